@@ -13,7 +13,9 @@ from .text import short_repr
 from .values import Operand
 
 # What ends a compiled region; "" for anything else.
-BreakingCall = Literal["", "print", "log", "item", "branch", "shape", "backward"]
+BreakingCall = Literal[
+    "", "print", "log", "item", "branch", "shape", "backward", "recurrent", "limit", "asked"
+]
 ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
@@ -244,6 +246,19 @@ class RepeatedBatch(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class SkippedFunction(Occurrence):
+    """A function that torch.compile leaves to Python, for it can neither compile it nor break it.
+
+    `where` is the line at which it could not go on; that at which the function begins where that is
+    not known.
+    """
+
+    function: str = ""  # "forward"
+    reason: str = ""  # in dynamo's words; "" where it was skipped before the recording
+    call: BreakingCall = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class StillParameters(Occurrence):
     """An optimizer's steps left parameters as they were, though they have a gradient and a rate.
 
@@ -309,6 +324,7 @@ Event = (
     | ParameterFreeze
     | Recompilation
     | RepeatedBatch
+    | SkippedFunction
     | StillParameters
     | StrayParameters
     | UnsteppedBackward

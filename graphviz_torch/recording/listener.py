@@ -6,6 +6,7 @@ A listener has a method for each event that it wants, of any of these:
     dispatched                       an operator, below autograd      internals/hooks/dispatch.py
     sent  waited                     a collective between ranks       internals/hooks/collectives.py
     module_began  module_ended       a module's forward               internals/hooks/modules.py
+    function_skipped                 torch.compile leaves one alone   internals/compiler/skipped.py
     stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
     batch_came                       a DataLoader's, if it is watched internals/hooks/optimizers.py
     graph_read                       a graph was read, alive          LiveGraph

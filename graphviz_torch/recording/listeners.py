@@ -11,6 +11,7 @@ from .collectives.placements import Placements
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
 from .compiled.gradients import InnerGradients
+from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.idle_calls import IdleCalls
 from .events.listener import StepEvents
@@ -60,5 +61,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     Replicas,
     ResultValues,
     InnerGradients,
+    SkippedFunctions,
     FirstCall,
 )

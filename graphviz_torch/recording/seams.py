@@ -25,7 +25,7 @@ def seams_of(session: Session) -> list[Any]:
     found: list[Any] = [
         Uncounted(session.release),
         program,
-        RegionWatch(OperationTrace, Regions.wanted(program)),
+        RegionWatch(OperationTrace, Regions.wanted(program), telling("function_skipped")),
         WarningLines(CallWatch.__torch_function__),
         ModuleWatch(telling("module_began"), telling("module_ended")),
         EngineWatch(session.begin, session.end),

@@ -11,6 +11,9 @@ whether there are any on all. Where a module was compiled in place they go only 
 compiled: Python itself runs its `_call_impl`, and that of its layers if it is a container of
 PyTorch's, and calls the hooks there.
 
+Where dynamo skips all that a region runs, as it does with an LSTM, nothing of ours is taken away:
+Python runs it, and there is no compiled code that could look.
+
 Python runs more there than the program: the collector comes when it likes, and calls the finalizers
 of what it frees; a warning is shown. Dynamo compiles what these call, as if it were the program's.
 So it is told to leave every frame of this package and of `weakref` as it is. It would also forget
@@ -18,8 +21,8 @@ what `uncompiled` says of a function, at the next `reset()` after it came to it 
 
 Private: three functions that are called by every compiled callable and by every function that is
 not compiled, whose name is "_fn"; whether something is being compiled; who is told that this begins
-and ends; the questions whether a frame is compiled, and why once more (2.11 to 2.14). Dynamo may be
-loaded while somebody watches.
+and ends; the questions whether a frame is compiled, and why once more; what is made of a frame
+(2.11 to 2.14). Dynamo may be loaded while somebody watches.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -41,6 +44,7 @@ from torch._guards import CompileContext
 from torch.nn import Module
 
 from ..compiler import traces
+from ..compiler.skipped import Skipped, is_left_to_python, skipped_before, skipped_now
 from ..dynamo import mark_again, uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
@@ -52,6 +56,8 @@ _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
 _LAST = "torch._dynamo.convert_frame"  # when it is loaded, the others are
 _FINALIZERS = weakref.finalize.__call__.__code__.co_filename
+_CONTEXTS = contextmanager.__code__.co_filename  # PyTorch enters some where a mode sees a call
+_TUPLES = "<string>", "<lambda>"  # a function that makes a NamedTuple
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -71,10 +77,16 @@ class RegionWatch:
     Args:
         trace: makes what is told of each graph that is compiled.
         graphs: is told of each that is called.
+        skipped: is told of each function that dynamo skips.
     """
 
-    def __init__(self, trace: Callable[[], traces.Trace], graphs: Graphs | None = None) -> None:
-        self.trace, self.graphs = trace, graphs
+    def __init__(
+        self,
+        trace: Callable[[], traces.Trace],
+        graphs: Graphs | None = None,
+        skipped: Callable[[Skipped], object] = lambda _: None,
+    ) -> None:
+        self.trace, self.graphs, self.skipped = trace, graphs, skipped
 
     def __enter__(self) -> RegionWatch:
         _forget_ended(sys._getframe(1))
@@ -92,6 +104,7 @@ class _Region(NamedTuple):
     in_place: bool  # was a module compiled in place
     inside: bool  # was what is ours away already when it began
     frame: int  # id() of dynamo's frame around it
+    in_python: bool  # does dynamo skip all that it runs
 
 
 class _Here(threading.local):
@@ -107,6 +120,8 @@ _here = _Here()
 
 
 def _take_away() -> None:
+    if _here.regions and _here.regions[-1].in_python:
+        return
     _here.away = True
     modes = movable(FUNCTIONS)
     others = [mode for mode in modes if not isinstance(mode, CallWatch)]
@@ -155,10 +170,13 @@ def _forget_ended(frame: FrameType | None) -> None:
 def _is_skip_guard_eval_unsafe_stance() -> Any:
     frame = sys._getframe(1)
     _forget_ended(frame.f_back)
-    function = getattr(frame.f_locals.get("fn"), "__func__", None)
-    in_place = function is Module._call_impl
-    _here.regions = (*_here.regions, _Region(in_place, _here.away, id(frame)))
+    function = frame.f_locals.get("fn")
+    in_place = getattr(function, "__func__", None) is Module._call_impl
+    in_python = not _here.away and _is_left_to_python(function)
+    _here.regions = (*_here.regions, _Region(in_place, _here.away, id(frame), in_python))
     _here.begins = True
+    if in_python:
+        _tell(skipped_before(function))
     _take_away()
     return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
 
@@ -194,10 +212,55 @@ def _set_eval_frame(callback: Any) -> Any:
     return before
 
 
+def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
+    if _here.regions and _here.regions[-1].in_python:  # as far as was known
+        _here.regions = (*_here.regions[:-1], _here.regions[-1]._replace(in_python=False))
+        _take_away()
+    try:
+        result = _THEIRS["__call__"](self, frame, *args, **more)
+    except Exception as error:
+        with suppress(Exception):
+            _tell(skipped_now(self, frame.f_code, error))
+        _look_again()
+        raise
+    if result.guarded_code is None:
+        _look_again()
+    return result
+
+
+def _tell(skipped: Skipped | None) -> None:
+    if skipped is not None:
+        for watch in _INSTALLATION.watchers:
+            watch.skipped(skipped)
+
+
+def _is_left_to_python(function: Any) -> bool:
+    try:
+        return is_left_to_python(function)
+    except Exception:  # then what is ours goes, as from any region
+        return False
+
+
+def _look_again() -> None:
+    """Dynamo skips a function: what is ours is put back if it skips all of the region."""
+    region = _here.regions[-1] if _here.regions else None
+    if region is None or region.inside or region.in_python:
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and id(frame) != region.frame:
+        frame = frame.f_back
+    if frame is not None and _is_left_to_python(frame.f_locals.get("fn")):
+        _here.regions = (*_here.regions[:-1], region._replace(in_python=True))
+        _put_back()
+
+
 def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
     if isinstance(what, CodeType) and not is_inlined_call:
         file = what.co_filename
         if file == _FINALIZERS or file.startswith(_PACKAGE):
+            return True
+        in_python = _here.regions and _here.regions[-1].in_python
+        if in_python and (file == _CONTEXTS or (file, what.co_name) == _TUPLES):
             return True
     return _THEIRS["check"](what, is_inlined_call, **more)
 
@@ -218,8 +281,15 @@ _OURS: dict[str, tuple[str, Callable[..., Any]]] = {
     "set_eval_frame": (_DYNAMO, _set_eval_frame),
     "check": (_RULES, _check),  # is a frame left as it is
     "get_and_maybe_log_recompilation_reasons": (_LAST, _get_and_maybe_log_recompilation_reasons),
+    "__call__": (_LAST + ".ConvertFrameAssert", _convert),
 }
 _THEIRS: dict[str, Callable[..., Any]] = {}  # what those replaced
+
+
+def _owner(place: str) -> Any:
+    """A module, or a class in one."""
+    module, _, name = place.rpartition(".")
+    return getattr(import_module(module), name) if name[:1].isupper() else import_module(place)
 
 
 def _begin(*_: object) -> None:
@@ -267,7 +337,7 @@ def _install() -> None:
             sys.meta_path.insert(0, _import)
         return
     for name, (place, ours) in _OURS.items():
-        module = import_module(place)
+        module = _owner(place)
         if (theirs := getattr(module, name)) is not ours:
             _THEIRS[name] = theirs
             setattr(module, name, ours)
@@ -285,7 +355,7 @@ def _remove() -> None:
         return
     for name, theirs in _THEIRS.items():
         place, ours = _OURS[name]
-        module = import_module(place)
+        module = _owner(place)
         if getattr(module, name) is ours:  # else somebody else has put theirs there
             setattr(module, name, theirs)
     handler = _compilations()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import CodeType
 
 from ...graph.events import BreakingCall, GraphBreak, Recompilation
 from ...internals.compiler.traces import Break, Recompiled
 from ...tracing.region_reader import innermost
 from ...tracing.regions import InsideEvent, Origin
 
+# The program asked for these.
+_MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
 _UNKNOWN = "Failed to trace builtin operator\n  Explanation: Dynamo does not know how to trace "
 # What dynamo's reason begins with, and what the program did.
 _CALLS: tuple[tuple[str, BreakingCall], ...] = (
@@ -20,9 +23,10 @@ _CALLS: tuple[tuple[str, BreakingCall], ...] = (
     ("Data-dependent branching", "branch"),
     ("Dynamic shape operator", "shape"),
     ("Unsupported Tensor.backward()", "backward"),
+    ("Attempted to wrap RNN, GRU, or LSTM", "recurrent"),
+    ("Dynamo recompile limit exceeded", "limit"),
+    *((asked, "asked") for asked in _MEANT),
 )
-# The program asked for these.
-_MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
 
 
 def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterator[InsideEvent]:
@@ -32,21 +36,32 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
         broken: why it ends before its function does.
         again: why its function was compiled once more.
     """
-    if broken is not None and not broken.reason.startswith(_MEANT):
-        calls: list[BreakingCall] = [what for how, what in _CALLS if broken.reason.startswith(how)]
-        event = GraphBreak(reason=_sentence(broken.reason), call=(*calls, "")[0])
+    call = "asked" if broken is None else breaking_call(broken.reason)
+    if broken is not None and call != "asked":
+        event = GraphBreak(reason=sentence(broken.reason), call=call)
         yield InsideEvent(event, (), (), Origin(*innermost(broken.lines), ()))
     if again is not None:
         # "0/0: tensor 'x' size mismatch": which of what was compiled before.
         reason = (again.reason.partition(": ")[2] or again.reason).partition("  #")[0]
-        # What goes on behind a break is called torch_dynamo_resume_in_forward_at_12.
-        name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", again.code.co_name)
+        name = function_name(again.code)
         at = again.code.co_filename, again.code.co_firstlineno
-        compiled = Recompilation(function=name, reason=_sentence(reason), count=again.before)
+        compiled = Recompilation(function=name, reason=sentence(reason), count=again.before)
         yield InsideEvent(compiled, (), (), Origin(*innermost((at,)), ()))
 
 
-def _sentence(reason: str) -> str:
+def breaking_call(reason: str) -> BreakingCall:
+    """What the program did that dynamo could not compile, by dynamo's reason."""
+    calls: list[BreakingCall] = [what for how, what in _CALLS if reason.startswith(how)]
+    return (*calls, "")[0]
+
+
+def function_name(code: CodeType) -> str:
+    """What the program calls a function."""
+    # What goes on behind a break is called torch_dynamo_resume_in_forward_at_12.
+    return re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", code.co_name)
+
+
+def sentence(reason: str) -> str:
     """The first line of a reason of dynamo's, without its end."""
     if reason.strip() == "step_unsupported":  # no more is said
         return "what comes next could not be compiled"

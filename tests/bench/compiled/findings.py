@@ -33,7 +33,7 @@ for file in sorted((Path(cases.__file__).parents[1] / "mistakes").glob("*.py")):
     import_module(f"tests.findings.mistakes.{file.stem}")
 
 Row = tuple[cases.Program, str | None]
-OF_COMPILED = ("graph-break", "recompilation")
+OF_COMPILED = ("graph-break", "recompilation", "skipped-function")
 
 
 def programs() -> dict[str, Row]:

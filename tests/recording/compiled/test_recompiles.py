@@ -67,6 +67,38 @@ def apart(x: Tensor) -> Tensor:
     return x * 2
 
 
+class InALoop(Net):
+    """Dynamo skips the forward, and compiles what it calls."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = doubled(block(x))
+            if x.sum() > 1e9:
+                break
+        return self.head(x)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class BesideAnLSTM(InALoop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.lstm(x)[0]))
+
+
+def of_layers_beside_a_block() -> Step:
+    layers, block = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), Block()
+    layers.compile(backend="aot_eager")
+    layers[0].compile(backend="aot_eager")
+    block.compile(backend="aot_eager")
+    return trained(lambda x: block(layers(x)))
+
+
 def of_an_optimizer() -> Step:
     model = Net()
     optimizer = torch.optim.Adam(model.parameters())
@@ -178,6 +210,9 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "many sizes": lambda: of_many_sizes(None),
     "graph breaks": lambda: trained(torch.compile(Breaking(), backend="aot_eager")),
     "layers with hooks": of_hooked_layers,
+    "a loop that is skipped": lambda: trained(torch.compile(InALoop(), backend="aot_eager")),
+    "beside an LSTM": lambda: trained(torch.compile(BesideAnLSTM(), backend="aot_eager")),
+    "layers beside a block": of_layers_beside_a_block,
     "blocks that warn": of_blocks_that_warn,
     "one inside another": of_one_inside_another,
     "a function": of_a_function,

@@ -1,4 +1,5 @@
-"""What `torch.compile` did that takes time: regions that end early, functions compiled again."""
+"""What `torch.compile` did that takes time: regions that end early, functions that it skips or
+compiles again."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import BreakingCall, GraphBreak, Recompilation
+from ....graph.events import BreakingCall, GraphBreak, Recompilation, SkippedFunction
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at, grouped
@@ -39,6 +40,14 @@ _CALLS: dict[BreakingCall, tuple[str, str]] = {
         "backward() runs inside",
         "Call backward() outside of the compiled function.",
     ),
+    "recurrent": (
+        "an RNN, GRU or LSTM is not compiled",
+        "Compile the parts around it by themselves, or set torch._dynamo.config.allow_rnn = True.",
+    ),
+    "asked": (
+        "the program asks for a break there",
+        "Move it out of the loop or block that it stands in.",
+    ),
 }
 _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
 
@@ -55,6 +64,37 @@ def graph_break(reading: Reading) -> Iterator[Finding]:
             "info",
             f"A compiled region ends{at(where)}, and what follows is compiled apart: {why}.",
             cause="a graph break",
+            advice=advice,
+            where=where,
+        )
+
+
+@rule(reads="end", of=(SkippedFunction,))
+def skipped_function(reading: Reading) -> Iterator[Finding]:
+    """A function is not compiled, though it was to be: it could not go on behind a break, as in a
+    loop, or was compiled too often."""
+    for (where, name, call), events in grouped(
+        ((event.where, event.function, event.call), event)
+        for event in reading.events(SkippedFunction)
+    ):
+        why, advice = _CALLS.get(call, (events[0].reason, ""))
+        runs = "Python runs it, and at most what it calls is compiled."
+        if call == "limit":
+            message = (
+                f"torch.compile compiles {name}(){at(where)} no more: it has done so as often as "
+                "torch._dynamo.config.recompile_limit allows. Where none of that fits, Python runs "
+                "it."
+            )
+            advice = "Record a step in which it is compiled again: find says what differs."
+        elif why:
+            message = f"torch.compile cannot go on{at(where)}: {why}. So it skips {name}(): {runs}"
+        else:
+            message = f"torch.compile skipped {name}(){at(where)} before this recording: {runs}"
+            advice = "Record the first call of the compiled model to see what it cannot compile."
+        yield finding(
+            "info",
+            message,
+            cause="a function that is not compiled",
             advice=advice,
             where=where,
         )

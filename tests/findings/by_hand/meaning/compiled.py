@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphviz_torch.graph.events import GraphBreak, Recompilation
+from graphviz_torch.graph.events import GraphBreak, Recompilation, SkippedFunction
 from tests.findings.by_hand.graphs import Case, event, told
 
 SIZE = "tensor 'x' size mismatch at index 0. expected 4, actual 3"
@@ -14,6 +14,13 @@ CASES: dict[str, Case] = {
         "A compiled region ends at train.py:7, and what follows is compiled apart: item() gives a "
         "number to Python.",
         [told(), told(event(Recompilation, function="forward", reason=SIZE))],
+    ),
+    "skipped-function": Case(
+        told(event(SkippedFunction, function="forward", reason="generic_jump", call="branch")),
+        "info",
+        "torch.compile cannot go on at train.py:7: Python branches there on the value of a tensor. "
+        "So it skips forward(): Python runs it, and at most what it calls is compiled.",
+        [told(), told(event(GraphBreak, reason="generic_jump", call="branch"))],
     ),
     "recompilation": Case(
         told(event(Recompilation, function="forward", reason=SIZE, count=2)),

@@ -1,0 +1,28 @@
+"""Functions that dynamo skips: nothing of them is compiled, and Python runs them."""
+
+from __future__ import annotations
+
+from ...graph.events import SkippedFunction
+from ...internals.compiler.skipped import Skipped
+from ...internals.frames import OWN, owner
+from ..events.noting import NotingListener
+from ..program.source_lines import Place
+from .breaks import breaking_call, function_name, sentence
+
+
+class SkippedFunctions(NotingListener):
+    """Notes the functions of the program's that dynamo skips."""
+
+    def function_skipped(self, event: Skipped) -> None:
+        """Dynamo skips a function, or has skipped it before."""
+        code, _, reason = event
+        if owner(code.co_filename) == OWN:
+            name, why = function_name(code), sentence(reason) if reason else ""
+            skipped = SkippedFunction(function=name, reason=why, call=breaking_call(reason))
+            self.events.note(skipped, _place(event))
+
+
+def _place(skipped: Skipped) -> Place:
+    code = skipped.code
+    positions = [start for start, _, line in code.co_lines() if line == skipped.line]
+    return code, (positions or [0])[0]
