@@ -27,7 +27,7 @@ from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 
 _LOG = logging.getLogger("graphviz_torch")
-_LONG = 2e-3  # seconds of a step in which the gradients of results may be held
+_LONG = 1e-2  # seconds of a step in which the gradients of results may be held
 _AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
 
 
