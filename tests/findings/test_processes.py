@@ -66,6 +66,13 @@ def test_a_training_whose_ranks_come_apart_is_told_since_when_and_why(
     assert (told["where"] in row.lines) is row.line
 
 
+@pytest.mark.parametrize("name", APART)
+def test_of_a_training_that_follows_the_advice_nothing_is_said(
+    trainings: Reports, name: str
+) -> None:
+    assert OURS.isdisjoint(each["rule"] for each in trainings[f"{name}, repaired"])
+
+
 def test_of_sixteen_trainings_at_least_twelve_are_told_with_their_line() -> None:
     assert len(APART) == 16
     assert sum(row.line for row in APART.values()) >= 12

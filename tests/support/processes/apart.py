@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ STEPS = 4
 class Apart:
     """A training with a mistake, and what tells it."""
 
-    program: Callable[[], object]
+    program: Callable[[bool], object]  # takes whether the advice is followed
     rule: str
     words: tuple[str, ...]
     inside: Callable[..., object] | None  # of the program, which has the line
@@ -54,10 +55,10 @@ def says(
     *words: str,
     inside: Callable[..., object] | None = None,
     line: bool = True,
-) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    """Enter a program. A rule says these words of it."""
+) -> Callable[[Callable[[bool], object]], Callable[[bool], object]]:
+    """Enter a program. A rule says these words of it, and nothing of it repaired."""
 
-    def enter(program: Callable[[], object]) -> Callable[[], object]:
+    def enter(program: Callable[[bool], object]) -> Callable[[bool], object]:
         APART[program.__name__] = Apart(program, rule, words, inside, line)
         return program
 
@@ -107,28 +108,30 @@ def ddp_agent() -> Agent:
 
 
 @says("bypassed-wrapper", "went past the wrapper", "nothing averaged", inside=Agent.objective)
-def method_past_a_wrapper_that_no_variable_holds() -> None:
+def method_past_a_wrapper_that_no_variable_holds(repaired: bool) -> None:
     agent = ddp_agent()
+    if repaired:
+        vars(agent)["objective"] = lambda: REGISTRY[0](batch()).square().mean()
     for _ in range(STEPS):
         agent.update()
 
 
 @says("parted-ranks", "3.bias", "since step 0", "nothing averages")
-def parameter_forgotten_in_the_average() -> None:
+def parameter_forgotten_in_the_average(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(batch()).square().mean().backward()
-        for parameter in [*model.parameters()][:-1]:
+        for parameter in [*model.parameters()][: None if repaired else -1]:
             dist.all_reduce(parameter.grad)  # cause
             parameter.grad /= dist.get_world_size()
         optimizer.step()
 
 
 @says("parted-buffers", "1.running_mean", "1.running_var")
-def buffers_that_nobody_broadcasts() -> None:
-    model = DDP(net(nn.BatchNorm1d(8)), broadcast_buffers=False)
+def buffers_that_nobody_broadcasts(repaired: bool) -> None:
+    model = DDP(net(nn.BatchNorm1d(8)), broadcast_buffers=repaired)
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -137,7 +140,7 @@ def buffers_that_nobody_broadcasts() -> None:
 
 
 @says("parted-ranks", "since step 0")
-def clipped_by_the_norm_before_the_average() -> None:
+def clipped_by_the_norm_before_the_average(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
@@ -145,14 +148,18 @@ def clipped_by_the_norm_before_the_average() -> None:
         model(batch()).square().mean().backward()
         norm = get_total_norm([p.grad for p in model.parameters()])
         average(model.parameters())
+        if repaired:
+            norm = get_total_norm([p.grad for p in model.parameters()])
         clip_grads_with_norm_(model.parameters(), 0.001, norm)  # cause
         optimizer.step()
 
 
 @says("different-weights", "The values of 0.weight", "average the gradients")
-def weights_of_another_seed_averaged_by_hand() -> None:
+def weights_of_another_seed_averaged_by_hand(repaired: bool) -> None:
     torch.manual_seed(dist.get_rank())
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    for parameter in model.parameters() if repaired else ():
+        dist.broadcast(parameter.detach(), src=0)
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -164,12 +171,13 @@ def weights_of_another_seed_averaged_by_hand() -> None:
 
 
 @says("parted-ranks", "since step 2", "nothing averages")
-def model_made_anew_without_its_wrapper() -> None:
+def model_made_anew_without_its_wrapper(repaired: bool) -> None:
     model: nn.Module = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
         if step == 2:
             model = copy.deepcopy(model.module)
+            model = DDP(model) if repaired else model
             optimizer = SGD(model.parameters(), lr=0.1)
         optimizer.zero_grad()
         model(batch()).square().mean().backward()  # cause
@@ -177,10 +185,10 @@ def model_made_anew_without_its_wrapper() -> None:
 
 
 @says("parted-ranks", "since step 0")
-def momentum_that_one_rank_has_loaded() -> None:
+def momentum_that_one_rank_has_loaded(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    if dist.get_rank() == 0:
+    if dist.get_rank() == 0 or repaired:
         for parameter in model.parameters():
             optimizer.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
     for _ in range(STEPS):
@@ -190,9 +198,9 @@ def momentum_that_one_rank_has_loaded() -> None:
 
 
 @says("parted-ranks", "since step 0", "learning rate")
-def learning_rate_of_each_rank() -> None:
+def learning_rate_of_each_rank(repaired: bool) -> None:
     model = DDP(net())
-    optimizer = SGD(model.parameters(), lr=0.1 * (1 + dist.get_rank()))
+    optimizer = SGD(model.parameters(), lr=0.1 if repaired else 0.1 * (1 + dist.get_rank()))
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(batch()).square().mean().backward()
@@ -200,23 +208,26 @@ def learning_rate_of_each_rank() -> None:
 
 
 @says("skipped-step", "Rank 1 did not step", "rank 0 did")
-def step_that_one_rank_skips() -> None:
+def step_that_one_rank_skips(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
         optimizer.zero_grad()
         model(batch()).square().mean().backward()
-        if step < 2 or dist.get_rank() == 0:
+        steps = torch.tensor(step < 2 or dist.get_rank() == 0, dtype=torch.int32)
+        if repaired:
+            dist.all_reduce(steps, dist.ReduceOp.MIN)
+        if steps:
             optimizer.step()  # cause
 
 
 @says("parted-ranks", "since step 1", line=False)
-def weights_that_one_rank_loads_on_the_way() -> None:
+def weights_that_one_rank_loads_on_the_way(repaired: bool) -> None:
     model = DDP(net())
     state = copy.deepcopy(model.module.state_dict())
     optimizer = SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
-        if step == 2 and dist.get_rank() == 0:
+        if step == 2 and (dist.get_rank() == 0 or repaired):
             model.module.load_state_dict(state)  # cause
         optimizer.zero_grad()
         model(batch()).square().mean().backward()
@@ -224,7 +235,7 @@ def weights_that_one_rank_loads_on_the_way() -> None:
 
 
 @says("parted-ranks", "since step 0", "nothing averages", "is not the .grad")
-def average_of_copies() -> None:
+def average_of_copies(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
@@ -233,11 +244,13 @@ def average_of_copies() -> None:
         for parameter in model.parameters():
             gradient = parameter.grad / dist.get_world_size()
             dist.all_reduce(gradient)  # cause
+            if repaired:
+                parameter.grad.copy_(gradient)
         optimizer.step()
 
 
 @says("cut-collective", "all_gather")
-def features_gathered_without_gradient() -> None:
+def features_gathered_without_gradient(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
@@ -245,6 +258,8 @@ def features_gathered_without_gradient() -> None:
         features = model(batch())
         every = [torch.empty_like(features) for _ in range(dist.get_world_size())]
         dist.all_gather(every, features)  # cause
+        if repaired:
+            every[dist.get_rank()] = features
         scores = features @ torch.cat(every).t()
         nn.functional.cross_entropy(scores, torch.arange(len(scores))).backward()
         average(model.parameters())
@@ -252,44 +267,46 @@ def features_gathered_without_gradient() -> None:
 
 
 @says("divided-twice", "divided by 2", "divides them")
-def loss_and_gradients_both_divided() -> None:
+def loss_and_gradients_both_divided(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = model(batch()).square().mean() / dist.get_world_size()  # cause
+        loss = model(batch()).square().mean() / (1 if repaired else dist.get_world_size())  # cause
         loss.backward()  # cause
         optimizer.step()
 
 
 @says("repeated-average", "2 times")
-def shards_reduced_in_every_micro_batch() -> None:
+def shards_reduced_in_every_micro_batch(repaired: bool) -> None:
     model = net()
-    fully_shard(model)
+    sharded = fully_shard(model)
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        for _ in range(2):
+        for i in range(2):
+            sharded.set_requires_gradient_sync(i == 1 or not repaired)
             (model(batch()).square().mean() / 2).backward()  # cause
         optimizer.step()
 
 
 @says("parted-ranks", "since step 0", "nothing averages")
-def never_synchronised() -> None:
+def never_synchronised(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        with model.no_sync():
-            for _ in range(2):
+        for i in range(2):
+            with nullcontext() if repaired and i == 1 else model.no_sync():
                 (model(batch()).square().mean() / 2).backward()  # cause
         optimizer.step()  # cause
 
 
 @says("parted-ranks", "critic.weight and critic.bias", "since step 0", line=False)
-def player_without_a_wrapper() -> None:
+def player_without_a_wrapper(repaired: bool) -> None:
     torch.manual_seed(0)
     generator, critic = DDP(nn.Linear(4, 4)), nn.Linear(4, 1)
+    critic = DDP(critic) if repaired else critic
     first, second = SGD(generator.parameters(), lr=0.1), SGD(critic.parameters(), lr=0.1)
     for _ in range(STEPS):
         second.zero_grad()

@@ -46,7 +46,10 @@ def runs() -> Iterator[tuple[str, Callable[[], RankReport]]]:
 
 def trainings() -> Iterator[tuple[str, Callable[[], RankReport]]]:
     """The same of each training of apart.py."""
-    for name, training in ({name: row.program for name, row in APART.items()} | TOGETHER).items():
+    for name, row in APART.items():
+        yield name, partial(steps, partial(row.program, False))
+        yield f"{name}, repaired", partial(steps, partial(row.program, True))
+    for name, training in TOGETHER.items():
         yield name, partial(steps, training)
 
 
