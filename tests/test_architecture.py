@@ -74,6 +74,7 @@ READ_THEIR_OWN = {
     "jobs/training.py": "reads the loss of the app's own training",
     "internals/sharding.py": "reads which ranks a mesh has: each process knows their numbers",
     "internals/functions.py": "gives a name to what others call",
+    "internals/fake/values.py": "answers for fake tensors, which have no memory",
     "recording/gradients/cpu.py": "is given the plain tensors that memory.py gave",
     "devices/simulated/accelerator.py": "marks the storages of tensors that it pins itself",
     "devices/simulated/tensor.py": "answers for the memory that it wraps",

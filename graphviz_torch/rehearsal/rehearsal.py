@@ -80,7 +80,7 @@ class Rehearsal:
     saved: tuple[Share, ...]  # activations by module, most first
     moments: tuple[Moment, ...]  # the memory over the step
     collectives: tuple[Sent, ...]
-    printed: tuple[str, ...] = ()  # lines that print a value of a tensor, which was told to be 0
+    printed: tuple[str, ...] = ()  # lines that ask for a value and only print it, told 0
 
     @property
     def fits(self) -> bool | None:
@@ -147,7 +147,7 @@ class Rehearsal:
             rest = sum(each.wire_bytes for each, _ in rows[_ROWS:])
             yield f"    and {count:,} more, {rest / max(1, wire):.1%} of the bytes"
         if self.printed:
-            yield f"A rehearsal has no values: printed as 0 at {listing(self.printed)}"
+            yield f"A rehearsal has no values: 0 in their place at {listing(self.printed)}"
 
     def _fitting(self) -> str:
         if self.device_memory is None:

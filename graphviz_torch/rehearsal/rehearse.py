@@ -115,7 +115,7 @@ def rehearse(
         if not 0 <= each < ranks:
             raise ValueError(f"rank={each}: ranks are counted from 0, and there are {ranks}.")
     found = [
-        _Run(ranks, each, dict(mesh or {}), steps, device_memory).run(function, values or {})
+        _Run(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(function)
         for each in asked
     ]
     return found[0] if isinstance(rank, int) else found
@@ -125,19 +125,26 @@ class _Run:
     """One rank's rehearsal."""
 
     def __init__(
-        self, ranks: int, rank: int, mesh: dict[str, int], steps: int, device_memory: int | None
+        self,
+        ranks: int,
+        rank: int,
+        mesh: dict[str, int],
+        steps: int,
+        device_memory: int | None,
+        values: Mapping[str, float],
     ) -> None:
         self._ranks, self._rank, self._mesh, self._steps = ranks, rank, mesh, steps
         self._device_memory = device_memory
         self._world = FakeGroups(ranks, rank)
         self._ledger = Ledger(self._world.on_host)
+        self._tensors = FakeTensors(values)
         self._recording: Recording | None = None
         self._graph = Graph(())
         self._step = 0
         self._gradients = 0
         self._begun = time.perf_counter()
 
-    def run(self, function: Callable[[], object], values: Mapping[str, float]) -> Rehearsal:
+    def run(self, function: Callable[[], object]) -> Rehearsal:
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         with ExitStack() as world:
@@ -148,7 +155,7 @@ class _Run:
             world.enter_context(LoadersHere())
             world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
-            tensors = world.enter_context(FakeTensors(values))
+            world.enter_context(self._tensors)
             world.enter_context(self._ledger)
             world.enter_context(device.operators())
             hook = register_optimizer_step_post_hook(self._stepped)
@@ -162,11 +169,13 @@ class _Run:
             except BaseException as raised:
                 if self._step < self._steps:  # else a library's end of what has ended
                     error = raised
+            if self._tensors.asks:
+                error = self._tensors.question()
             self._end(error)
             if error is not None:
                 said = unknown(error)
                 raise error if said is None else said from None
-            return self._result(sorted(tensors.printed))
+            return self._result(sorted(self._tensors.printed))
 
     def _record(self) -> None:
         self._recording = record(gradients=False, memory=True, notes=False)
@@ -182,6 +191,8 @@ class _Run:
 
     def _stepped(self, *_: Any) -> None:
         self._step += 1
+        if self._tensors.asks:
+            raise _Over
         if self._step >= self._steps:
             self._ledger.close_step()
             raise _Over

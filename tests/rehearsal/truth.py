@@ -2,6 +2,7 @@
 
     python -m tests.rehearsal.truth [2 4] [FSDP2 ...]
     python -m tests.rehearsal.truth cells     of combinations, on four ranks, and as "cuda" as well
+    python -m tests.rehearsal.truth every     of all combinations there are
 
 "=" is equal to the byte. Each training is run on gloo, and its second step is counted without
 graphviz_torch (`tests/support/processes/trainings.py`). The peak is counted twice: on gloo, which
@@ -81,11 +82,11 @@ def cell_row(cell: str, real: dict[str, Any]) -> str:
     return f"| {' | '.join([cell, *same, *peaks])} |".replace("-0.0%", "+0.0%")
 
 
-def cell_table() -> None:
-    """Prints the table of combinations."""
+def cell_table(*, every: bool = False) -> None:
+    """Prints the table of combinations, some or all."""
     head = ["training", *CELL_COLUMNS, "peak, cpu", "peak, cuda"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    names = list(cells.cells())
+    names = list(cells.cells(every=every))
     for i in range(0, len(names), 4):
         real = launched(cells.__name__, "fake", "4", *names[i : i + 4])
         for name, numbers in real.items():
@@ -93,8 +94,8 @@ def cell_table() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["cells"]:
-        return cell_table()
+    if sys.argv[1:] in (["cells"], ["every"]):
+        return cell_table(every=sys.argv[1] == "every")
     sizes = [int(word) for word in sys.argv[1:] if word.isdecimal()] or [2, 4]
     names = [word for word in sys.argv[1:] if word in TRAININGS] or list(TRAININGS)
     head = ["training", "ranks", *COLUMNS, "peak", "peak on gloo"]

@@ -2,8 +2,9 @@
 
 Every tensor that is made inside is one of PyTorch's fake tensors, on the CPU as PyTorch's C++ sees
 it. A value that PyTorch's own optimizers and scalers ask for has no influence on a shape: they are
-told 1 and 0. A value that the program asks for is the one that was given for its line; 0 in a line
-that prints or logs it; or else an error which says what to give.
+told 1 and 0. A value that the program asks for is the one that was given for its line, or else 0
+where it is only printed or logged. What decides a branch is 0 as well, until the first step has
+ended: an error then says all the lines, and what to give.
 
 Private: fake tensors, their table of operators, their memo of converted tensors, which makes
 `swap_tensors` refuse, their errors, and the classes whose tensors optimizers step at once (2.13).
@@ -11,10 +12,9 @@ Private: fake tensors, their table of operators, their memo of converted tensors
 
 from __future__ import annotations
 
-import linecache
 import os
-import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from importlib import import_module
@@ -26,7 +26,10 @@ from unittest.mock import patch
 import torch
 from torch._subclasses import fake_impls, fake_tensor
 
+from ...graph.text import listing
 from ..frames import user_frame
+from .numbers import Number
+from .printing import only_printed
 
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -46,8 +49,9 @@ _TOLD = {
 }
 # Libraries that are told 0, by what their path ends with: a seed; that a loss is finite.
 _SEEDED = os.path.join("accelerate", "data_loader.py"), os.path.join("transformers", "trainer.py")
-# A line that prints or logs, and does nothing else with what it is given.
-_PRINTS = re.compile(r"(print|(\w+\.)*(log|logger|logging|writer|wandb|pbar|progress)(\.\w+)*)\(")
+_RANDOM = torch.ops.aten.randint.default, torch.ops.aten.randint.low
+_PLACES = 1024  # integers at most that have values
+_TIMES = 100  # at most that a line is told 0: a loop may wait for another value
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
 _Mode: Any = fake_tensor.FakeTensorMode
@@ -73,6 +77,9 @@ class FakeTensors:
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
         self.printed: set[str] = set()  # lines that print a value, and were told 0
+        self._asked: Counter[str] = Counter()  # lines that decide by a value, and were told 0
+        self._writes = False  # is the value only written
+        self._items: list[str] = []  # of each `.item()` that runs, the line that a `Number` is for
         self.mode: Any = _Mode(allow_non_fake_inputs=True)
         self._open = ExitStack()
 
@@ -85,8 +92,12 @@ class FakeTensors:
 
         with ExitStack() as opened:
             opened.enter_context(patch.object(torch.utils, "swap_tensors", swap_tensors))
+            opened.enter_context(patch.object(torch.Tensor, "item", self._item(torch.Tensor.item)))
+            written = self._format(torch.Tensor.__format__)
+            opened.enter_context(patch.object(torch.Tensor, "__format__", written))
             table = _impls.op_implementations_dict
             opened.enter_context(patch.dict(table, {_ASKS: self._value}))
+            opened.enter_context(patch.dict(table, dict.fromkeys(_RANDOM, self._places)))
             for owner in (import_module("torch.optim.optimizer"), torch.utils._foreach_utils):
                 plain = [*owner._foreach_supported_types, fake_tensor.FakeTensor]
                 opened.enter_context(patch.object(owner, "_foreach_supported_types", plain))
@@ -103,19 +114,88 @@ class FakeTensors:
             kind = bool
         elif not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
             kind = int
-        answer = _asking()
+        answer = _answer()
         if answer is not None:
             return kind(answer)
         frame = user_frame(sys._getframe(1))
         for name in (*_names(frame), ""):
             if name in self.values:
                 return kind(self.values[name])
-        if frame is not None and _prints(frame):
+        if frame is not None and only_printed(frame):
             self.printed.add(line_of(frame))
-            return kind(0)
-        raise Unknown(
-            f"{line_of(frame)} asks for a value of a tensor, which a rehearsal does not compute. "
-            f"Give one: --value {line_of(frame).rpartition(':')[2]}=0.5, or values={{...}}."
+        elif self._items and (kind is float or self._writes):
+            self._items[-1] = line_of(frame)
+        else:
+            self._ask(line_of(frame))
+        return kind(0)
+
+    def _places(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """A few random integers: a program may cut its data there, and so they have values."""
+        with real():
+            made = operator(*args, **kwargs)
+        convert = mode.fake_tensor_converter.from_real_tensor
+        return convert(mode, made, make_constant=made.dim() == 1 and made.numel() <= _PLACES)
+
+    def _item(self, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`.item()`: a number that asks when it decides, where its line was given no value."""
+
+        def number(tensor: Any) -> Any:
+            self._items.append("")
+            try:
+                value = item(tensor)
+            finally:
+                line = self._items.pop()
+            if not line:
+                return value
+            self.printed.add(line)
+            if type(value) is not float:
+                return value
+            return Number(lambda: self._decides(line))
+
+        return number
+
+    def _format(self, written: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+        """A tensor of one value as text: its number's."""
+
+        def __format__(tensor: Any, spec: str) -> str:
+            if tensor.dim() or not isinstance(tensor, fake_tensor.FakeTensor):
+                return written(tensor, spec)
+            self._writes = True
+            try:
+                return format(tensor.detach().item(), spec)  # as PyTorch does
+            finally:
+                self._writes = False
+
+        return __format__
+
+    def _decides(self, line: str) -> float:
+        """A number decides something, whose value a line asked for."""
+        answer, frame = _answer(), user_frame(sys._getframe(1))
+        if answer is None and not (frame is not None and only_printed(frame)):
+            self.printed.discard(line)
+            self._ask(line)
+        return answer or 0.0
+
+    def _ask(self, line: str) -> None:
+        self._asked[line] += 1
+        if self._asked[line] > _TIMES:
+            raise self.question()
+
+    @property
+    def asks(self) -> bool:
+        """Does the program ask for values that decide something."""
+        return bool(self._asked)
+
+    def question(self) -> Unknown:
+        """What the program asks for, all of it."""
+        lines = list(self._asked)
+        values = " ".join(f"--value {line.rpartition(':')[2]}=0.5" for line in lines)
+        if len(lines) == 1:
+            says, give = f"{lines[0]} asks for a value of a tensor", "Give one"
+        else:
+            says, give = f"{listing(lines, most=20)} ask for values of tensors", "Give each"
+        return Unknown(
+            f"{says}, which a rehearsal does not compute. {give}: {values}, or values={{...}}."
         )
 
 
@@ -156,16 +236,11 @@ def line_of(frame: FrameType | None) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _prints(frame: FrameType) -> bool:
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
-    return _PRINTS.match(line.strip()) is not None
-
-
 def _names(frame: FrameType | None) -> tuple[str, ...]:
     return () if frame is None else (line_of(frame), str(frame.f_lineno))
 
 
-def _asking() -> float | None:
+def _answer() -> float | None:
     """What PyTorch or a library is told that asks for a value; None where the program asks."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):

@@ -1,0 +1,100 @@
+"""Is a value only printed or logged: what the program's text says of the line that asks for it.
+
+Counted: a statement that calls `print` or a logger, and an assignment to a name that the function
+(or the file, where the name is not a function's own) reads in such statements alone, or to compute
+other names that are only printed. Not followed: attributes, containers, and what a function gives
+back.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+from types import FrameType
+
+_LOGS = {"print", "log", "logger", "logging", "writer", "wandb", "mlflow"}
+_LOGS |= {"pbar", "progress", "tqdm"}
+_Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+
+
+def only_printed(frame: FrameType) -> bool:
+    """Does the line that runs print or log what it asks for, and nothing else with it."""
+    text = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+    return _line_prints(text, frame.f_lineno)
+
+
+@lru_cache(maxsize=1000)
+def _line_prints(text: str, line: int) -> bool:
+    tree = _tree(text)
+    if tree is None:
+        return False
+    scope: _Scope = tree
+    for each in ast.walk(tree):  # from the outside in
+        if isinstance(each, _FUNCTIONS) and _covers(each, line):
+            scope = each
+    found = [each for each in _statements(scope) if _covers(each, line)]
+    return bool(found) and all(_prints(each, scope, tree, set()) for each in found)
+
+
+@lru_cache(maxsize=16)
+def _tree(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):  # a cell of a notebook with a command of its own
+        return None
+
+
+def _covers(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _statements(scope: _Scope) -> Iterator[ast.stmt]:
+    """The statements of a scope that have no statements inside, and the heads of the others."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.stmt) and node is not scope and not hasattr(node, "body"):
+            yield node
+        elif isinstance(node, (ast.If, ast.While)):
+            yield ast.copy_location(ast.Assert(node.test, None), node.test)
+
+
+def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
+    """Does a statement do nothing with a value but print it."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Call) and _logs(statement.value.func)
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        targets = [statement.target]
+    else:
+        return False
+    names = [each.id for each in targets if isinstance(each, ast.Name)]
+    return len(names) == len(targets) and all(_is_printed(n, scope, tree, known) for n in names)
+
+
+def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
+    """Do all statements that read a name only print it. `known` are names that are asked for."""
+    if name in known:
+        return True
+    known.add(name)
+    outer = any(
+        isinstance(n, (ast.Global, ast.Nonlocal)) and name in n.names for n in ast.walk(scope)
+    )
+    scope = tree if outer else scope
+    reading = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name]
+    reading = [node for node in reading if isinstance(node.ctx, ast.Load)]
+    inside = {id(node): each for each in _statements(scope) for node in ast.walk(each)}
+    return all(
+        id(node) in inside and _prints(inside[id(node)], scope, tree, known) for node in reading
+    )
+
+
+def _logs(function: ast.expr) -> bool:
+    """`print`, `logger.info`, `self.writer.add_scalar`."""
+    while isinstance(function, ast.Attribute):
+        if function.attr in _LOGS:
+            return True
+        function = function.value
+    return isinstance(function, ast.Name) and function.id in _LOGS
