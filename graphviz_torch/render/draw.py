@@ -65,8 +65,7 @@ def draw_graph(
     graph, options["findings"] = picture_of(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)
     if isinstance(graphs, list) and len(graphs) > 1:
-        said = _others(graph, graphs)
-
+        said = _undrawn_backwards(graph, graphs)
     elif not said and not isinstance(graphs, list) and _lacks_constants(graph):
         said = (
             "What needs no gradient, such as the 2 of x + 2, is not in this graph: record() has it."
@@ -79,7 +78,7 @@ def draw_graph(
     return Picture(graph, write, theme=options.get("theme", "light"), timeout=timeout)
 
 
-def _others(graph: Graph, graphs: Sequence[Graph]) -> str:
+def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
     """Which backwards of a recording have no frame of their own in its picture."""
     inner = sum(each.step.inner for each in graphs)
     said = []
