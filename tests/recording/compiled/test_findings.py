@@ -7,6 +7,7 @@ torch.compile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -93,14 +94,16 @@ def break_before_a_layer(m: Model, x: Tensor) -> Tensor:
     return F.mse_loss(m.head(x), Y)
 
 
-def recorded(calls: Callable[[Model, Tensor], Tensor], backend: str | None) -> Graph:
+def recorded(
+    calls: Callable[[Model, Tensor], Tensor], backend: str | None, compiled: Any = "open"
+) -> Graph:
     torch.manual_seed(0)
     model = Model(calls)
     run = model if backend is None else torch.compile(model, backend=backend)
     for _ in range(2):
         run(X).backward()
     model.zero_grad()
-    with record(model) as recording:
+    with record(model, compiled=compiled) as recording:
         run(X).backward()
     return recording.graph
 
@@ -125,6 +128,15 @@ KNOWN = (
 @pytest.mark.parametrize("calls", KNOWN)
 def test_what_is_known_inside_is_told_as_in_eager(calls: Callable[[Model, Tensor], Tensor]) -> None:
     assert told(find(recorded(calls, "aot_eager"))) == told(find(recorded(calls, None))) != []
+
+
+OF_VALUES = (root_of_zero, root_after_a_break, log_of_zero, break_before_a_layer)
+
+
+@pytest.mark.parametrize("calls", KNOWN + OF_VALUES)
+def test_of_the_step_as_it_is_written_all_is_told(calls: Callable[[Model, Tensor], Tensor]) -> None:
+    as_written = recorded(calls, "aot_eager", "eager")
+    assert told(find(as_written)) == told(find(recorded(calls, None))) != []
 
 
 @pytest.mark.parametrize("calls", [root_of_zero, root_after_a_break])
