@@ -76,6 +76,22 @@ def is_left_to_python(function: Any) -> bool:
     return all(_FORWARD.fullmatch(each.co_name) or not _cache_entries(each) for each in compiled)
 
 
+def keeps_module_hooks(function: Any) -> bool:
+    """Has dynamo skipped the forward of the module that a compiled function runs, and asks no code
+    inside whether there are hooks: no module there has any of its own."""
+    module: Any = getattr(function, "__self__", None)
+    return skipped_before(function) is not None and not any(map(_has_hooks, module.modules()))
+
+
+def _has_hooks(module: Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
 def _forward(module: Any) -> CodeType | None:
     if not isinstance(module, Module):
         return None

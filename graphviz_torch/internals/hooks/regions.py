@@ -9,7 +9,7 @@ runs a compiled graph. What Python does by itself between two graphs of a region
 Hooks on all modules are taken away with them, for code of a module that has a hook of its own looks
 whether there are any on all. Where a module was compiled in place they go only while something is
 compiled: Python itself runs its `_call_impl`, and that of its layers if it is a container of
-PyTorch's, and calls the hooks there.
+PyTorch's, and calls the hooks there. So it is where dynamo skips the forward of a module.
 
 Where dynamo skips all that a region runs, as it does with an LSTM, nothing of ours is taken away:
 Python runs it, and there is no compiled code that could look.
@@ -44,7 +44,13 @@ from torch._guards import CompileContext
 from torch.nn import Module
 
 from ..compiler import traces
-from ..compiler.skipped import Skipped, is_left_to_python, skipped_before, skipped_now
+from ..compiler.skipped import (
+    Skipped,
+    is_left_to_python,
+    keeps_module_hooks,
+    skipped_before,
+    skipped_now,
+)
 from ..dynamo import mark_again, uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
@@ -101,7 +107,7 @@ class RegionWatch:
 class _Region(NamedTuple):
     """A region that runs."""
 
-    in_place: bool  # was a module compiled in place
+    keeps_hooks: bool  # do hooks on all modules stay: Python runs those that it calls
     inside: bool  # was what is ours away already when it began
     frame: int  # id() of dynamo's frame around it
     in_python: bool  # does dynamo skip all that it runs
@@ -129,7 +135,7 @@ def _take_away() -> None:
         _here.modes = tuple(modes)
         arrange(FUNCTIONS, others)
     switch_back()
-    if _here.regions and not _here.regions[-1].in_place:
+    if _here.regions and not _here.regions[-1].keeps_hooks:
         take_off()
 
 
@@ -172,10 +178,11 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
     _forget_ended(frame.f_back)
     function = frame.f_locals.get("fn")
     in_place = getattr(function, "__func__", None) is Module._call_impl
-    in_python = not _here.away and _is_left_to_python(function)
-    _here.regions = (*_here.regions, _Region(in_place, _here.away, id(frame), in_python))
+    keeps_hooks = in_place or _answer(keeps_module_hooks, function)
+    in_python = not _here.away and _answer(is_left_to_python, function)
+    _here.regions = (*_here.regions, _Region(keeps_hooks, _here.away, id(frame), in_python))
     _here.begins = True
-    if in_python:
+    with suppress(Exception):
         _tell(skipped_before(function))
     _take_away()
     return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
@@ -214,7 +221,8 @@ def _set_eval_frame(callback: Any) -> Any:
 
 def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
     if _here.regions and _here.regions[-1].in_python:  # as far as was known
-        _here.regions = (*_here.regions[:-1], _here.regions[-1]._replace(in_python=False))
+        region = _here.regions[-1]._replace(in_python=False, keeps_hooks=True)
+        _here.regions = (*_here.regions[:-1], region)
         _take_away()
     try:
         result = _THEIRS["__call__"](self, frame, *args, **more)
@@ -234,9 +242,9 @@ def _tell(skipped: Skipped | None) -> None:
             watch.skipped(skipped)
 
 
-def _is_left_to_python(function: Any) -> bool:
+def _answer(question: Callable[[Any], bool], function: Any) -> bool:
     try:
-        return is_left_to_python(function)
+        return question(function)
     except Exception:  # then what is ours goes, as from any region
         return False
 
@@ -249,7 +257,7 @@ def _look_again() -> None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and id(frame) != region.frame:
         frame = frame.f_back
-    if frame is not None and _is_left_to_python(frame.f_locals.get("fn")):
+    if frame is not None and _answer(is_left_to_python, frame.f_locals.get("fn")):
         _here.regions = (*_here.regions[:-1], region._replace(in_python=True))
         _put_back()
 
@@ -300,7 +308,7 @@ def _begin(*_: object) -> None:
 
 def _end(*_: object) -> None:
     traces.end()
-    if not _here.regions or _here.regions[-1].in_place:
+    if not _here.regions or _here.regions[-1].keeps_hooks:
         take_on()
 
 

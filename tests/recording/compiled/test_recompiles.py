@@ -91,6 +91,13 @@ class BesideAnLSTM(InALoop):
         return self.head(self.blocks(self.lstm(x)[0]))
 
 
+def of_hooked_blocks_in_a_loop() -> Step:
+    model = InALoop()
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, given, output: output + 1)
+    return trained(torch.compile(model, backend="aot_eager"))
+
+
 def of_layers_beside_a_block() -> Step:
     layers, block = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), Block()
     layers.compile(backend="aot_eager")
@@ -211,6 +218,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "graph breaks": lambda: trained(torch.compile(Breaking(), backend="aot_eager")),
     "layers with hooks": of_hooked_layers,
     "a loop that is skipped": lambda: trained(torch.compile(InALoop(), backend="aot_eager")),
+    "its blocks have hooks": of_hooked_blocks_in_a_loop,
     "beside an LSTM": lambda: trained(torch.compile(BesideAnLSTM(), backend="aot_eager")),
     "layers beside a block": of_layers_beside_a_block,
     "blocks that warn": of_blocks_that_warn,

@@ -130,6 +130,44 @@ def _line(lines: list[str], text: str) -> int:
     return number
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+class OfBlocks(Net):
+    """Dynamo skips the forward, and compiles the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.lstm(x)[0]))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("before", [0, 2])
+def test_around_what_it_calls_that_is_compiled_modules_and_lines_are_eagers(
+    before: int, in_place: bool
+) -> None:
+    def placed(graph: Graph) -> list[tuple[str, ...]]:
+        inner = [node for node in graph.nodes if not node.leaf and node.operation != "compiled"]
+        return sorted((node.operation, node.module, node.source) for node in inner)
+
+    graph = recorded(OfBlocks, before, in_place)
+    assert [node.module for node in graph.nodes if node.operation == "compiled"] == [
+        "blocks.0",
+        "blocks.1",
+    ]
+    assert placed(graph) == placed(recorded(OfBlocks, None))
+    assert len(told(graph)[0]) == 1
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_where_the_advice_is_followed_it_is_compiled_and_nothing_is_said(before: int) -> None:
     graph = recorded(Choosing, before)
