@@ -148,6 +148,7 @@ class SavedTensor(NamedTuple):
     nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
     kind: SavedKind = "activation"
     shared_with: NodeId | None = None  # id of the node at which the same storage is counted
+    label: str = ""  # what the caller calls it, where it is data or a loss's target: "image"
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor
 from ..internals.hooks.modes import unseen_calls
-from ..internals.tensors.memory import PLAIN, parts_of_each, storage_ids, storage_sizes
+from ..internals.tensors.memory import PLAIN, is_dense, parts_of_each, storage_ids, storage_sizes
 from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import SAVED_NAMES, TELLS
@@ -40,6 +40,8 @@ _STRONGER = {
 
 
 Rows = dict[int, tuple[SavedTensor, ...]]  # by node
+# Storage, offset, shape and strides.
+_Part = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
 
 class Memory:
@@ -49,18 +51,25 @@ class Memory:
         fns: live nodes, in the order of `Graph.nodes`.
         known: parameters, buffers and inputs: a saved tensor that shares memory with one is of its
             kind, the first one's.
+        named: what the program calls its tensors: an input, or a target, has the first name.
     """
 
-    def __init__(self, fns: Iterable[Any], known: Iterable[tuple[SavedKind, Tensor]]) -> None:
+    def __init__(
+        self,
+        fns: Iterable[Any],
+        known: Iterable[tuple[SavedKind, Tensor]],
+        named: Iterable[tuple[str, Tensor]] = (),
+    ) -> None:
         self._fns = fns
         self._known = known
+        self._named = named
 
     @cached_property
     def _read(self) -> tuple[Rows, dict[int, str], list[Tensor]]:
         if not TELLS:
             return {}, {}, []
         with unseen_calls():  # no subclass is to see what is read
-            return _saved(list(self._fns), self._known)
+            return _saved(list(self._fns), self._known, self._named)
 
     @property
     def rows(self) -> Rows:
@@ -81,11 +90,13 @@ class Memory:
         """Backward may free what the nodes keep."""
         if "_read" in vars(self):
             self._read[2].clear()
-        self._fns, self._known = (), ()
+        self._fns, self._known, self._named = (), (), ()
 
 
 def _saved(
-    fns: Sequence[Any], known: Iterable[tuple[SavedKind, Tensor]]
+    fns: Sequence[Any],
+    known: Iterable[tuple[SavedKind, Tensor]],
+    named: Iterable[tuple[str, Tensor]],
 ) -> tuple[Rows, dict[int, str], list[Tensor]]:
     kept: list[tuple[int, str, Tensor]] = []  # by which node, under which name
     notes: dict[int, str] = {}
@@ -104,7 +115,7 @@ def _saved(
                     if type(data).__module__ == "torch.utils.checkpoint":
                         notes[node] = CHECKPOINTED
                     kept += [(node, name, tensor) for tensor in tensors(data)]
-    rows, activations = _described(kept, _kinds(list(known)))
+    rows, activations = _described(kept, _kinds(list(known)), _labels(named))
     return rows, notes, activations
 
 
@@ -116,8 +127,27 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
     return {key: known[i][0] for key, (i, _) in reversed(pairs)}
 
 
+def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_Part, str]:
+    """The names of data: of plain tensors that are no parameters and take no gradient."""
+    data = [
+        (name, tensor)
+        for name, tensor in named
+        if type(name) is str and type(tensor) in PLAIN  # not that of a parameter, or a buffer
+        if is_dense(tensor) and not tensor.requires_grad
+    ]
+    keys = storage_ids([tensor for _, tensor in data])
+    pairs = zip(keys, data, strict=True)
+    return {_part(key, tensor): name for key, (name, tensor) in reversed([*pairs])}
+
+
+def _part(key: int, tensor: Tensor) -> _Part:
+    return key, tensor.storage_offset(), tensor.shape, tensor.stride()
+
+
 def _described(
-    kept: Sequence[tuple[int, str, Tensor]], kinds: Mapping[int, SavedKind]
+    kept: Sequence[tuple[int, str, Tensor]],
+    kinds: Mapping[int, SavedKind],
+    labels: Mapping[_Part, str],
 ) -> tuple[Rows, list[Tensor]]:
     """What each node keeps, and the activations. Each memory counts at the first node alone."""
     given = [tensor for _, _, tensor in kept]
@@ -126,19 +156,21 @@ def _described(
     memories = {key: part for key, (_, part) in zip(keys, parts, strict=True)}
     sizes = dict(zip(memories, storage_sizes(list(memories.values())), strict=True))
     counted: dict[int, int] = {}  # nodes by memory
-    values: list[list[Any]] = [[0, "activation", None] for _ in kept]  # bytes, kind, shared
-    for (i, _), key in zip(parts, keys, strict=True):
+    values: list[list[Any]] = [[0, "activation", None, ""] for _ in kept]  # the last fields
+    for (i, part), key in zip(parts, keys, strict=True):
         value = values[i]
         if key in kinds:
             value[1] = kinds[key]
+        if labels and part is given[i] and (value[1] == "input" or kept[i][1] == "target"):
+            value[3] = labels.get(_part(key, part), "")
         if key in counted:
             value[2] = counted[key]
         else:
             counted[key] = kept[i][0]
             value[0] += sizes[key]
     fields = [
-        (name, meta, nbytes, kind, None if nbytes else shared)
-        for (_, name, _), meta, (nbytes, kind, shared) in zip(
+        (name, meta, nbytes, kind, None if nbytes else shared, label)
+        for (_, name, _), meta, (nbytes, kind, shared, label) in zip(
             kept, tensor_metas(given), values, strict=True
         )
     ]

@@ -274,7 +274,7 @@ class Session:
             parameters={names[key]: i for key, i in leaves.items() if key in names},
             named=named,
             failed=failed,
-            memory=Memory(ids, self._known_tensors()),
+            memory=Memory(ids, self._known_tensors(), named),
         )
         self.tell("graph_read", live)
         return live

@@ -124,11 +124,14 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     """
     nodes = drawing.graph.nodes
     saved = [(n.id, saved) for n in nodes for saved in n.saved]
-    ids = dict.fromkeys([i for i, each in saved if each.kind == "input"])
+    ids = dict.fromkeys([i for i, each in saved if each.kind == "input" or each.name == "target"])
     known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
+    made: set[int] = set()  # nodes whose target another one made
     for edge in drawing.graph.edges if ids else ():
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
+            if edge.input_nr:
+                made.add(edge.target)
     for cut in drawing.graph.cuts if ids else ():  # its dashed line leads to where it went on
         for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
@@ -138,17 +141,19 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
         key = drawing.key(i)
         if key not in drawn or (key not in found and len(found) == _MOST_ENTRIES):
             continue
-        for text in _read(nodes[i], known[i]):
+        for text in _read(nodes[i], known[i], target=i not in made):
             if text not in found.setdefault(key, []):
                 found[key].append(text)
     return {key: texts for key, texts in found.items() if texts}
 
 
-def _read(node: Node, known: set[object]) -> list[str]:
+def _read(node: Node, known: set[object], target: bool) -> list[str]:
+    """The data that a node kept; `target`: is a loss's target data, too."""
     return [
-        f"{'target' if saved.name == 'target' else 'data'} {labels.shape(saved.tensor)}"
+        f"{saved.label or name} {labels.shape(saved.tensor)}"
         for saved in node.saved
-        if saved.kind == "input" and saved.tensor not in known
+        for name in ["target" if saved.name == "target" else "data"]
+        if (saved.kind == "input" and saved.tensor not in known) or (name == "target" and target)
     ]
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import mse_loss
 
-from graphviz_torch import record, simulate_accelerator, to_dot, trace
+from graphviz_torch import Recording, record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import (
     Edge,
     Finding,
@@ -368,16 +369,51 @@ def test_a_model_without_modules_inside_has_a_frame_with_its_class() -> None:
     assert len(inside) == 2  # pow and mean are outside
 
 
-def test_data_that_needs_no_gradient_enters_as_a_stub_with_its_shape() -> None:
-    model, x = MLP(), torch.randn(3, 4)
-    with record(model) as recording:
-        model(x).sum().backward()
+def stubs(recording: Recording) -> dict[str, str]:
+    """What is said of data, and of what it enters."""
     drawn = Drawn(to_dot(recording))
-    ((stub, end),) = [(a, b) for a, b in drawn.edges if a.startswith("data_")]
-    assert re.sub("<[^>]*>", " ", drawn.nodes[stub]["label"]).split() == (
-        ["data", "f32[3,", "4]", "no", "gradient"]
-    )
-    assert "fc1 · Linear" in drawn.nodes[end]["label"]
+    said = lambda name: " ".join(re.sub("<[^>]*>", " ", drawn.nodes[name]["label"]).split())  # noqa: E731
+    return {said(a): said(b) for a, b in drawn.edges if a.startswith("data_")}
+
+
+def test_data_that_needs_no_gradient_enters_as_a_stub_with_its_name_and_shape() -> None:
+    model, image = MLP(), torch.randn(3, 4)
+    with record(model) as recording:
+        model(image).sum().backward()
+    ((stub, end),) = stubs(recording).items()
+    assert stub == "image f32[3, 4] no gradient"
+    assert "fc1 · Linear" in end
+
+
+def test_data_that_no_variable_holds_when_backward_runs_is_called_data() -> None:
+    model = MLP()
+    with record(model) as recording:
+        model(torch.randn(3, 4)).sum().backward()
+    assert [*stubs(recording)] == ["data f32[3, 4] no gradient"]
+
+
+def test_a_target_enters_the_loss_under_its_name_though_no_model_was_given_it() -> None:
+    model, x, truth = torch.nn.Linear(4, 2), torch.randn(3, 4), torch.randn(3, 2)
+    with record(model) as recording:
+        mse_loss(model(x), truth).backward()
+    said = stubs(recording)
+    assert [*said] == ["x f32[3, 4] no gradient", "truth f32[3, 2] no gradient"]
+    assert "mse_loss" in said["truth f32[3, 2] no gradient"]
+
+
+def test_a_target_that_the_model_made_is_no_data() -> None:
+    model, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+    with record(model) as recording:
+        made = model(x)
+        mse_loss(made, made * 2).backward()
+    assert [*stubs(recording)] == ["x f32[3, 4] no gradient"]
+
+
+def test_a_part_of_the_data_does_not_have_the_name_of_all_of_it() -> None:
+    model, x = torch.nn.Linear(4, 2), torch.randn(6, 4)
+    with record(model) as recording:
+        model(x[:3]).sum().backward()
+    assert [*stubs(recording)] == ["data f32[3, 4] no gradient"]
 
 
 def test_an_input_with_a_gradient_has_a_node_and_no_stub() -> None:
