@@ -1,13 +1,20 @@
-"""Which levels of a graph to try: as much as fits a page, the interesting things first."""
+"""Which level of a graph is drawn: as much as fits a page, the interesting things first.
+
+Levels are tried in turn: the first that fits a page, shows enough, and has few jumps is drawn.
+Where jumps part a skip from the road that it joins, as in the U of a U-Net, a coarser level in one
+column is taken, if there is one: there the skip is an arrow. Else it is the first that fits and
+shows enough, or one that shows much more than others. Where none fits, it is the last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ..color_by import in_values
 from .drawing import Drawing, Fold
+from .group import group_nodes
 
 # How many things a drawing may show: the first of these that fits a page.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
@@ -18,6 +25,16 @@ _LEVEL = 100  # things directly in a group, at most
 _SMALL_LEVEL = 25  # the same where a level of the usual size does not fit a page
 _ROWS = (50, 25, 12)  # the longest row of modules, each in its turn where too little is drawn:
 ENOUGH: Final = 20  # things
+
+
+Step = Callable[[Drawing], Drawing]
+_Verdict = Literal["draw", "show less", "next level"]
+
+_FEW_JUMPS: Final = 4
+# A drawing in one column is taken for one that parts a skip if it shows so many things, or this
+# share of them.
+_WHOLE: Final = 12
+_SHARE: Final = 0.42
 
 
 class Level(NamedTuple):
@@ -91,3 +108,129 @@ def _count(drawing: Drawing) -> int:
 def _most(drawing: Drawing) -> int:
     limit = drawing.options["limit"]
     return LIMITS[0] if limit is None else limit
+
+
+def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Drawing:
+    """The drawing of a level.
+
+    Args:
+        groups: the steps for each level that is tried and groups the nodes anew.
+        level: those for each limit of it.
+    """
+    trial = _Trial(start)
+    known = set()
+    for each in levels(start):
+        if trial.passes(each):
+            continue
+        grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
+        # Another size may cut nothing else.
+        cut = grouped.groups and len(grouped.groups.groups), each.fold, each.whole
+        if cut in known:
+            continue
+        known.add(cut)
+        for drawing in _limited(taken(grouped, groups), each.limits, level):
+            verdict = trial.judge(drawing, each)
+            if verdict == "draw":
+                return drawing
+            if verdict == "next level":
+                break
+    return trial.best
+
+
+def taken(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
+    """The drawing after these steps."""
+    for step in steps:
+        drawing = step(drawing)
+    return drawing
+
+
+def _limited(grouped: Drawing, limits: Sequence[int], steps: Sequence[Step]) -> Iterator[Drawing]:
+    """A level with ever fewer things."""
+    shown: int | None = None
+    for limit in limits:
+        if shown is None or limit < shown:  # else there was room for more, and nothing to open
+            drawing = taken(grouped.having(limit=limit), steps)
+            shown = _shown(drawing)
+            yield drawing
+
+
+class _Trial:
+    """What was tried so far."""
+
+    def __init__(self, start: Drawing) -> None:
+        self._last = start
+        self._parted: Drawing | None = None  # it would be taken, but it parts a skip
+        self._enough: Drawing | None = None  # it fits and shows enough, with more jumps
+        self._some: Drawing | None = None  # it fits, and shows too little
+        self._most = 0  # things that this one shows
+
+    @property
+    def best(self) -> Drawing:
+        """What is drawn, where nothing better follows."""
+        return self._parted or self._enough or self._some or self._last
+
+    def passes(self, level: Level) -> bool:
+        """Is a level not worth trying: it cuts what is small, for what shows next to nothing."""
+        if level.cut and self._enough is not None and self._parted is None:
+            return True
+        return self._most >= LIMITS[-1] and level.rows is None
+
+    def judge(self, drawing: Drawing, level: Level) -> _Verdict:
+        """What to do with a drawing."""
+        self._last, shown = drawing, _shown(drawing)
+        if self._parted is not None:  # what follows is drawn if it has a single column
+            if shown < min(_WHOLE, _SHARE * _shown(self._parted)):
+                return "next level"
+            whole = drawing.columns.fits and len(drawing.columns.parts) < 2
+            return "draw" if whole else "show less"
+        told = _tells_all(drawing)
+        if not drawing.columns.fits or (level.whole and not told):
+            return "show less"
+        if shown < ENOUGH and not told:
+            if shown > 2 * self._most:
+                self._some, self._most = drawing, shown
+            return "next level"
+        if _jumps(drawing) > _FEW_JUMPS or (self._enough is not None and not _in_modules(drawing)):
+            self._enough = self._enough or drawing
+            return "show less"
+        if _parts_a_skip(drawing):
+            self._parted = drawing
+            return "show less"
+        return "draw"
+
+
+def _shown(drawing: Drawing) -> int:
+    return len(drawing.nodes) + len(drawing.boxes)
+
+
+def _tells_all(drawing: Drawing) -> bool:
+    """Is every node drawn, or told by the name of its chain?"""
+    groups = drawing.groups.groups if drawing.groups else ()
+    return all(groups[number].kind == "chain" for number in drawing.closed)
+
+
+def _in_modules(drawing: Drawing) -> bool:
+    """Do closed groups have names that mean something to a reader?"""
+    groups = drawing.groups.groups if drawing.groups else ()
+    return all(groups[number].kind != "run" for number in drawing.closed)
+
+
+def _jumps(drawing: Drawing) -> int:
+    """How many results go on in another column, at a circle with a number."""
+    columns = drawing.columns.parts
+    if len(columns) < 2:
+        return 0
+    column = {key: at for at, part in enumerate(columns) for key in part}
+    return len({source for source, target in drawing.ends if column[source] != column[target]})
+
+
+def _parts_a_skip(drawing: Drawing) -> bool:
+    """Does what joins two results read one of them from another column, and one from its own?"""
+    columns = drawing.columns.parts
+    if len(columns) < 2:
+        return False
+    column = {key: at for at, part in enumerate(columns) for key in part}
+    far = {target for source, target in drawing.ends if column[source] != column[target]}
+    return any(
+        target in far and column[source] == column[target] for source, target in drawing.ends
+    )

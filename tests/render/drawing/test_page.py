@@ -19,7 +19,7 @@ from graphviz_torch.render.wording import omissions
 from tests.support.drawn import Drawn
 from tests.support.models import Transformer, tokens
 from tests.support.recorded import trained
-from tests.support.zoo import ZOO, DenseNet121, DoubleConv
+from tests.support.zoo import ZOO, DenseNet121, DoubleConv, UNet
 
 F32 = (TensorMeta((2, 8), "float32", "cpu"),)
 _TRANSFORMERS = ("GPT-2", "BERT", "T5", "Llama", "ViT", "CLIP")
@@ -233,6 +233,14 @@ def test_the_skips_of_a_unet_are_arrows_in_one_column() -> None:
     assert len(drawn.columns.parts) == 1
     long = [ends for ends in drawn.ends if len(_road(drawn, *ends)) > 3]
     assert len(long) == 2
+
+
+def test_the_skips_of_a_unet_of_four_levels_in_module_lists_are_arrows_in_one_column() -> None:
+    drawn = draw(trained(UNet(), torch.randn(2, 3, 32, 32)), {})
+    assert drawn.columns.fits
+    assert len(drawn.columns.parts) == 1
+    long = [ends for ends in drawn.ends if len(_road(drawn, *ends)) > 2]
+    assert len(long) == 3  # the innermost one lies in a box with what it joins
 
 
 def _road(drawn: Drawing, start: int, end: int) -> list[int]:
