@@ -129,7 +129,7 @@ def _linked(family: int, pairs: set[_Ends], keys: Keys) -> str:
     groups = keys.tree.groups
     members = sorted(keys.repeated[family], key=lambda number: groups[number].span)
     row = set(pairwise(members))
-    return ", each feeds the next" if pairs == row else ", with edges between them"
+    return ", in sequence" if pairs == row else ", with edges between them"
 
 
 def _with_leaves(drawing: Drawing) -> Open:

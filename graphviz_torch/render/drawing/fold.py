@@ -35,7 +35,7 @@ def fold_repeats(drawing: Drawing) -> Drawing:
 
 
 def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The family, where its groups are the steps of a loop or each feeds the next; else each."""
+    """The family, where its groups are the steps of a loop or follow in sequence; else each."""
     tree = drawing.groups
     assert tree is not None
     if len(family) >= _LOOP:

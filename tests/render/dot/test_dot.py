@@ -214,7 +214,7 @@ def test_blocks_of_one_structure_are_folded_on_demand() -> None:
     assert len(Drawn(to_dot(graph, fold=False)).nodes) == 8
     dot = to_dot(graph, fold=True)
     assert len(Drawn(dot).nodes) == 2
-    assert "net.0 … 3  \u00d74, each feeds the next" in dot
+    assert "net.0 … 3  \u00d74, in sequence" in dot
 
 
 def test_depth_closes_modules_and_says_what_is_inside() -> None:
@@ -260,7 +260,7 @@ def test_an_unrolled_cell_without_modules_is_drawn_as_one_step() -> None:
         h = torch.tanh(x[t] @ u + h @ w)
     dot = to_dot(trace(h, names={"x": x, "u": u, "w": w}))
     assert len(Drawn(dot).nodes) < 20
-    assert "\u00d7599, each feeds the next" in dot
+    assert "\u00d7599, in sequence" in dot
     assert "w (600\u00d7) f32[2, 2]" in dot
 
 

@@ -112,7 +112,7 @@ def test_a_loop_is_drawn_once_under_the_names_of_its_modules() -> None:
     drawing = visible(trained(Cells(60), torch.ones(2, 4)))
     ((number, steps),) = drawing.tree.repeated.items()
     assert len(steps) == 60
-    assert drawing.title(number) == f"cell, shared  {labels.TIMES}60, each feeds the next"
+    assert drawing.title(number) == f"cell, shared  {labels.TIMES}60, in sequence"
     assert len(drawing.nodes) + len(drawing.boxes) < 30
     assert not in_circles(drawing)
 
