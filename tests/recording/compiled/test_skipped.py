@@ -18,11 +18,12 @@ from graphviz_torch import find, record
 from graphviz_torch.graph import Finding, Graph
 from tests.recording.test_compiled import nothing_compiled_stays  # noqa: F401
 
+WAYS = ["first", "second", "third"]
 X = torch.linspace(-1, 1, 32).view(4, 8)
 
 
 class Net(nn.Module):
-    mode = 0
+    way = "first"
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,8 +63,7 @@ class Asking(Net):
 
 class OfManyKinds(Net):
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layers[self.mode % 3](x)
-        return self.head(x) * (1 if self.mode > 100 else 2)
+        return self.head(self.layers[WAYS.index(self.way)](x))
 
 
 def compiled(model: Net, in_place: bool) -> Callable[[Tensor], Tensor]:
@@ -188,8 +188,8 @@ def test_a_function_that_was_compiled_as_often_as_it_may_be_is_said() -> None:
     said = []
     with torch._dynamo.config.patch(recompile_limit=2):
         run = compiled(model, in_place=False)
-        for mode in range(3):
-            model.mode = mode
+        for way in WAYS:
+            model.way = way
             with record(model) as recording:
                 run(X).sum().backward()
             said.append(told(recording.graph)[0])
