@@ -66,12 +66,6 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
             sides = [node for node in (before, after) if node is not None]
             if not drawing.inner.folded.isdisjoint(sides):
                 continue
-            source = None if before is None else drawing.itself(before)
-            target = None if after is None else drawing.itself(after)
-            gone = (source is None) != (before is None) or (target is None) != (after is None)
-            if gone or source == target:
-                hidden.add((before, after, cut.how, cut.where))
-                continue
             color = next(
                 (
                     finding.severity
@@ -81,6 +75,12 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
                 "muted",
             )
             if color == "muted" and cut.how in _INDICES and len(sides) > 1:
+                continue
+            source = None if before is None else drawing.itself(before)
+            target = None if after is None else drawing.itself(after)
+            gone = (source is None) != (before is None) or (target is None) != (after is None)
+            if gone or source == target:
+                hidden.add((before, after, cut.how, cut.where))
                 continue
             key = source, target, cut.how, cut.where
             found.setdefault(key, CutLine(source, target, _text(cut, len(sides) < 2), color))

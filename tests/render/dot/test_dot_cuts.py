@@ -67,6 +67,14 @@ def test_the_indices_of_a_router_are_no_cut_unless_a_finding_tells_of_them() -> 
     assert cuts(to_dot(graph, findings=[told]))
 
 
+def test_the_indices_of_a_router_in_a_closed_module_are_not_counted_as_cuts() -> None:
+    rows = [Node(i, "MulBackward0", (F32,), module="net", scope="net") for i in range(3)]
+    edges = (Edge(0, 1), Edge(1, 2))
+    for how, counted in (("topk", False), ("detach", True)):
+        graph = Graph(tuple(rows), edges, ((2, 0),), cuts=(Cut(how, F32, 0, (2,)),))
+        assert ("1 cut is not drawn" in to_dot(graph, depth=0)) is counted
+
+
 @pytest.mark.parametrize("where", ["train.py:18", *HOSTILE])
 def test_a_cut_with_one_side_in_the_graph_ends_at_a_text_beside_it(where: str) -> None:
     rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(3)]
