@@ -14,6 +14,7 @@ words of pip. A test that the version has nothing for skips itself, and its reas
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -108,7 +109,11 @@ def run(python: Path, rooms: list[str]) -> dict[str, Any]:
     """How many tests of the rooms passed and failed, and reasons of those that were left out."""
     command = ["nice", python, "-m", "pytest", *rooms, "-rs", "-p", "no:cacheprovider"]
     command += ["--timeout=600", "--continue-on-collection-errors", "--tb=line"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    # The package is not installed there, and some tests start a Python elsewhere.
+    path = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **path}
+    )
     return read(done.stdout)
 
 

@@ -197,15 +197,14 @@ def graphs(draw: Any) -> Graph:
         modified=st.none() | operand,
         causes=tuples(some(Cause, nodes=several)),
     )
-    operands = {"tensor": operand, "value": operand, "constant": operand}
-    operands = {name: st.none() | one for name, one in operands.items()}
-    operands |= {"operands": tuples(operand), "nodes": several}
-    events = st.one_of(
-        *(
-            some(cls, **{name: operands[name] for name in operands.keys() & get_type_hints(cls)})
-            for cls in get_args(Event)
-        )
-    )
+    of_events = {"operands": tuples(operand), "nodes": several}  # where an event has them
+
+    def event(cls: Any) -> st.SearchStrategy[Any]:
+        hints = get_type_hints(cls)
+        one = {n: st.none() | operand for n, hint in hints.items() if Operand in get_args(hint)}
+        return some(cls, **{**one, **of_events})
+
+    events = st.one_of(*map(event, get_args(Event)))
     return Graph(
         nodes,
         tuple(edges),

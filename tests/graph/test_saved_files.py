@@ -31,7 +31,7 @@ def test_saved_events_give_the_same_findings_word_for_word() -> None:
             f"{f.rule} {f.severity} {f.cause}: {f.message} -> {f.advice} at {f.where} {[*f.nodes]}"
             for f in find(graph)
         ] == row["findings"]
-        assert from_json(to_json(graph)) == graph
+        assert to_json(from_json(to_json(graph))) == to_json(graph)  # a NaN is equal to no other
 
 
 def test_a_saved_field_has_its_value() -> None:
