@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .recording.collectives.counter import CollectiveCounter
     from .recording.recording import Recording, record
     from .recording.steps.step_ends import StepEnds
+    from .rehearsal.order import Asked, Disagreement, compare_order, kinds_of_rank
     from .rehearsal.picture import draw_memory
     from .rehearsal.rehearsal import Rehearsal
     from .rehearsal.rehearse import rehearse
@@ -135,8 +136,12 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "influence",
     "influences",
     # rehearsal
+    "Asked",
+    "Disagreement",
     "Rehearsal",
+    "compare_order",
     "draw_memory",
+    "kinds_of_rank",
     "rehearse",
     # tracing
     "gather",
@@ -217,6 +222,7 @@ _ROOMS = {
     "recording.collectives.counter": "CollectiveCounter",
     "recording.recording": "Recording record",
     "recording.steps.step_ends": "StepEnds",
+    "rehearsal.order": "Asked Disagreement compare_order kinds_of_rank",
     "rehearsal.picture": "draw_memory",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",

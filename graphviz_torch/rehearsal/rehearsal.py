@@ -12,6 +12,7 @@ from ..graph import Graph
 from ..graph.text import listing
 from ..graph.units import bytes_text, seconds_text
 from ..render.labels import TIMES
+from .order import Asked, ordinal
 
 
 class Share(NamedTuple):
@@ -80,6 +81,7 @@ class Rehearsal:
     saved: tuple[Share, ...]  # activations by module, most first
     moments: tuple[Moment, ...]  # the memory over the step
     collectives: tuple[Sent, ...]
+    order: tuple[Asked, ...] = ()  # all collectives of the run, one after the other
     printed: tuple[str, ...] = ()  # lines that ask for a value and only print it, told 0
 
     @property
@@ -190,12 +192,6 @@ class Rehearsal:
             "seconds": self.seconds,
             **bound,
         }
-
-
-def ordinal(number: int) -> str:
-    """`"2nd"`."""
-    ends = {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
 
 def _listed(shares: Sequence[Share]) -> str:

@@ -28,6 +28,7 @@ from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import Block, at_moment, peak_of, totals
 from .ledger import Ledger
+from .order import OrderWatch
 from .rehearsal import Moment, Rehearsal, sent, shares
 
 _MOMENTS = 300  # of the picture
@@ -138,6 +139,7 @@ class _Run:
         self._world = FakeGroups(ranks, rank)
         self._ledger = Ledger(self._world.on_host)
         self._tensors = FakeTensors(values)
+        self._order = OrderWatch()
         self._recording: Recording | None = None
         self._graph = Graph(())
         self._step = 0
@@ -152,6 +154,7 @@ class _Run:
             device = FakeAccelerator(self._rank % count, count, memory, self._ledger)
             world.enter_context(self._world)
             world.enter_context(device)
+            world.enter_context(self._order)
             world.enter_context(LoadersHere())
             world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
@@ -228,6 +231,7 @@ class _Run:
             saved=shares(totals(ledger.activations, "module")),
             moments=tuple(_moments(ledger, counted, peak.moment)),
             collectives=sent(self._graph, self._groups()),
+            order=tuple(self._order.asked),
             printed=tuple(printed),
         )
 

@@ -149,3 +149,31 @@ def test_what_it_cannot_do_it_says_in_a_sentence(
     done = rehearsed(folder, *given, "train.py")
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
+
+
+ORDER = """import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == dist.get_world_size() - 1:
+    dist.all_reduce(torch.ones(5))
+dist.barrier()
+"""
+
+
+def test_ranks_that_do_not_ask_for_the_same_are_told_with_both_lines(folder: Path) -> None:
+    (folder / "train.py").write_text(ORDER)
+    done = rehearsed(folder, "--ranks", "64", "--order", "train.py")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines() == [
+        "ranks 0 to 63, their 2nd: barrier at train.py:8 on rank 0, and all_reduce of 20 B float32 "
+        "at train.py:7 on rank 63",
+        "rehearsed: ranks 0, 1 and 63, which share 1 group",
+    ]
+    done = rehearsed(folder, "--ranks", "64", "--rank", "1", "--rank", "2", "--order", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "rehearsed: ranks 1 and 2, which share 1 group: they ask for the same collectives, in the "
+        "same order\n"
+    )

@@ -25,7 +25,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 from graphviz_torch import Rehearsal, draw_memory, rehearse
-from graphviz_torch.rehearsal.rehearsal import ordinal
+from graphviz_torch.rehearsal.order import ordinal
 from graphviz_torch.render.labels import TIMES
 
 WIDTH = 1024

@@ -27,6 +27,7 @@ _Tensor: Any = DTensor
 _modes: Any = _python_dispatch
 _random: Any = import_module("torch.distributed.tensor._random")
 _dispatch: Any = import_module("torch.distributed.tensor._dispatch")
+_debug: Any = import_module("torch.distributed.tensor.debug")
 _SEEDED = "is_rng_supported_mesh"
 _SHAPES = "_propagate_tensor_meta_non_cached"
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -40,6 +41,7 @@ class RankTensors:
         self._open = ExitStack()
 
     def __enter__(self) -> RankTensors:
+        _forget()
         with ExitStack() as opened:
             tables = _Tensor._op_dispatcher.sharding_propagator
             for table in (tables.op_strategy_funcs, tables.op_to_schema_info):
@@ -57,6 +59,15 @@ class RankTensors:
 
     def __exit__(self, *raised: Any) -> None:
         self._open.__exit__(*raised)
+
+
+def _forget() -> None:
+    for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache"):
+        clear = getattr(_debug, name, None)
+        if clear is not None:
+            clear()
+            return
+    _Tensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
 
 
 def _unwatched(function: Any) -> Any:

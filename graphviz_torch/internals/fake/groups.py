@@ -11,6 +11,7 @@ group of PyTorch's tests; and DDP's comparison of shapes between ranks (2.13).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import wraps
@@ -77,6 +78,8 @@ class FakeGroups:
             for owner, name, new in self._replacements():
                 opened.enter_context(patch.object(owner, name, new))
             opened.enter_context(patch.dict(os.environ, self._environment()))
+            # The first group puts a function there that says the rank, and nobody takes it away.
+            opened.enter_context(patch.object(sys, "excepthook", sys.excepthook))
             opened.callback(_destroy)
             self._open = opened.pop_all()
         return self

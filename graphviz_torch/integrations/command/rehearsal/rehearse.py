@@ -15,10 +15,19 @@ import subprocess
 import sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
 
-from .... import draw_memory, rehearse, save, to_html
+from .... import (
+    Asked,
+    compare_order,
+    draw_memory,
+    kinds_of_rank,
+    rehearse,
+    save,
+    to_html,
+)
 from ....graph.files.replacement import replacement
+from ....graph.text import ranks_text
+from ....graph.units import count_text
 from ..script import Script, show_error
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -44,8 +53,10 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tflops", type=_figure, metavar="X", help=says)
     says = "10^9 bytes a second that a rank sends: for the same bound"
     parser.add_argument("--bandwidth", type=_figure, metavar="X", help=says)
-    says = "of the report, on stdout"
-    parser.add_argument("--format", choices=("text", "json"), default="text", help=says)
+    says = "of the report, on stdout; order: what the rank asks of others, one after the other"
+    parser.add_argument("--format", choices=("text", "json", "order"), default="text", help=says)
+    says = "do the ranks ask for the same collectives in the same order: rehearse one of each kind"
+    parser.add_argument("--order", action="store_true", help=says)
     says = "write the graph: .json or .html; or the memory over the step: .svg; repeatable"
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
     parser.add_argument("script", metavar="SCRIPT")
@@ -58,6 +69,8 @@ def _run(parsed: argparse.Namespace) -> int:
     for path in parsed.out:
         if not path.name.endswith((".json", ".json.gz", ".html", ".svg")):
             raise ValueError(f"-o {path}: pass a name that ends in .json, .json.gz, .html or .svg.")
+    if parsed.order:
+        return _compare(parsed)
     if len(parsed.rank) > 1:
         return _each_rank(parsed)
     files = [path.absolute() for path in parsed.out]  # the script may go elsewhere
@@ -94,6 +107,9 @@ def _run(parsed: argparse.Namespace) -> int:
             to_html(found.graph, path)
         else:
             save(found.graph, path)
+    if parsed.format == "order":
+        print(json.dumps([each._asdict() for each in found.order]))
+        return 0
     if parsed.format == "json":
         print(json.dumps(found.to_dict(tflops=parsed.tflops, gbytes=parsed.bandwidth)))
         return 0
@@ -106,6 +122,44 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _each_rank(parsed: argparse.Namespace) -> int:
     """Rehearse each rank in a process of its own, where modules are loaded anew."""
+    results: list[str] = []
+    for rank in parsed.rank:
+        code, said = _process(parsed, rank, parsed.format)
+        if code:
+            return code
+        results.append(said)
+    if parsed.format == "text":
+        print("\n".join(results).rstrip())
+    else:
+        print(json.dumps([json.loads(said) for said in results]))
+    return 0
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    """Rehearse a rank of each kind, and say where they do not ask for the same."""
+    orders: dict[int, list[Asked]] = {}
+    wanted = [*parsed.rank] or [0]
+    while wanted:
+        rank = wanted.pop(0)
+        code, said = _process(parsed, rank, "order")
+        if code:
+            return code
+        rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(said)]
+        orders[rank] = [Asked(**row) for row in rows]
+        if len(orders) == 1 and len(parsed.rank) < 2:
+            wanted = kinds_of_rank(rank, orders[rank])
+    found = compare_order(orders)
+    for each in found:
+        print(each)
+    groups = {each.ranks for order in orders.values() for each in order}
+    shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
+    says = "" if found else ": they ask for the same collectives, in the same order"
+    print(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{says}")
+    return 1 if found else 0
+
+
+def _process(parsed: argparse.Namespace, rank: int, form: str) -> tuple[int, str]:
+    """The command for one rank, and in this form: its exit status, and what it printed."""
     if parsed.out:
         raise ValueError("-o writes the graph of one rank: pass one --rank.")
     given: list[str] = []
@@ -115,20 +169,14 @@ def _each_rank(parsed: argparse.Namespace) -> int:
     given += [f"--value={value}" for value in parsed.value]
     mesh = ",".join(f"{name}={size}" for name, size in parsed.mesh.items())
     given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
-    results: list[Any] = []
-    for rank in parsed.rank:
-        command = ["rehearse", *given, f"--rank={rank}", f"--format={parsed.format}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            return done.returncode
-        results.append(json.loads(done.stdout) if parsed.format == "json" else done.stdout)
-    print(json.dumps(results) if parsed.format == "json" else "\n".join(results).rstrip())
-    return 0
+    command = ["rehearse", *given, f"--rank={rank}", f"--format={form}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
 
 
 def _mesh(text: str) -> dict[str, int]:

@@ -1,0 +1,176 @@
+"""Do the ranks of a group ask for the same collectives in the same order: told of rehearsals.
+
+Compared: what two ranks ask of each group that both are in, one after the other: kind, dtype, and
+bytes where these have to be equal; of messages, that each has its other end. All counts that the
+run asks for, from the first process group to the end of the last rehearsed step.
+Not compared: the order between groups, for they may be in flight together; what ranks that nobody
+rehearsed ask for; and what depends on a value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, zip_longest
+from typing import NamedTuple
+
+from ..graph import CollectiveKind
+from ..graph.text import ranks_text
+from ..graph.units import bytes_text
+from ..internals.fake.values import line_of
+from ..internals.frames import user_frame
+from ..internals.hooks.collectives import CollectiveWatch, Sent
+from ..internals.tensors.metadata import tensor_meta
+
+# Of which each rank of the group has to give as much as the others.
+_EQUAL = frozenset({"all_reduce", "reduce_scatter", "broadcast", "reduce"})
+_MESSAGES = frozenset({"send", "recv"})
+
+
+class Asked(NamedTuple):
+    """A collective that a rank asked for.
+
+    >>> print(Asked("all_reduce", (0, 1), 4096, "float32", "train.py:9"))
+    all_reduce of 4.0 KiB float32 at train.py:9
+    """
+
+    kind: CollectiveKind
+    ranks: tuple[int, ...]  # of the group
+    nbytes: int  # that this rank gives in, or takes where it only takes
+    dtype: str
+    where: str
+    peer: int | None = None  # of a message, the other rank
+
+    def __str__(self) -> str:
+        size = f" of {bytes_text(self.nbytes)} {self.dtype}" if self.kind != "barrier" else ""
+        peer = {"send": " to", "recv": " from"}.get(self.kind, "")
+        other = f"{peer} rank {self.peer}" if peer and self.peer is not None else ""
+        return f"{self.kind}{size}{other} at {self.where}"
+
+
+class Disagreement(NamedTuple):
+    """The first collective of a group for which two ranks do not ask alike.
+
+    >>> asked = {0: Asked("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
+    >>> print(Disagreement((0, 1), 1, asked))
+    ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
+    """
+
+    ranks: tuple[int, ...]  # of the group
+    number: int  # of the collective among those of the group, or of the messages, from 1
+    asked: Mapping[int, Asked | None]  # by the two ranks; None: nothing more
+
+    def __str__(self) -> str:
+        said = [
+            f"{'nothing' if each is None else each} on rank {rank}"
+            for rank, each in self.asked.items()
+        ]
+        return f"{ranks_text(self.ranks)}, their {ordinal(self.number)}: {', and '.join(said)}"
+
+
+class OrderWatch:
+    """A context that keeps which collectives are asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self._watch = CollectiveWatch(sent=self._sent)
+
+    def __enter__(self) -> OrderWatch:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._watch.__exit__(None, None, None)
+
+    def _sent(self, event: Sent) -> None:
+        metas = [tensor_meta(tensor) for tensor in event.given if event.kind != "barrier"]
+        self.asked.append(
+            Asked(
+                event.kind,
+                event.group.ranks,
+                sum(meta.nbytes or 0 for meta in metas),
+                metas[0].dtype if metas else "",
+                line_of(user_frame(sys._getframe(1))),
+                event.peer if event.kind in _MESSAGES else None,
+            )
+        )
+
+
+def compare_order(orders: Mapping[int, Sequence[Asked]]) -> list[Disagreement]:
+    """Where ranks do not ask for the same collectives in the same order: they would hang, or mix
+    up what they send.
+
+    Args:
+        orders: `Rehearsal.order` of some ranks, by the number of the rank.
+
+    Returns:
+        For each group of which two ranks were rehearsed, the first that differs; nothing where none
+        does.
+
+    >>> one = Asked("all_reduce", (0, 1), 8, "float32", "train.py:9")
+    >>> compare_order({0: [one, one], 1: [one, one]})
+    []
+    >>> [found] = compare_order({0: [one, one], 1: [one]})
+    >>> found.number, found.asked[1]
+    (2, None)
+    """
+    found: dict[tuple[int, ...], Disagreement] = {}
+    for (one, mine), (other, its) in combinations(sorted(orders.items()), 2):
+        for differing in _differing(one, mine, other, its):
+            found.setdefault(differing.ranks, differing)
+    return list(found.values())
+
+
+def kinds_of_rank(rank: int, order: Sequence[Asked]) -> list[int]:
+    """Which other ranks to rehearse: of each of its groups the first, the second and the last; of
+    one that sends messages, all.
+
+    >>> kinds_of_rank(0, [Asked("barrier", tuple(range(8)), 0, "", "")])
+    [1, 7]
+    """
+    wanted: set[int] = set()
+    for ranks in {each.ranks for each in order}:
+        messages = any(each.ranks == ranks and each.kind in _MESSAGES for each in order)
+        wanted.update(ranks if messages else (ranks[0], ranks[1 % len(ranks)], ranks[-1]))
+    return sorted(wanted - {rank})
+
+
+def _differing(
+    one: int, mine: Sequence[Asked], other: int, its: Sequence[Asked]
+) -> Iterator[Disagreement]:
+    shared = {each.ranks: None for each in (*mine, *its) if {one, other} <= set(each.ranks)}
+    for ranks in shared:
+        rows = [
+            [each for each in row if each.ranks == ranks and each.kind not in _MESSAGES]
+            for row in (mine, its)
+        ]
+        yield from _first(ranks, (one, other), rows)
+    for source, sends, target, takes in ((one, mine, other, its), (other, its, one, mine)):
+        rows = [
+            [each for each in sends if each.kind == "send" and each.peer == target],
+            [each for each in takes if each.kind == "recv" and each.peer == source],
+        ]
+        yield from _first((source, target), (source, target), rows)
+
+
+def _first(
+    ranks: tuple[int, ...], pair: tuple[int, int], rows: Sequence[Sequence[Asked]]
+) -> Iterator[Disagreement]:
+    for number, both in enumerate(zip_longest(*rows), 1):
+        if not _match(*both):
+            yield Disagreement(ranks, number, dict(zip(pair, both, strict=True)))
+            return
+
+
+def _match(a: Asked | None, b: Asked | None) -> bool:
+    if a is None or b is None or a.dtype != b.dtype:
+        return False
+    if a.kind in _MESSAGES:
+        return a.nbytes == b.nbytes
+    return a.kind == b.kind and (a.kind not in _EQUAL or a.nbytes == b.nbytes)
+
+
+def ordinal(number: int) -> str:
+    """`"2nd"`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
