@@ -31,6 +31,12 @@ def uncompiled_itself(function: _Function) -> _Function:
     return _skipped(function, _frames._FrameAction.DEFAULT)
 
 
+def uncompiled_hook(function: _Function) -> _Function:
+    """A hook that PyTorch calls where dynamo compiles: it ends the region there, without a word."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return uncompiled(function)
+
+
 def compiles_backward() -> bool:
     """Is a backward of this process compiled (`torch._dynamo.config.compiled_autograd`)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")  # loaded when it is first used

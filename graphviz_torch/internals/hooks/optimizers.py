@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
+from ..dynamo import uncompiled_hook
 from .installation import Installation, Watch
 
 _ITERATOR: Any = dataloader._BaseDataLoaderIter
@@ -125,12 +126,14 @@ def _register() -> None:
     register_optimizer_step_post_hook(_stepped)
 
 
+@uncompiled_hook
 def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepping(optimizer, (*args, *kwargs.values()), sys._getframe(1))
     for watch in _INSTALLATION.watchers:
         watch.stepping(event)
 
 
+@uncompiled_hook
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
     for watch in reversed(_INSTALLATION.watchers):  # a recording knows of it before it is closed

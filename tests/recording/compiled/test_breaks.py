@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.backends.debugging import aot_eager
+from torch._dynamo.utils import counters
 
 from graphviz_torch import find, record
 from graphviz_torch.graph import Finding
@@ -219,3 +222,32 @@ def test_what_was_compiled_again_without_a_graph_is_not_told_of_another_function
         for factor in (1.5, 2.5, 3.5):
             count(torch.ones(3, 4), factor)
     assert not told(run)
+
+
+def test_a_compiled_step_of_an_optimizer_is_recorded_and_no_warning_is_caused() -> None:
+    def trained(watched: bool) -> tuple[list[torch.Tensor], int, list[str], list[bool | None]]:
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        counters.clear()
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        step = torch.compile(optimizer.step, backend="aot_eager")
+        stepped: list[bool | None] = []
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with record(model) if watched else nullcontext() as recording:
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    model(torch.randn(8, 4)).square().mean().backward()
+                    step()
+        if recording is not None:
+            stepped = [p.stepped for p in recording.graph.parameters]
+        said = [str(each.message) for each in told]
+        return [*model.parameters()], counters["stats"]["unique_graphs"], said, stepped
+
+    bare, graphs, _, _ = trained(False)
+    weights, same, said, stepped = trained(True)
+    assert all(map(torch.equal, bare, weights))
+    assert same == graphs
+    assert not [text for text in said if "Dynamo" in text]
+    assert stepped == [True] * 4
