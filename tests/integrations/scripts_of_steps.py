@@ -45,7 +45,7 @@ for _ in range(4):
 RUNNING_LOSS = """\
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 running = 0.0
-for _ in range(6):
+for _ in range(12):
     x, y = batch()
     optimizer.zero_grad()
     loss = F.mse_loss(model(x), y)
@@ -58,7 +58,7 @@ RUNNING_NUMBER = RUNNING_LOSS.replace("0.1 * loss", "0.1 * loss.item()")
 LIST_OF_LOSSES = """\
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 losses = []
-for _ in range(6):
+for _ in range(12):
     x, y = batch()
     optimizer.zero_grad()
     loss = F.mse_loss(model(x), y)
@@ -67,6 +67,24 @@ for _ in range(6):
     losses.append(loss)  # cause
 """
 LIST_OF_NUMBERS = LIST_OF_LOSSES.replace("append(loss)", "append(loss.item())")
+
+NAN_IN_ONE_BATCH = """\
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(8):
+    x, y = batch()
+    if step == 1: x[3, 2] = float("nan")
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()  # cause
+    optimizer.step()
+"""
+INFINITE_SLOPE = """\
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(8):
+    x, y = batch()
+    optimizer.zero_grad()
+    ((model(x) * (step > 0)) ** 2).sum(1).sqrt().mean().backward()  # cause
+    optimizer.step()
+"""
 
 STEPPED_BETWEEN = """\
 critic = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -362,6 +380,8 @@ MISTAKES = {
     "clipped after the step": (CLIPPED_LATE, "clipped-in-vain"),
     "a running loss": (RUNNING_LOSS, "kept-history"),
     "a list of losses": (LIST_OF_LOSSES, "kept-history"),
+    "weights that are NaN from a batch on": (NAN_IN_ONE_BATCH, "nonfinite-value"),
+    "weights that are NaN from a gradient on": (INFINITE_SLOPE, "nonfinite-gradient"),
     "stepped between forward and backward": (STEPPED_BETWEEN, "changed-in-place"),
     "an optimizer that never steps": (NEVER_STEPPED, "optimizer-never-stepped"),
     "dropout in an evaluation at the end": (DROPS_IN_EVALUATION, "dropout-in-evaluation"),

@@ -61,6 +61,7 @@ def test_a_mistake_over_several_steps_is_told_once_with_its_line(
     findings, _ = found(script, tmp_path, capsys, "--steps", steps)
     loud = [each for each in findings if each["severity"] != "info"]
     assert [each["rule"] for each in loud] == [rule], loud
+    assert [each["rule"] for each in findings].count(rule) == 1
     lines = (MODEL + script).splitlines()
     line = 1 + next(i for i, text in enumerate(lines) if text.endswith("# cause"))
     told = f"{loud[0]['where']} {loud[0]['message']}"

@@ -9,6 +9,7 @@ from statistics import median
 from ...graph import Edge, Finding, GradientStats
 from ...graph.events import NonfiniteValue
 from ...graph.text import listing
+from ...graph.training.findings import SPOILT
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -171,7 +172,7 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
             "error",
             f"{name}{f' in {module}' if module else ''}{at(event.where)} {_made(event, reason)}; "
             f"{loss}.",
-            cause="NaN or Inf in forward",
+            cause=SPOILT if event.origin == "parameter" else "NaN or Inf in forward",
             advice=advice,
             where=event.where,
             nodes=event.nodes,

@@ -14,6 +14,10 @@ _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 _RUNS = 4  # of steps that are written out
 _AWAY = 3  # steps at least, after which a finding is told to be over
 
+# The cause of a finding that follows from one of these, where an earlier step has one.
+SPOILT = "NaN or Inf in a parameter"
+_SPOILS = ("nonfinite-value", "nonfinite-gradient")
+
 _Thing = tuple[str, str, str]
 
 
@@ -21,6 +25,7 @@ class RunFindings:
     """What was found so far.
 
     Two findings are one thing if they differ in numbers that the steps change, as norms and counts.
+    What makes weights NaN is one thing with the steps that compute with these weights.
 
     >>> found = RunFindings()
     >>> found.add(0, [Finding("large", "warning", "The norm is 3.5.")])
@@ -38,6 +43,11 @@ class RunFindings:
         """Take what was found at a step. Returns what is new."""
         new = []
         for finding in found:
+            spoilt = finding.cause == SPOILT
+            cause = next((t for t, (f, _) in self._things.items() if spoilt and _spoils(f)), None)
+            if cause is not None:
+                self._things[cause][1][step] = None
+                continue
             thing = finding.rule, finding.where, _NUMBER.sub("#", finding.message)
             if thing not in self._things:
                 new.append(finding)
@@ -79,6 +89,11 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
     more = " and more" if len(runs) > _RUNS else ""
     over = ", and no longer" if noun == "step" and _is_over(steps, count) else ""
     return f"in {noun} {', '.join(parts)}{more} of {count}{over}"
+
+
+def _spoils(finding: Finding) -> bool:
+    """May the optimizer have made weights NaN with what this found?"""
+    return finding.severity == "error" and finding.rule in _SPOILS
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:

@@ -61,6 +61,7 @@ class Retention(NamedTuple):
     steps: int
     number: int | None = None  # sequence number of what holds them, if that is known
     label: str = ""  # what the caller calls that
+    source: str = ""  # the line that made that
     inside: bool = False  # are they part of what runs backward now
 
 
@@ -79,7 +80,7 @@ class _Line:
     first: int = 0  # nodes from this sequence number on were made since it ran last
     graphs: list[_Alive] = field(default_factory=list)
     enough: int = STEPS  # steps that must be alive to look for what holds them
-    holder: tuple[int | None, str] | None = None
+    holder: tuple[int | None, str, str] | None = None  # number, label and source, as above
     holder_marks: Marks = field(default_factory=list)  # that made this the holder
 
     def before(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
@@ -119,12 +120,11 @@ class GraphHistory(Listener):
         return replace(graph, step=replace(graph.step, retained=retained))
 
     def _value(self, retention: Retention, backward: Backward) -> RetainedGraphs:
-        steps, number, label, inside = retention
+        steps, number, label, source, inside = retention
         if number is None:
             return RetainedGraphs(steps, label)
         node = backward.node(number) if inside else None
         added = called(codes(self.program), "append", label) if label and not inside else None
-        source = self.program.source(number)
         return RetainedGraphs(steps, label, source, node, self.program.line()(added))
 
     def _look(self, nodes: Numbers, live: LiveGraph) -> Retention | None:
@@ -161,7 +161,7 @@ class GraphHistory(Listener):
         if any(number < line.first for number in nodes.values()):
             inside, junction = _inside(nodes, running, _marks(before), line.first)
             if len(inside) >= STEPS:
-                return Retention(len(inside), junction, inside=True)
+                return Retention(len(inside), junction, "", self._source(junction), inside=True)
         if count < line.enough:
             known = line.holder is not None and all(mark.alive() for mark in line.holder_marks)
             return Retention(count, *line.holder) if known and line.holder else None
@@ -176,8 +176,12 @@ class GraphHistory(Listener):
         number, name, marks = self._holder(_marks(before), running)
         if number is None:  # soon again
             line.enough = count + max(1, count // 2)
-        line.holder, line.holder_marks = (number, name), marks
-        return Retention(count, number, name)
+        # Written at once: the program forgets the lines of what earlier steps made.
+        line.holder, line.holder_marks = (number, name, self._source(number)), marks
+        return Retention(count, *line.holder)
+
+    def _source(self, number: int | None) -> str:
+        return "" if number is None else self.program.source(number)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
         """What holds the most steps; no number if nothing holds several."""
