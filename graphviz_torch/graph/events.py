@@ -200,7 +200,7 @@ class LossTarget(Occurrence):
 class NonfiniteValue(Occurrence):
     """The first NaN or Inf of a forward. `where` is the line of the operation that made it."""
 
-    operation: str = ""  # "log"
+    operation: str = ""  # "log"; "" where it is not known which one made it
     nan: int | None = 0  # how many; None: some
     inf: int | None = 0
     origin: Origin = "operation"  # what was not finite first

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import find, record
+from graphviz_torch.graph.events import NonfiniteValue
+from tests.findings.by_hand.graphs import event, told
 from tests.support.models import MLP
 from tests.support.recorded import only, trained
 
@@ -82,3 +84,13 @@ def test_without_statistics_the_first_nan_or_inf_is_told_in_the_same_words(spoil
         (found,) = find(recording)
         said.append((found.rule, re.sub(r" \(norm .*?\)", "", found.message), found.advice))
     assert said[0] == said[1]
+
+
+def test_where_no_node_tells_what_it_keeps_none_is_said_to_have_made_the_value() -> None:
+    graph = told(event(NonfiniteValue, where="train.py:5", in_loss=True, inf=1, nodes=(1,)))
+    [found] = find(graph)
+    assert found.message == (
+        "What backward starts from at train.py:5 has 1 Inf; the loss and what follows are not "
+        "finite."
+    )
+    assert found.advice == "Look at what it is made of."

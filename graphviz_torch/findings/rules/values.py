@@ -166,11 +166,13 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
             reason = one if spoilt else reason
             advice = "Look at what made that parameter so: a step with such a gradient, an "
             advice += "initialisation that divides by zero, or the checkpoint it was loaded from."
+        elif event.origin == "operation" and not event.operation:
+            name, module, advice = "What backward starts from", "", "Look at what it is made of."
         elif event.origin == "input":
             advice = "Look at the data: call torch.isnan(x).any() on what goes into the model."
         yield finding(
             "error",
-            f"{name}{f' in {module}' if module else ''}{at(event.where)} {_made(event, reason)}; "
+            f"{name}{f' in {module}' if module else ''}{at(event.where)} {_said(event, reason)}; "
             f"{loss}.",
             cause=SPOILT if event.origin == "parameter" else "NaN or Inf in forward",
             advice=advice,
@@ -179,11 +181,12 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _made(event: NonfiniteValue, reason: str) -> str:
-    """ "made 2 NaN and 1 Inf: its divisor has 2 zeros"."""
+def _said(event: NonfiniteValue, reason: str) -> str:
+    """ "made 2 NaN and 1 Inf: its divisor has 2 zeros"; "has 1 Inf" where no maker is known."""
     counts = (event.nan, "NaN"), (event.inf, "Inf")
-    made = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
-    return f"made {made}" + (f": {reason}" if reason else "")
+    found = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
+    does = "made" if event.operation or event.origin != "operation" else "has"
+    return f"{does} {found}" + (f": {reason}" if reason else "")
 
 
 def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:

@@ -71,7 +71,8 @@ class NonfiniteValues:
 
     def _note(self, birth: Birth, backwards: int) -> None:
         event = NonfiniteValue(
-            operation=birth.operation,
+            # Of what backward starts from alone it is not known that this made it.
+            operation=birth.operation if TELLS else "",
             nan=birth.nan,
             inf=birth.inf if (birth.nan, birth.inf) != (0, 0) else None,
             origin=birth.origin,
