@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .recording.steps.step_ends import StepEnds
     from .rehearsal.order import Asked, Disagreement, compare_order, kinds_of_rank
     from .rehearsal.picture import draw_memory
+    from .rehearsal.plans import plans
     from .rehearsal.rehearsal import Rehearsal
     from .rehearsal.rehearse import rehearse
     from .render.annotation import annotate_source
@@ -142,6 +143,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "compare_order",
     "draw_memory",
     "kinds_of_rank",
+    "plans",
     "rehearse",
     # tracing
     "gather",
@@ -224,6 +226,7 @@ _ROOMS = {
     "recording.steps.step_ends": "StepEnds",
     "rehearsal.order": "Asked Disagreement compare_order kinds_of_rank",
     "rehearsal.picture": "draw_memory",
+    "rehearsal.plans": "plans",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",
     "render.annotation": "annotate_source",

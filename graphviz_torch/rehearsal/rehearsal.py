@@ -94,6 +94,11 @@ class Rehearsal:
         """What the peak leaves of the device's memory, less than 0 where it does not fit."""
         return None if self.device_memory is None else self.device_memory - self.peak_bytes
 
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that this rank sends in the step, in a ring."""
+        return sum(each.wire_bytes for each in self.collectives)
+
     def inside(self, module: str) -> int:
         """Bytes of activations that a module makes: checkpointing it frees at most so many."""
         return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
@@ -107,7 +112,7 @@ class Rehearsal:
             tflops: 10^12 floating-point operations a second of the device; more than 0.
             gbytes: 10^9 bytes a second that a rank can send; more than 0.
         """
-        wire = sum(each.wire_bytes for each in self.collectives)
+        wire = self.wire_bytes
         computing = 0 if tflops is None else self.flops / tflops / 1e12
         return max(computing, 0 if gbytes is None else wire / gbytes / 1e9)
 
@@ -139,15 +144,14 @@ class Rehearsal:
             yield f"    activations by module {_listed(_by_module(self.saved))}"
         yield f"{self.flops:,} FLOPs"
         if self.collectives:
-            wire = sum(each.wire_bytes for each in self.collectives)
-            yield f"collectives, {bytes_text(wire)} on the wire of a ring:"
+            yield f"collectives, {bytes_text(self.wire_bytes)} on the wire of a ring:"
         rows = _alike(self.collectives)
         for each, modules in rows[:_ROWS]:
             yield f"    {_row(each, modules)}"
         if rows[_ROWS:]:
             count = sum(each.count for each, _ in rows[_ROWS:])
             rest = sum(each.wire_bytes for each, _ in rows[_ROWS:])
-            yield f"    and {count:,} more, {rest / max(1, wire):.1%} of the bytes"
+            yield f"    and {count:,} more, {rest / max(1, self.wire_bytes):.1%} of the bytes"
         if self.printed:
             yield f"A rehearsal has no values: 0 in their place at {listing(self.printed)}"
 
@@ -186,6 +190,7 @@ class Rehearsal:
             "peak_at": self.peak_at,
             "fits": self.fits,
             "flops": self.flops,
+            "wire_bytes": self.wire_bytes,
             "collectives": [
                 {name: getattr(each, name) for name in names} for each in self.collectives
             ],

@@ -29,6 +29,7 @@ from ..recording.recording import Recording, record
 from .blocks import Block, at_moment, peak_of, totals
 from .ledger import Ledger
 from .order import OrderWatch
+from .plans import PLANS, planned
 from .rehearsal import Moment, Rehearsal, sent, shares
 
 _MOMENTS = 300  # of the picture
@@ -49,6 +50,7 @@ def rehearse(
     steps: int = ...,
     device_memory: int | None = ...,
     values: Mapping[str, float] | None = ...,
+    plans: Sequence[str] = ...,
 ) -> Rehearsal: ...
 @overload
 def rehearse(
@@ -60,6 +62,7 @@ def rehearse(
     steps: int = ...,
     device_memory: int | None = ...,
     values: Mapping[str, float] | None = ...,
+    plans: Sequence[str] = ...,
 ) -> list[Rehearsal]: ...
 def rehearse(
     function: Callable[[], object],
@@ -70,6 +73,7 @@ def rehearse(
     steps: int = 2,
     device_memory: int | None = None,
     values: Mapping[str, float] | None = None,
+    plans: Sequence[str] = (),
 ) -> Rehearsal | list[Rehearsal]:
     """Run the first steps of a training as one rank of many, without GPU, network and memory.
 
@@ -88,9 +92,11 @@ def rehearse(
         device_memory: bytes that a device has.
         values: what `.item()` gives, by line: `{"train.py:30": 0.5}`, or `{"30": 0.5}`; `""` at
             every other line.
+        plans: what is changed on the way from the program to PyTorch: "fused" optimizers,
+            "checkpoint" for each block, and for fully_shard "reshard", "bf16" and "offload".
 
     Raises:
-        ValueError: for ranks, a mesh or steps that cannot be.
+        ValueError: for ranks, a mesh, steps or plans that cannot be.
         RuntimeError: where the program needs what only values tell: which line, and what to give.
 
     >>> import torch
@@ -111,12 +117,17 @@ def rehearse(
         raise ValueError(f"mesh={dict(mesh)} has {size} ranks, and ranks={ranks}.")
     if ranks < 1 or steps < 1:
         raise ValueError(f"ranks={ranks}, steps={steps}: pass 1 or more.")
+    unknown_plans = [each for each in plans if each not in PLANS]
+    if unknown_plans:
+        raise ValueError(f"plans={unknown_plans}: pass some of {', '.join(PLANS)}.")
     asked = [rank] if isinstance(rank, int) else list(rank)
     for each in asked:
         if not 0 <= each < ranks:
             raise ValueError(f"rank={each}: ranks are counted from 0, and there are {ranks}.")
     found = [
-        _Run(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(function)
+        _Run(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(
+            function, tuple(plans)
+        )
         for each in asked
     ]
     return found[0] if isinstance(rank, int) else found
@@ -146,7 +157,7 @@ class _Run:
         self._gradients = 0
         self._begun = time.perf_counter()
 
-    def run(self, function: Callable[[], object]) -> Rehearsal:
+    def run(self, function: Callable[[], object], plans: tuple[str, ...]) -> Rehearsal:
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         with ExitStack() as world:
@@ -161,6 +172,7 @@ class _Run:
             world.enter_context(self._tensors)
             world.enter_context(self._ledger)
             world.enter_context(device.operators())
+            world.enter_context(planned(plans))
             hook = register_optimizer_step_post_hook(self._stepped)
             world.callback(hook.remove)
             self._record()

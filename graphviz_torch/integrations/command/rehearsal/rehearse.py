@@ -11,24 +11,15 @@ import argparse
 import json
 import math
 import re
-import subprocess
 import sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from .... import (
-    Asked,
-    compare_order,
-    draw_memory,
-    kinds_of_rank,
-    rehearse,
-    save,
-    to_html,
-)
+from .... import draw_memory, rehearse, save, to_html
 from ....graph.files.replacement import replacement
-from ....graph.text import ranks_text
-from ....graph.units import count_text
 from ..script import Script, show_error
+from .fit import fit
+from .processes import compare, each_rank
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -45,6 +36,12 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, action="append", default=[], metavar="N", help=says)
     says = "of one device: 80GiB"
     parser.add_argument("--device-memory", type=_bytes, metavar="SIZE", help=says)
+    says = "of one device: try what makes the step fit without new code, and tell what each costs"
+    parser.add_argument("--fit", type=_bytes, metavar="SIZE", help=says)
+    says = (
+        "change this on the way to PyTorch: fused, checkpoint, reshard, bf16, offload; repeatable"
+    )
+    parser.add_argument("--plan", action="append", default=[], metavar="NAME", help=says)
     says = "run so many steps, and tell of the last (default 2: the first makes optimizer state)"
     parser.add_argument("--steps", type=int, default=2, metavar="N", help=says)
     says = "what .item() gives at a line: 30=0.5, or train.py:30=0.5; 0.5 at every line; repeatable"
@@ -69,10 +66,12 @@ def _run(parsed: argparse.Namespace) -> int:
     for path in parsed.out:
         if not path.name.endswith((".json", ".json.gz", ".html", ".svg")):
             raise ValueError(f"-o {path}: pass a name that ends in .json, .json.gz, .html or .svg.")
+    if parsed.fit is not None:
+        return fit(parsed)
     if parsed.order:
-        return _compare(parsed)
+        return compare(parsed)
     if len(parsed.rank) > 1:
-        return _each_rank(parsed)
+        return each_rank(parsed)
     files = [path.absolute() for path in parsed.out]  # the script may go elsewhere
     script, values = Script(parsed.script, parsed.args, module=parsed.module), _values(parsed.value)
     begun: list[bool] = []
@@ -92,6 +91,7 @@ def _run(parsed: argparse.Namespace) -> int:
                 steps=parsed.steps,
                 device_memory=parsed.device_memory,
                 values=values,
+                plans=parsed.plan,
             )
     except SystemExit as end:
         raise RuntimeError(f"{parsed.script} ended itself, with {end.code!r}.") from None
@@ -118,65 +118,6 @@ def _run(parsed: argparse.Namespace) -> int:
         least = found.seconds_at_least(tflops=parsed.tflops, gbytes=parsed.bandwidth)
         print(f"a step takes {least:.3g} s or more, by the figures given: a bound, not an estimate")
     return 0
-
-
-def _each_rank(parsed: argparse.Namespace) -> int:
-    """Rehearse each rank in a process of its own, where modules are loaded anew."""
-    results: list[str] = []
-    for rank in parsed.rank:
-        code, said = _process(parsed, rank, parsed.format)
-        if code:
-            return code
-        results.append(said)
-    if parsed.format == "text":
-        print("\n".join(results).rstrip())
-    else:
-        print(json.dumps([json.loads(said) for said in results]))
-    return 0
-
-
-def _compare(parsed: argparse.Namespace) -> int:
-    """Rehearse a rank of each kind, and say where they do not ask for the same."""
-    orders: dict[int, list[Asked]] = {}
-    wanted = [*parsed.rank] or [0]
-    while wanted:
-        rank = wanted.pop(0)
-        code, said = _process(parsed, rank, "order")
-        if code:
-            return code
-        rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(said)]
-        orders[rank] = [Asked(**row) for row in rows]
-        if len(orders) == 1 and len(parsed.rank) < 2:
-            wanted = kinds_of_rank(rank, orders[rank])
-    found = compare_order(orders)
-    for each in found:
-        print(each)
-    groups = {each.ranks for order in orders.values() for each in order}
-    shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
-    says = "" if found else ": they ask for the same collectives, in the same order"
-    print(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{says}")
-    return 1 if found else 0
-
-
-def _process(parsed: argparse.Namespace, rank: int, form: str) -> tuple[int, str]:
-    """The command for one rank, and in this form: its exit status, and what it printed."""
-    if parsed.out:
-        raise ValueError("-o writes the graph of one rank: pass one --rank.")
-    given: list[str] = []
-    for name in ("ranks", "device_memory", "steps", "tflops", "bandwidth"):
-        value = getattr(parsed, name)
-        given += [] if value is None else [f"--{name.replace('_', '-')}={value}"]
-    given += [f"--value={value}" for value in parsed.value]
-    mesh = ",".join(f"{name}={size}" for name, size in parsed.mesh.items())
-    given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
-    command = ["rehearse", *given, f"--rank={rank}", f"--format={form}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout
 
 
 def _mesh(text: str) -> dict[str, int]:

@@ -1,0 +1,75 @@
+"""Rehearsals in processes of their own: of several ranks, and of what they ask of each other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from .... import Asked, compare_order, kinds_of_rank
+from ....graph.text import ranks_text
+from ....graph.units import count_text
+
+
+def each_rank(parsed: argparse.Namespace) -> int:
+    """Rehearse each rank in a process of its own, where modules are loaded anew."""
+    results: list[str] = []
+    for rank in parsed.rank:
+        code, said = process(parsed, rank, parsed.format)
+        if code:
+            return code
+        results.append(said)
+    if parsed.format == "text":
+        print("\n".join(results).rstrip())
+    else:
+        print(json.dumps([json.loads(said) for said in results]))
+    return 0
+
+
+def compare(parsed: argparse.Namespace) -> int:
+    """Rehearse a rank of each kind, and say where they do not ask for the same."""
+    orders: dict[int, list[Asked]] = {}
+    wanted = [*parsed.rank] or [0]
+    while wanted:
+        rank = wanted.pop(0)
+        code, said = process(parsed, rank, "order")
+        if code:
+            return code
+        rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(said)]
+        orders[rank] = [Asked(**row) for row in rows]
+        if len(orders) == 1 and len(parsed.rank) < 2:
+            wanted = kinds_of_rank(rank, orders[rank])
+    found = compare_order(orders)
+    for each in found:
+        print(each)
+    groups = {each.ranks for order in orders.values() for each in order}
+    shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
+    says = "" if found else ": they ask for the same collectives, in the same order"
+    print(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{says}")
+    return 1 if found else 0
+
+
+def process(
+    parsed: argparse.Namespace, rank: int, form: str, plans: Sequence[str] = ()
+) -> tuple[int, str]:
+    """The command for one rank, and in this form: its exit status, and what it printed."""
+    if parsed.out:
+        raise ValueError("-o writes the graph of one rank: pass one --rank.")
+    given: list[str] = []
+    for name in ("ranks", "device_memory", "steps", "tflops", "bandwidth"):
+        value = getattr(parsed, name)
+        given += [] if value is None else [f"--{name.replace('_', '-')}={value}"]
+    given += [f"--plan={plan}" for plan in (*parsed.plan, *plans)]
+    given += [f"--value={value}" for value in parsed.value]
+    mesh = ",".join(f"{name}={size}" for name, size in parsed.mesh.items())
+    given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
+    command = ["rehearse", *given, f"--rank={rank}", f"--format={form}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
