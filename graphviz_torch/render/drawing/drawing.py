@@ -154,6 +154,7 @@ class Drawing:
     # All nodes in groups. It is flat, not `Open` with 100,000 leaves: it is searched for what is
     # alike and opened in ten ways, and a tree of objects takes longer than all the rest.
     groups: Groups | None = None
+    called: Mapping[int, str] = field(default_factory=dict)  # group -> its name, by its data
     # Of a group: findings that name its nodes, copies between devices, bytes kept for backward.
     worth: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     units: Mapping[int, Unit] = field(default_factory=dict)  # by group
@@ -277,13 +278,13 @@ class Drawing:
         assert self.groups is not None
         groups = self.groups.groups
         part = groups[number]
-        name = part.name
+        alike = self.tree.repeated.get(number)
+        name = part.name if alike else self.called.get(number, part.name)
         outer = part.parent
         while outer is not None and groups[outer].kind != "module":
             outer = groups[outer].parent
         if outer is not None and (name[:1].isdigit() or outer not in self.tree.opened):
-            name = f"{groups[outer].name}.{name}"
-        alike = self.tree.repeated.get(number)
+            name = f"{self.called.get(outer, groups[outer].name)}.{name}"
         if alike:
             loop = part.kind == "run" and name.startswith("repeat ")
             name = self._body(part) if loop else f"{name} … {groups[alike[-1]].name}"

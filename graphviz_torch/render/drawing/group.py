@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from ..groups.calls import called_on
 from ..groups.groups import Groups, group
 from .drawing import Drawing
 
@@ -20,7 +21,8 @@ def group_nodes(drawing: Drawing) -> Drawing:
     loops = options["fold"] is not False and options["depth"] is None
     tree = group(drawing.graph, limit=drawing.size, rows=drawing.rows, loops=loops)
     module = options["module"]
-    return drawing.having(groups=tree, start=None if module is None else _find(tree, module))
+    start = None if module is None else _find(tree, module)
+    return drawing.having(groups=tree, start=start, called=called_on(drawing.graph, tree))
 
 
 def _find(tree: Groups, module: str) -> int:

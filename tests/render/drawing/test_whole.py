@@ -143,7 +143,7 @@ def test_depth_counts_modules_and_not_the_parts_around_them(step: Recording) -> 
     whole = draw_graph(step).graph
     closed = draw(whole, {"depth": 0})
     assert sorted(closed.title(n) for n in closed.boxes) == sorted(
-        ["generator", "critic", "critic#2", "generator", "critic"]
+        ["generator", "critic(real)", "critic#2", "generator", "critic"]
     )
     assert len(closed.tree.opened) == 2
 
