@@ -258,6 +258,18 @@ def test_a_frame_has_its_own_modules_class_and_not_that_of_one_around_it(opened:
     expect(page.locator(".frame .strong").nth(-2)).to_have_text("a · Sequential")
 
 
+def test_a_member_of_a_list_that_has_no_frame_has_its_own_class(opened: Open) -> None:
+    rows = nn.ModuleList(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Tanh()}) for _ in range(2))
+    x = torch.ones(1, 2)
+    with record(nn.ModuleDict({"rows": rows})) as recording:
+        for row in rows:  # with a sum between the members, the list itself is no group
+            x = x + row["b"](row["a"](x))
+        x.sum().backward()
+    page = opened(recording.graph)
+    titles = page.locator(".frame .strong, .card .first")
+    expect(titles.filter(has_text="rows.0")).to_have_text("rows.0 · ModuleDict")
+
+
 def test_a_cut_without_a_finding_is_quiet_and_one_in_a_circle_is_left_out(opened: Open) -> None:
     rows = tuple(Node(i, "MulBackward0", (None,), operation="mul") for i in range(3))
     forth, back = Cut("detach", None, 0, (1,)), Cut("detach", None, 2, (0,))

@@ -243,9 +243,10 @@ function calledFor(model: Model, tree: Tree, group: number): number | undefined 
   return nodes.find((node) => model.text("module", node) !== "") ?? nodes[0];
 }
 
-/** How many names the path of a group's module has. */
+/** How many names the path of a group's module has: that of a list which has no group is in its members' names. */
 function namesOf(tree: Tree, group: number): number {
-  return tree.around(group).filter((one) => tree.isModule(one)).length + 1;
+  const modules = [group, ...tree.around(group).filter((one) => tree.isModule(one))];
+  return modules.reduce((count, one) => count + tree.name(one).split(".").length, 0);
 }
 
 /** What is wrong at what an item shows: in a group, at a node, at the parameters that are written inside it. */
