@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,8 +22,8 @@ from torch import Tensor, nn
 from graphviz_torch import draw_graph, record
 from graphviz_torch.render.dot.layout import FONTS, LayoutTimeout, layout
 from tests.support.chromium import CHROMIUM, FLAGS
-from tests.support.models import MLP, gpt2, tokens
-from tests.support.zoo import CharRNN, DenseNet121, ResNet18, Tagger, UNet, bert
+
+from .sheet_models import MODELS
 
 DOCS = Path(__file__).parent
 WIDE, HIGH, HEAD, SIDE = 430, 430, 26, 12  # pixels of a cell, of the text above it, between cells
@@ -32,21 +31,10 @@ WINDOW = 900, 800  # pixels of the browser
 SECONDS = 60.0  # for a layout
 Size = tuple[float, float]
 
-Make = Callable[[], tuple[nn.Module, tuple[Any, ...]]]
-MODELS: dict[str, Make] = {
-    "MLP": lambda: (MLP(), (torch.randn(4, 4),)),
-    "ResNet-18": lambda: (ResNet18(), (torch.randn(2, 3, 32, 32),)),
-    "DenseNet-121": lambda: (DenseNet121(), (torch.randn(2, 3, 64, 64),)),
-    "UNet": lambda: (UNet(), (torch.randn(2, 3, 32, 32),)),
-    "GPT-2": lambda: (gpt2(12), (tokens(),)),
-    "BERT": lambda: (bert(), (tokens(),)),
-    "LSTM": lambda: (Tagger(), (tokens(),)),
-    "LSTM cell, 30 steps": lambda: (CharRNN(), (torch.randn(2, 4),)),
-}
-
 
 def _loss(outputs: Any) -> Tensor:
-    return getattr(outputs, "logits", outputs).square().mean()
+    result: Tensor = getattr(outputs, "logits", outputs)
+    return result.square().mean() if result.ndim else result
 
 
 def _drawn(dot: str) -> tuple[bytes, Size]:

@@ -83,7 +83,7 @@ def _ask(work: str) -> None:
 
 
 def _draw_measured(measured: Measured) -> None:
-    """Time by size for each device, its spread, and from which size on moving pays."""
+    """Time by size for each device, its spread, and the size at which moving starts to pay."""
     rows = [
         {
             "device": timing.device,
