@@ -36,7 +36,9 @@ def test_a_loss_kept_with_its_history_makes_the_graph_grow() -> None:
     assert "train.py:8" in found[0].message
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 3, 2), (1, 2, 4), (3, 2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "sizes", [(2, 2, 2), (1, 3, 2), (1, 2, 4), (3, 2, 1), (1, 2), (4, 1, 2, 3)]
+)
 def test_a_graph_of_changing_size_does_not_grow_and_two_steps_are_no_trend(
     sizes: tuple[int, ...],
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ....graph import Collective, Finding, GradientStats, Graph, Parameter
 from ....graph.text import listing, ranks_text
@@ -13,8 +14,9 @@ from ...replica_reading import parted
 from ...rule import finding, rule
 from ...words import at
 
-# Two sizes are a difference, three a trend.
+# Two sizes are a difference, three a trend; of so many as there are, all must go along.
 STEPS = 3
+_MOST = 5
 
 # Norms of the same weights differ by less where ranks have other devices; of weights drawn from
 # another seed, by more.
@@ -33,9 +35,10 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         return  # what is computed from gradients goes on through them: steps inside a step
     if len({sum(bool(node.leaf) for node in graph.nodes) for graph in graphs[-STEPS:]}) > 1:
         return  # more of the model learns than before
-    counts = [len(graph.nodes) for graph in graphs[-STEPS:]]
-    growth = counts[-1] - counts[-2] if len(counts) == STEPS else 0
-    if growth <= 0 or counts[1] - counts[0] != growth:
+    counts = [len(graph.nodes) for graph in graphs[-_MOST:]]
+    growth = counts[-1] - counts[-2] if len(counts) >= STEPS else 0
+    # Of episodes of any length, three may grow alike by chance.
+    if growth <= 0 or any(after - before != growth for before, after in pairwise(counts)):
         return
     # Leaves stay; what is added in each step is made at the lines of the loop.
     made, before = (
@@ -48,9 +51,10 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     # The history hangs on the first step's result: a sum, or a state that is carried on.
     kept = next((n for n in new if n.title == "add" and not n.module), new[0] if new else None)
     where = kept.source if kept is not None else ""
+    sizes = listing(map(str, counts[-STEPS:]))
     yield finding(
         "warning",
-        f"The graph grows by {growth} nodes in each step ({listing(map(str, counts))} nodes): a "
+        f"The graph grows by {growth} nodes in each step ({sizes} nodes): a "
         f"result is kept with its history{at(where)}.",
         cause="history kept from step to step",
         advice="Add numbers, not tensors (total += loss.item()), or detach() what is carried over.",
