@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -27,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from graphviz_torch import Rehearsal, draw_memory, rehearse
 from graphviz_torch.rehearsal.order import ordinal
 from graphviz_torch.render.labels import TIMES
+from tests.rehearsal.test_values import asking, choosing
 
 WIDTH = 1024
 MATRIX = 4 * WIDTH * WIDTH  # bytes of a parameter
@@ -209,44 +207,6 @@ def test_what_a_pool_of_threads_makes_is_fake_and_counted() -> None:
         assert pool.submit(get_ident).result() != get_ident()
 
 
-def test_weights_within_bounds_need_no_value() -> None:
-    def bounded() -> None:
-        model = nn.Linear(4, 1, bias=False)
-        nn.init.trunc_normal_(model.weight, std=0.02)
-        model(torch.ones(2, 4)).sum().backward()
-
-    assert rehearse(bounded).parameters_bytes == 4 * 4
-
-
-def asking() -> None:
-    model = nn.Linear(4, 1)
-    loss = model(torch.ones(2, 4)).sum()
-    loss.backward()
-    if loss.item() > 0.25:
-        (loss.detach() + model.weight).sum().backward()
-
-
-def test_a_value_that_the_program_needs_is_asked_for_with_its_line_and_may_be_given() -> None:
-    line = asking.__code__.co_firstlineno + 4
-    with pytest.raises(RuntimeError, match=rf"test_rehearse\.py:{line} .*--value {line}=0\.5"):
-        rehearse(asking)
-    low = rehearse(asking, values={f"test_rehearse.py:{line}": 0.0})
-    high = rehearse(asking, values={str(line): 0.5})
-    assert not any(node.operation == "add" for node in low.graph.nodes)
-    assert any(node.operation == "add" for node in high.graph.nodes)
-
-
-def choosing() -> None:
-    x = torch.ones(4, requires_grad=True)
-    x[x > 0].sum().backward()
-
-
-def test_a_shape_that_depends_on_values_is_said_with_its_line() -> None:
-    line = choosing.__code__.co_firstlineno + 2
-    with pytest.raises(RuntimeError, match=rf"test_rehearse\.py:{line} calls aten"):
-        rehearse(choosing)
-
-
 def test_nothing_stays_of_a_rehearsal_not_even_after_an_error() -> None:
     before = (dict(os.environ), torch.ones(2).tolist(), dist.is_initialized())
     cuda = dict(vars(torch.cuda))
@@ -422,104 +382,3 @@ def test_the_program_is_told_of_the_memory_that_the_rehearsal_knows() -> None:
     assert said[:3] == [MATRIX, 9 * MATRIX, MATRIX]
     assert MATRIX <= said[3] <= MATRIX + 16  # the sum is gone, or is not yet
     assert 2 * MATRIX <= said[4] <= 2 * MATRIX + 16
-
-
-def printing() -> None:
-    def one_step(optimizer: Any) -> Any:
-        loss = model(torch.ones(2, 4)).sum()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters())
-    total, history = 0.0, []
-    for _ in range(3):
-        loss = one_step(optimizer)
-        total += loss.item() * 2
-        history.append(total / 3)
-        mean = float(loss) / 4  # which only the next but one reads
-        rows = (loss > 0).sum().item()
-        print(f"loss {history[-1]:.2f} {max(0, 1):d} %.1f" % mean, rows, total)
-        print(
-            "of several lines",
-            float(loss),
-        )
-
-
-def test_a_value_that_is_only_printed_is_0_and_the_report_says_so(capsys: Any) -> None:
-    found = rehearse(printing)
-    first = printing.__code__.co_firstlineno
-    asks = [f"test_rehearse.py:{first + k}" for k in (12, 14, 15, 19)]
-    assert list(found.printed) == asks
-    assert "0 in their place at" in str(found)
-    assert capsys.readouterr().out.startswith("loss 0.00 1 0.0 0 0.0\nof several lines 0.0\n")
-
-
-DECIDES: dict[str, Callable[[Any], object]] = {
-    "a comparison": lambda loss: 0 if loss.item() > 1 else 1,
-    "of a number that was computed": lambda loss: (loss.item() * 2 + 1) / 3 > 1,
-    "the larger of two": lambda loss: max(0.5, loss.item()),
-    "its truth": lambda loss: not loss.item(),
-    "an index": lambda loss: [0, 1][int(loss.item())],
-    "a whole number": lambda loss: range((loss > 0).sum().item()),
-    "a tensor's truth": lambda loss: 0 if loss > 1 else 1,
-    "a float that is given on": lambda loss: [float(loss)],
-}
-
-
-@pytest.mark.parametrize("what", DECIDES)
-def test_a_value_that_decides_asks_by_its_line(what: str) -> None:
-    decide = DECIDES[what]
-    line = decide.__code__.co_firstlineno
-    with pytest.raises(RuntimeError, match=rf"test_rehearse.py:{line} asks .* --value {line}=0.5"):
-        rehearse(lambda: decide(torch.ones(2).sum()))
-    assert rehearse(lambda: decide(torch.ones(2).sum()), values={str(line): 0.5}).printed == ()
-
-
-def test_a_program_may_cut_its_data_at_random_and_write_a_tensor_of_one_value() -> None:
-    shapes = []
-
-    def cutting() -> None:
-        data = np.arange(1000)
-        at = torch.randint(len(data) - 10, (3,))
-        rows = torch.stack([torch.from_numpy(data[i : i + 10]) for i in at])
-        shapes.append(rows.shape)
-        text = f"{rows.sum():d} {rows.double().mean():.1f}"
-        assert text == "0 0.0"
-
-    found = rehearse(cutting)
-    assert shapes == [(3, 10)]
-    assert found.printed == (f"test_rehearse.py:{cutting.__code__.co_firstlineno + 5}",)
-
-
-def test_all_that_decides_in_the_first_step_asks_at_once() -> None:
-    steps = []
-
-    def deciding() -> None:
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters())
-        for step in range(9):
-            steps.append(step)
-            loss = model(torch.ones(2, 4)).sum()
-            if loss.item() > 1:
-                print("more")
-            loss.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            if not torch.isfinite(norm):
-                continue
-            optimizer.step()
-
-    first = deciding.__code__.co_firstlineno
-    lines = first + 6, first + 10
-    with pytest.raises(RuntimeError, match=r"ask for values of tensors") as raised:
-        rehearse(deciding)
-    assert all(f"--value {line}=0.5" in str(raised.value) for line in lines)
-    rehearse(deciding, values={str(lines[0]): 0.5, str(lines[1]): 1.0})
-
-    def waiting() -> None:
-        while torch.ones(1).item() < 2:
-            steps.append(0)
-
-    with pytest.raises(RuntimeError, match="asks for a value"):
-        rehearse(waiting)
