@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ...graph import Finding, Graph
 from ..cuts import cut_lines
 from .learning import norm_of, sentence_of, state_of, states_of
-from .places import Places, places_of, without_call
+from .module_places import Places, places_of, without_call
 from .stream import Dam, Place, River, Stream, Tributary
 
 _AGAIN: Final = re.compile(r"'+(?=[.#]|$)")  # of a module that an earlier backward has, too
