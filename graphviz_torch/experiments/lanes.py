@@ -167,7 +167,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
 def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
     """By how many positions an output's target lies after its input, and which output it is.
 
-    None: an input that no target is.
+    None: no target comes from this input.
     """
     tokens = given.tensor
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:

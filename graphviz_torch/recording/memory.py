@@ -128,7 +128,7 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
 
 
 def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_Part, str]:
-    """The names of data: of plain tensors that are no parameters and take no gradient."""
+    """The names of data: of plain tensors that are not parameters and take no gradient."""
     data = [
         (name, tensor)
         for name, tensor in named

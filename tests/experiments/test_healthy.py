@@ -14,7 +14,7 @@ from tests.findings.corpus.cases import HEALTHY
 
 assert tables  # full
 
-# A sum is to know, and is no mistake.
+# It is worth knowing that a loss is a sum. It is not a mistake.
 SUMS = {"variational_autoencoder_of_images"}
 # They call no module that has parameters with gradients on, or call it inside vmap.
 NOT_RUN_AGAIN = {

@@ -38,11 +38,8 @@ class Number(float):
     __hash__ = float.__hash__
 
 
-def _computing(name: str) -> Callable[..., Any]:
-    def compute(self: Number, *others: Any) -> Any:
-        return Number(self.asks) if _are_numbers(others) else NotImplemented
-
-    return compute
+def _compute(self: Number, *others: Any) -> Any:
+    return Number(self.asks) if _are_numbers(others) else NotImplemented
 
 
 def _deciding(name: str) -> Callable[..., Any]:
@@ -58,6 +55,7 @@ def _are_numbers(values: tuple[Any, ...]) -> bool:
     return all(isinstance(each, (int, float)) or each is None for each in values)
 
 
-for _names, _made in ((_COMPUTES, _computing), (_DECIDES, _deciding)):
-    for _name in _names.split():
-        setattr(Number, f"__{_name}__", _made(f"__{_name}__"))
+for _name in _COMPUTES.split():
+    setattr(Number, f"__{_name}__", _compute)
+for _name in _DECIDES.split():
+    setattr(Number, f"__{_name}__", _deciding(f"__{_name}__"))

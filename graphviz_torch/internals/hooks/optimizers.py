@@ -144,16 +144,25 @@ def _watched(iterator: Any) -> Any:
     for watch in _BATCHES.watchers:
         watch.asked()
     batch = _next(iterator)
-    # One that is not made by PyTorch's __init__ tells nothing.
-    with suppress(AttributeError, TypeError):
-        sampler, number = iterator._index_sampler, iterator._num_yielded - 1
-        stream = iterator._dataset_kind == dataloader._DatasetKind.Iterable
-        left = 0 if stream or not hasattr(sampler, "__len__") else len(sampler) - number - 1
-        frame, workers = sys._getframe(1), iterator._num_workers
-        event = BatchCame(batch, id(sampler), number, left, workers, stream, frame)
+    event = _event_of(iterator, batch, sys._getframe(1))
+    if event is not None:
         for watch in _BATCHES.watchers:
             watch.came(event)
     return batch
+
+
+def _event_of(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
+    """None of an iterator that PyTorch's __init__ has not made: it tells nothing."""
+    try:
+        sampler, number = iterator._index_sampler, iterator._num_yielded - 1
+        stream = iterator._dataset_kind == dataloader._DatasetKind.Iterable
+        workers = iterator._num_workers
+    except AttributeError:
+        return None
+    left = 0
+    with suppress(TypeError):  # a sampler without a length
+        left = 0 if stream else len(sampler) - number - 1
+    return BatchCame(batch, id(sampler), number, left, workers, stream, frame)
 
 
 def _replace_next() -> None:

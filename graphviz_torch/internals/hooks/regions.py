@@ -12,7 +12,7 @@ compiled: Python itself runs its `_call_impl`, and that of its layers if it is a
 PyTorch's, and calls the hooks there. So it is where dynamo skips the forward of a module.
 
 Where dynamo skips all that a region runs, as it does with an LSTM, nothing of ours is taken away:
-Python runs it, and there is no compiled code that could look.
+Python runs it, so no compiled code looks whether there are hooks.
 
 Python runs more there than the program: the collector comes when it likes, and calls the finalizers
 of what it frees; a warning is shown. Dynamo compiles what these call, as if it were the program's.

@@ -101,7 +101,7 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def _generator(value: Any) -> Callable[[], object] | None:
-    """What puts back the state of a random generator; None for what is none."""
+    """What puts back the state of a random generator; None for any other object."""
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return lambda: value.set_state(state)

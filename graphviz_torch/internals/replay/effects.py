@@ -82,10 +82,10 @@ class Effects:
                 handlers(logger, record)
 
         out, err = _Prints(sys.stdout, thread), _Prints(sys.stderr, thread)
-        closed = [(container, key) for container, key in self._contents.files()]
+        files = list(self._contents.files())
         builtins.open = io.open = open_file
         logging.Logger.callHandlers = log  # type: ignore[assignment,method-assign]
-        for container, key in closed:  # the contents are put back when all is
+        for container, key in files:  # the contents are put back when all is
             container[key] = _File(self, container[key])
         try:
             with redirect_stdout(out), redirect_stderr(err):

@@ -8,8 +8,8 @@ the first run. Where it depends on data that differ, this is told, and no more i
 Random operators draw the same numbers for both. With `other_seed` others for the changed run; then
 nothing else differs, and what follows from the numbers is not run.
 
-What reads a tensor and is no operator (`numpy`, `tolist`, `data_ptr`) leaves the run, as a path
-that depends on data does: what comes back from there is not followed.
+`numpy`, `tolist` and `data_ptr` take values out of PyTorch. A run that calls one of them on values
+that differ depends on data: nobody follows what comes back.
 
 Private: `_should_skip_dynamo`, which else loads the compiler (2.13).
 """
@@ -71,7 +71,7 @@ class Run(NamedTuple):
     error: BaseException | None  # what it raised
     depends: Place | None  # the first line whose path depends on what differs
     dependent: bool  # is there one
-    leaves: str  # what reads them there, if it is no operator: "numpy"
+    leaves: str  # the function that takes them out of PyTorch there: "numpy"; or ""
     at: int  # the number of the operator there; of the last one where there is none
     unsupported: int  # operators that refused the changed operands
     draws_in_python: bool  # did `random` or numpy draw numbers
@@ -333,7 +333,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
 
     def leave(self, name: str, tensor: Tensor) -> None:
-        """A function that is no operator reads a tensor: are its values others."""
+        """A function takes the values of a tensor out of PyTorch. Do they differ?"""
         differs = self.shadows.of(tensor) is not None
         if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
             self.dependent, self.leaves = True, name
@@ -347,7 +347,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Leaving(TorchFunctionMode):
-    """Tells where values that differ are read by what is no operator."""
+    """Tells where a function takes values that differ out of PyTorch."""
 
     def __init__(self, mode: SideBySide) -> None:
         super().__init__()

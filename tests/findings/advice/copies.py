@@ -124,17 +124,12 @@ def positive_ones_picked_by_a_mask(record: Record, followed: bool) -> Tensor:
 
 @follows("pageable-copy", "pin_memory() once, and")
 def large_batch_from_pageable_memory(record: Record, followed: bool) -> Tensor:
+    def batch() -> Tensor:
+        x = torch.randn(8, 1 << 16)
+        return x.pin_memory().to(sim, non_blocking=True) if followed else x.to(sim)
+
     with simulate_accelerator() as [sim]:
-        model, large = nn.Sequential(nn.Flatten(), nn.Linear(1 << 16, 3)).to(sim), torch.randn
-        losses, y = [], CLASSES.to(sim)
-        with record(model):
-            for _ in range(4):
-                x = large(8, 1 << 16)
-                x = x.pin_memory().to(sim, non_blocking=True) if followed else x.to(sim)
-                loss = F.cross_entropy(model(x), y)
-                loss.backward()
-                losses.append(loss.detach())
-        return losses[0].cpu()
+        return trained(record, sim, nn.Linear(1 << 16, 3).to(sim), batch)
 
 
 @follows("tiny-copies", "together with torch.stack or torch.cat, and copy once")

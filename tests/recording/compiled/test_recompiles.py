@@ -91,11 +91,15 @@ class BesideAnLSTM(InALoop):
         return self.head(self.blocks(self.lstm(x)[0]))
 
 
-def of_hooked_blocks_in_a_loop() -> Step:
-    model = InALoop()
+def hooked(model: Net) -> Step:
+    """Each of its blocks has a hook that changes what it gives."""
     for block in model.blocks:
         block.register_forward_hook(lambda _, given, output: output + 1)
     return trained(torch.compile(model, backend="aot_eager"))
+
+
+def of_hooked_blocks_in_a_loop() -> Step:
+    return hooked(InALoop())
 
 
 def of_layers_beside_a_block() -> Step:
@@ -166,10 +170,7 @@ def without_gradients() -> Step:
 
 
 def of_hooked_layers() -> Step:
-    model = Net()
-    for block in model.blocks:
-        block.register_forward_hook(lambda _, given, output: output + 1)
-    return trained(torch.compile(model, backend="aot_eager"))
+    return hooked(Net())
 
 
 def of_blocks_that_warn() -> Step:

@@ -262,7 +262,7 @@ def test_a_member_of_a_list_that_has_no_frame_has_its_own_class(opened: Open) ->
     rows = nn.ModuleList(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Tanh()}) for _ in range(2))
     x = torch.ones(1, 2)
     with record(nn.ModuleDict({"rows": rows})) as recording:
-        for row in rows:  # with a sum between the members, the list itself is no group
+        for row in rows:  # the sum between its members keeps the list from being a group
             x = x + row["b"](row["a"](x))
         x.sum().backward()
     page = opened(recording.graph)
