@@ -38,6 +38,7 @@ from .stream import Dam, Place, River, Stream
 _WIDE, _NARROW = 1200, 700  # of two columns, and of one
 _LONG, _COLUMNS = 36, 4  # rows of a column: more go on in the next one
 _HEAD, _FOOT = 88, 84
+_BEND = 28  # pixels below a column in which streams turn to the next one
 _ROW, _SMALL, _DAM, _PART = 40, 20, 34, 34  # heights
 _LANES, _PITCH = 230.0, 54.0  # pixels of a column for the streams, and between two
 _GAUGE = 54  # pixels for the norm, beside its place
@@ -93,7 +94,8 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
         columns = max(1, min(_COLUMNS, ceil(len(panels[0].rows) / _LONG)))
         width = _WIDE if columns > 1 else _NARROW
         panels[0].fit(width, columns)
-    height = max(panel.height for panel in panels) + _FOOT
+    bend = _BEND if any(any(panel.column) for panel in panels) else 0
+    height = max(panel.height for panel in panels) + bend + _FOOT
     out = [svg_start(width, round(height), " / ".join(river.sentence for river in rivers))]
     for number, panel in enumerate(panels):
         left = number * _WIDE / 2

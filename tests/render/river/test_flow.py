@@ -239,6 +239,27 @@ def test_every_text_stands_on_a_sheet_of_1200_pixels_and_none_on_another(count: 
     assert len(widths(svg)) == count + 1  # and the loss
 
 
+def test_no_stream_that_turns_to_the_next_column_runs_into_the_legend() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(40))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = x + layer(x).tanh()
+            return x
+
+    model = Residual()
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    streams, caption, _ = re.split(r"<text([^>]*)>Norm of the gradient", draw_flow(recording))
+    (legend,) = re.findall(r'y="([\d.]+)"', caption)
+    bends = re.findall(r'([\d.]+)" fill="none" [^>]*stroke-width="([\d.]+)"', streams)
+    lowest = max(float(y) + float(width) / 2 for y, width in bends)
+    assert lowest < float(legend) - 11  # the height of its letters
+
+
 def test_the_skips_of_a_unet_run_in_lanes_beside_it() -> None:
     torch.manual_seed(0)
     model = UNet()
