@@ -62,6 +62,10 @@ class Events:
         self._records: dict[tuple[Event, Place | None], EventRecord] = {}
         self._times: dict[tuple[Event, Place | None], int] = {}  # in earlier steps
 
+    def __bool__(self) -> bool:
+        """Was any noted in this step?"""
+        return bool(self._records)
+
     def begin_backward(self) -> None:
         """Backward is about to run."""
         self.backwards += 1

@@ -27,6 +27,8 @@ class NotingListener(Listener):
         self.events.begin_step()
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
+        if not self.events:
+            return graph
         line = self.program.line()
         events = self.events.until(
             backward.position + 1,
