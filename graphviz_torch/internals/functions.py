@@ -25,6 +25,12 @@ from torch.overrides import handle_torch_function
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
 # What `GradScaler.update` calls, if its scale is not set by hand.
 UPDATE_SCALE: Any = torch._amp_update_scale_
+# How a call is named that reads or sets an attribute.
+_grad: Any = Tensor.grad
+_requires_grad: Any = Tensor.requires_grad
+_data: Any = Tensor.data
+READ_GRAD, SET_GRAD = _grad.__get__, _grad.__set__
+SET_REQUIRES_GRAD, SET_DATA = _requires_grad.__set__, _data.__set__
 # Norms and largest elements of many tensors in one call.
 foreach_norm: Any = torch._foreach_norm
 foreach_max: Any = torch._foreach_max

@@ -88,10 +88,13 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
 def _completed(
     graph: Graph, backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> Graph:
-    """The same, with what the listeners give beside its nodes."""
+    """The same, with what the listeners give beside its nodes, and what they noted."""
     for listener in listeners:
         graph = program.remarks.attempt(listener.complete, graph, backward) or graph
-    return graph
+    line, leaf = program.line(), backward.reading.leaves.get
+    made = program.source_in(line)
+    events = program.events.until(backward.position + 1, backward.node, leaf, line, made)
+    return replace(graph, events=events)
 
 
 def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:

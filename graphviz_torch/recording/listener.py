@@ -122,6 +122,7 @@ class Listener:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.events = program.events  # where it notes what no node shows
 
     def hidden(self, reach: Reach) -> list[GradFn]:
         """Live nodes that are drawn beside those that run, and what leads to them."""

@@ -13,8 +13,16 @@ from .collectives.wrappers import Wrappers
 from .compiled.gradients import InnerGradients
 from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
+from .events.attributes import TensorAttributes
+from .events.eval_mode import EvalModes
+from .events.gradient_life import GradientLife
 from .events.idle_calls import IdleCalls
-from .events.listener import StepEvents
+from .events.leaves import Leaves
+from .events.nonfinite import NonfiniteValues
+from .events.optimizer_steps import OptimizerSteps
+from .events.pairs import PairedTensors
+from .events.schedules import EarlySchedulers
+from .events.setup import TrainingSetup
 from .events.targets import Targets
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
@@ -37,7 +45,15 @@ from .values.results import ResultValues
 
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
-    StepEvents,
+    NonfiniteValues,
+    GradientLife,
+    OptimizerSteps,
+    EarlySchedulers,
+    EvalModes,
+    TrainingSetup,
+    Leaves,
+    TensorAttributes,
+    PairedTensors,
     IdleCalls,
     Targets,
     Batches,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from graphviz_torch import Graph, record, simulate_accelerator
+from graphviz_torch.graph.events import EarlySchedulerStep, EvalMode, OptimizerStep
 from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.hooks.optimizers import BatchWatch
@@ -252,7 +253,8 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         for options in (whole, light)
     )
     left = [name for name in told if name not in less]
-    calls = ["IdleCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
+    calls = ["GradientLife", "EvalModes", "Leaves", "TensorAttributes", "PairedTensors"]
+    calls += ["IdleCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
     rest = ["Arguments", "SavedTensors", "Updates", "GraphHistory", "SkippedFunctions"]
     assert left == [*calls, *rest]
     assert [name for name in less if name not in told] == ["FiniteResults"]
@@ -276,16 +278,19 @@ def test_a_program_that_is_not_here_is_not_told() -> None:
 
 
 def trained(device: Any) -> list[Graph]:
-    """The graphs of a training with a cut, a NaN, copies, a failure, in which all are told."""
+    """The graphs of a training with a cut, a NaN, copies, a failure, and steps in eval mode."""
     torch.manual_seed(0)
     encoder, head = nn.Linear(3, 4).to(device), nn.Linear(4, 1).to(device)
     optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
-    recording = record(nn.ModuleDict({"encoder": encoder, "head": head}), notes=False)
+    model = nn.ModuleDict({"encoder": encoder, "drop": nn.Dropout(), "head": head}).eval()
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    recording = record(model, notes=False)
     with suppress(RuntimeError), recording:  # the last backward fails
         for _ in range(2):
             hidden = encoder(torch.randn(2, 3).to(device)).detach()
-            loss = (head(hidden) - 9).log().mean()
+            loss = (head(model["drop"](hidden)) - 9).log().mean()
             loss.backward()
+            scheduler.step()
             optimizer.step()
         x = torch.ones(3, requires_grad=True)
         y = x.exp()
@@ -303,6 +308,8 @@ def test_any_order_of_the_listeners_gives_the_same_graphs(
 ) -> None:
     with simulate_accelerator() as (device,):
         graphs = trained(device)
+        # Several note something of one moment, that an optimizer is about to step.
+        assert {EarlySchedulerStep, EvalMode, OptimizerStep} <= set(map(type, graphs[-1].events))
         order = list(listeners.LISTENERS)
         random.Random(seed).shuffle(order)
         monkeypatch.setattr(listeners, "LISTENERS", tuple(order))

@@ -12,21 +12,18 @@ each module that is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 
 import torch
 from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from ...graph import Graph
 from ...graph.events import AwaitedGradient, WrapperBypass
 from ...internals.frames import local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ...internals.tensors.heap import modules_of_class
-from ..backward import Backward
-from ..events.events import Events
 from ..listener import Listener, RunEnded
 from ..program import Program
 from ..program.source_lines import Place
@@ -59,7 +56,6 @@ class Wrappers(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._events = Events()
         self._wrappers: dict[int, _Wrapper] = {}  # by id() of it, and of each module inside
         self._running: Module | None = None  # the outermost module whose forward does
         self._looked_for: set[int] = set()  # id() of modules that nothing wraps, as far as is known
@@ -83,9 +79,6 @@ class Wrappers(Listener):
         if self._running is event.module:
             self._running = None
 
-    def backward_began(self, event: object) -> None:
-        self._events.begin_backward()
-
     def backward_ended(self, event: RunEnded) -> None:
         if event.backward.call.accumulates:
             for each in self._wrappers.values():
@@ -99,26 +92,18 @@ class Wrappers(Listener):
                 continue
             if each.passed:
                 bypass = WrapperBypass(wrapper=each.name)
-                self._events.note(bypass, each.place, leaves=sorted(reached))
+                self.events.note(bypass, each.place, leaves=sorted(reached))
             elif each.waits:
                 parameters = each.parameters.items()
                 lost = [p for key, p in parameters if key not in each.reached and p.grad is None]
                 if lost:
                     names = tuple(self.program.table.names(lost))
-                    self._events.note(AwaitedGradient(parameters=names), each.place)
+                    self.events.note(AwaitedGradient(parameters=names), each.place)
             each.called = each.passed = each.waits = False
             each.reached = set()
 
     def step_ended(self, event: None) -> None:
-        self._events.begin_step()
         self._wrappers = {}
-
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
-        """Its events stand behind the others."""
-        line, leaves = self.program.line(), backward.reading.leaves
-        made = self.program.source_in(line)
-        found = self._events.until(backward.position + 1, backward.node, leaves.get, line, made)
-        return replace(graph, events=graph.events + found)
 
     def close(self) -> None:
         self._wrappers, self._running = {}, None

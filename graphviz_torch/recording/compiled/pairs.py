@@ -12,8 +12,8 @@ from torch import Tensor
 from ...graph import Event
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
-from ..events.events import Events, TensorRecord
-from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener
+from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairedTensors
+from ..program.events import Events, TensorRecord
 
 # Dynamo has functions of Python's for the operators.
 _OPERATORS: dict[Any, Any] = {
@@ -31,13 +31,13 @@ class Pair(NamedTuple):
     meta: dict[str, Any]  # of its node in dynamo's graph
 
 
-class Pairs(PairListener):
+class Pairs(PairedTensors):
     """What the calls of one graph tell, while they run on tensors without memory."""
 
     def __init__(self) -> None:
-        program: Any = _Nameless()
+        self._calls = _Noted()
+        program: Any = _Nameless(self._calls)
         super().__init__(program)
-        self.events = _Noted()
         self.noted: list[Pair] = []
 
     def call(
@@ -53,10 +53,8 @@ class Pairs(PairListener):
             self.elementwise(event)
         elif function in PAIRED or function in JUDGED:
             self.loss(event)
-        noted = self.events
-        if isinstance(noted, _Noted):
-            self.noted += [Pair(*row, meta) for row in noted.rows]
-            noted.rows.clear()
+        self.noted += [Pair(*row, meta) for row in self._calls.rows]
+        self._calls.rows.clear()
 
 
 class _Noted(Events):
@@ -81,6 +79,9 @@ class _Noted(Events):
 
 class _Nameless:
     """Stands for the program: of tensors without memory no name and no line is known."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
         return ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from ...graph.events import SkippedFunction
 from ...internals.compiler.skipped import Skipped
 from ...internals.frames import OWN, owner
-from ..events.noting import NotingListener
+from ..listener import Listener
 from ..program.source_lines import Place
 from .breaks import breaking_call, function_name, sentence
 
 
-class SkippedFunctions(NotingListener):
+class SkippedFunctions(Listener):
     """Notes the functions of the program's that dynamo skips."""
+
+    needs = ("every_call",)
 
     def function_skipped(self, event: Skipped) -> None:
         """Dynamo skips a function, or has skipped it before."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -21,9 +21,14 @@ from torch.optim import Optimizer
 
 from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
 from ...internals.frames import LIBRARY, OWN, TORCH, clipper, owner
+from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
+from ...internals.hooks.calls import Called
+from ...internals.hooks.collectives import Sent
+from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import storage_id
+from ..listener import Listener, Resumed, RunEnded
+from ..program import Program
 from ..program.source_lines import Place
-from .events import Events
 
 _CLIPPING = inspect.getfile(clip_grad)
 _OPTIMIZER = inspect.getfile(Optimizer)
@@ -39,29 +44,18 @@ class _Run:
     cleared: bool = False
 
 
-class GradientLife:
-    """Told of every backward, step, and access to `.grad`, it notes what goes wrong.
+class GradientLife(Listener):
+    """Notes what goes wrong with gradients, from every backward, step, and access to `.grad`."""
 
-    Args:
-        events: where to note it.
-        place: the user's line that a frame is called from.
-        count: gives how many steps optimizers have made.
-    """
+    needs = ("every_call",)
+    functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
 
-    def __init__(
-        self,
-        events: Events,
-        place: Callable[[FrameType | None], Place | None],
-        count: Callable[[], int],
-    ) -> None:
-        self._events = events
-        self._place = place
-        self._count = count
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
         self._has_cleared = False  # has the program ever cleared gradients that nothing had used
-        self.forget()
+        self._begin()
 
-    def forget(self) -> None:
-        """What becomes of them from now on is not known of those of before."""
+    def _begin(self) -> None:
         self._fresh: set[int] = set()  # id() of parameters with a gradient that nothing has used
         self._used = False  # has any gradient of those backwards been used
         self._stepped: set[int] = set()  # id() of those whose gradient a step has used
@@ -74,7 +68,28 @@ class GradientLife:
         self._runs: dict[Place | None, _Run] = {}
         self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
 
-    def backward(self, reached: set[int], scaled: bool, place: Place | None) -> None:
+    def resumed(self, event: Resumed) -> None:
+        """What becomes of gradients from now on is not known of those of before."""
+        self._begin()
+
+    def called(self, event: Called) -> None:
+        func, args, frame = event.func, event.args, event.frame
+        if self.program.steps.own(frame):
+            return
+        if func is UNSCALE:  # which `scaler.step` calls too
+            self._unscaled()
+        elif func == READ_GRAD:
+            self._read(args[0], event.result, frame)
+        else:
+            self._write(args[0], args[1], frame)
+
+    def backward_ended(self, event: RunEnded) -> None:
+        backward, call = event.backward, event.backward.call
+        if call.accumulates and not backward.failed:
+            reached = backward.reached & self.program.table.every()
+            self._backward(set(reached), call.loss_scale is not None, call.place)
+
+    def _backward(self, reached: set[int], scaled: bool, place: Place | None) -> None:
         """A backward at a line has added to the gradients of the parameters with these id()."""
         before = len(self._fresh)
         self._judge(place)
@@ -88,29 +103,29 @@ class GradientLife:
         self._scaled = scaled
         self._forget_clips()
 
-    def averaged(self, tensors: Iterable[Tensor]) -> None:
-        """These have gone over to other ranks, to be reduced."""
+    def sent(self, event: Sent) -> None:
+        """Tensors have gone over to other ranks: to be reduced?"""
+        if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
+            self._averaged(event.given)
+
+    def _averaged(self, tensors: Iterable[Tensor]) -> None:
         if self._norm_clip is not None and not self._clipped.isdisjoint(map(storage_id, tensors)):
             clip = GradientClip(function="clip_grad_norm_", moment="before the average")
-            self._events.note(clip, self._norm_clip)
+            self.events.note(clip, self._norm_clip)
             self._norm_clip = None  # once for all parameters
 
-    def unscaled(self) -> None:
+    def _unscaled(self) -> None:
         """The scaler has divided them by the loss scale; it may now skip the step."""
         self._scaled = False
         self._use()
 
-    def stepped(self) -> None:
-        """It has stepped."""
+    def stepped(self, event: Stepped) -> None:
         self._stepping = False
 
-    def step(self, used: set[int] | None) -> None:
-        """An optimizer is about to step with the gradients of the parameters with these id().
-
-        Args:
-            used: None: of copies of the parameters, so that any gradient may be used.
-        """
-        used = set(self._fresh) if used is None else used
+    def stepping(self, event: Stepping) -> None:
+        used = self.program.steps.parameters(event.optimizer)
+        if used is None:  # copies of the parameters: any gradient may be used
+            used = set(self._fresh)
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
@@ -119,7 +134,7 @@ class GradientLife:
         self._forget_clips()
         self._forget(used)
 
-    def read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
+    def _read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was read."""
         code, key = frame.f_code, id(parameter)
         if code.co_filename == _CLIPPING:
@@ -132,7 +147,7 @@ class GradientLife:
         elif gradient is not None and owner(code.co_filename) == OWN and parameter.is_leaf:
             self._use()  # of an input: what the backward was for
 
-    def write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
+    def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was set."""
         key = id(parameter)
         if key in self._fresh:
@@ -154,12 +169,12 @@ class GradientLife:
         if run.used:
             self._lines_used.add(place)
         elif run.cleared and not (place in self._lines_used or self._has_cleared):
-            self._events.note(VainBackward(), place)
+            self.events.note(VainBackward(), place)
 
     def _clear(self, parameter: int, frame: FrameType) -> None:
         if self._clearing is None:
             by_optimizer = frame.f_code.co_filename == _OPTIMIZER
-            self._clearing = self._place(frame), by_optimizer
+            self._clearing = self.program.place(frame), by_optimizer
         for run in self._runs.values():
             run.cleared = run.cleared or parameter in run.reached
         self._forget({parameter})
@@ -172,7 +187,7 @@ class GradientLife:
             if not self._used and self._clearing is not None:
                 place, by_optimizer = self._clearing
                 clearing = GradientClearing(by_optimizer=by_optimizer)
-                self._events.note(clearing, place, steps=self._count())
+                self.events.note(clearing, place, steps=self.program.steps.count)
                 self._has_cleared = True
             self._used, self._clearing = False, None
 
@@ -196,8 +211,9 @@ class GradientLife:
             self._clipped.add(storage_id(gradient))
         if moment is not None and moment not in self._clips:  # once for all parameters
             self._clips.add(moment)
-            clip, place = GradientClip(function=clipper(frame), moment=moment), self._place(frame)
-            self._events.note(clip, place)
+            clip = GradientClip(function=clipper(frame), moment=moment)
+            place = self.program.place(frame)
+            self.events.note(clip, place)
             if clip.function == "clip_grad_norm_":
                 self._norm_clip = place
 

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from ...graph.events import IdleCall
 from ...internals.functions import TensorBase
 from ..program import Program
+from ..program.events import Events
 from ..program.source_lines import Place
-from .events import Events
 
 _LEAST = 2.0**-25  # half of the least number of float16 above 0: it rounds to 0
 

@@ -26,13 +26,12 @@ from ...internals.functions import DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ..backward import Backward
-from ..listener import Resumed, RunEnded
+from ..listener import Listener, Resumed, RunEnded
 from ..program import Program
 from ..program.source_lines import Place
 from .code import called, codes
 from .groups import look_at_groups
-from .noting import NotingListener
-from .training import schedulers
+from .schedulers import schedulers
 
 _MOST = 64  # optimizers that are remembered
 _PARAMETERS = 10_000  # whose optimizers are remembered
@@ -81,9 +80,10 @@ class _RetainedGraphs:
     numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_GRAPHS))
 
 
-class IdleCalls(NotingListener):
+class IdleCalls(Listener):
     """Notes calls that do not do what they are for."""
 
+    needs = ("every_call",)
     functions = frozenset(
         (
             functional.dropout,
@@ -164,7 +164,6 @@ class IdleCalls(NotingListener):
         self._graphs = {}  # another backward may have run through them
 
     def step_ended(self, event: None) -> None:
-        super().step_ended(event)
         while len(self._moments) > _MOST:
             del self._moments[next(iter(self._moments))]
 
@@ -188,15 +187,13 @@ class IdleCalls(NotingListener):
         """An optimizer steps for the first time."""
         frame = user_frame(event.frame)
         frames = outwards(frame, self.program.frame)
-        variables = [local_variables(each) for each in frames]
-        named = (name for values in variables for name, v in values.items() if v is optimizer)
-        name = next(named, type(optimizer).__name__)
+        name = self.program.optimizer_name(optimizer, frame)
         place = self.program.place(event.frame)
         look_at_groups(self.events, self.program, optimizer, name, place)
         self._look_for_owners(optimizer, name, place)
         found: dict[int, _Schedule] = {}
-        for values in variables:
-            for label, scheduler in schedulers(values):
+        for each in frames:
+            for label, scheduler in schedulers(local_variables(each)):
                 count = getattr(scheduler, "_step_count", 0)  # private (2.13)
                 schedule = _Schedule(weakref.ref(scheduler), label, count)
                 own = scheduler.optimizer is optimizer

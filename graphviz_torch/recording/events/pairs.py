@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -19,19 +20,24 @@ from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
 from ..listener import Listener
 from ..program import Program
-from .events import Events, TensorRecord
+from ..program.events import TensorRecord
 
 _INTENDED = 256  # results of unsqueeze and the like that are remembered
 
 
-class PairListener(Listener):
-    """What calls tell that take tensors together."""
+class PairedTensors(Listener):
+    """Notes calls that take tensors together: where they broadcast, and what losses are given."""
+
+    needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.events = Events()
-        self._label = program.label
+        self.functions = frozenset(_LOOKS)
         self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
+
+    def called(self, event: Called) -> None:
+        if not self.program.steps.own(event.frame):
+            _LOOKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
         """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
@@ -93,7 +99,7 @@ class PairListener(Listener):
             added = constant.is_cpu and has_memory(constant) and bool(TensorBase.item(constant))
         if added:
             outer = user_frame(frame)
-            number = TensorRecord.of(constant, self._label(constant, outer))
+            number = TensorRecord.of(constant, self.program.label(constant, outer))
             numbers = [int(result.grad_fn._sequence_nr())]
             place = self.program.place(outer)
             self.events.note(ConstantTerm(), place, numbers, constant=number)
@@ -179,3 +185,10 @@ _ADDING = _named("add __add__ __radd__", *_SPACES)
 PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
 # Losses whose inputs are judged by what made them.
 JUDGED = _named("kl_div cross_entropy", functional)
+# How a call is looked at, by what is called.
+_LOOKS: dict[Any, Callable[[PairedTensors, Called], None]] = {
+    TensorBase.__getitem__: PairedTensors.shape,
+    **dict.fromkeys(UNSQUEEZE | KEEPING, PairedTensors.shape),
+    **dict.fromkeys(ARITHMETIC, PairedTensors.elementwise),
+    **dict.fromkeys(PAIRED | JUDGED, PairedTensors.loss),
+}

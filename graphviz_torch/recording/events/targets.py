@@ -26,10 +26,10 @@ from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.memory import may_be_read
 from ..backward import Backward
+from ..listener import Listener
 from ..program import Program
+from ..program.events import TensorRecord
 from ..program.source_lines import Place
-from .events import TensorRecord
-from .noting import NotingListener
 
 _ENOUGH = 16  # targets: of fewer, chance may make all alike
 _MOST = 256  # calls whose answers wait
@@ -75,9 +75,10 @@ class _Answer:
     first_is_right: bool  # may 0 stand for the score of the positive, which is put first
 
 
-class Targets(NotingListener):
+class Targets(Listener):
     """Notes targets with which a loss teaches nothing, or something else than it is for."""
 
+    needs = ("every_call",)
     functions = frozenset((*_OUTSIDE, *_CLASSES))
 
     def __init__(self, program: Program) -> None:
@@ -111,7 +112,6 @@ class Targets(NotingListener):
         self._answers.append(_Answer(found, self.program.place(outer), record, numbers, scores))
 
     def step_ended(self, event: None) -> None:
-        super().step_ended(event)
         self._answers = []
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:

@@ -20,8 +20,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.modules import ModuleBegan
 from ...internals.tensors.memory import has_memory, storage_id
-from ..events.noting import NotingListener
-from ..listener import RunBegan
+from ..listener import Listener, RunBegan
 from ..program import Program
 
 _ENOUGH = 8  # calls
@@ -42,8 +41,10 @@ class _Run:
     state: State = ()  # of the module, before the last call but one
 
 
-class SampleCalls(NotingListener):
+class SampleCalls(Listener):
     """Notes a module that is called once for each sample of a tensor."""
+
+    needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -78,7 +79,6 @@ class SampleCalls(NotingListener):
         self._last = None  # a step for each sample is another thing
 
     def step_ended(self, event: None) -> None:
-        super().step_ended(event)
         self._last = None
 
 

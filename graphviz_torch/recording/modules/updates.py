@@ -33,7 +33,7 @@ from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
 from ...internals.tensors.norms import first_rows_alike
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..events.noting import NotingListener
+from ..listener import Listener
 from ..program import Program
 from ..program.source_lines import Place
 
@@ -74,8 +74,10 @@ class _Count:
         return looked_at, still
 
 
-class Updates(NotingListener):
+class Updates(Listener):
     """Notes weights that stay as they are, or alike, though they are stepped with a gradient."""
+
+    needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -120,7 +122,6 @@ class Updates(NotingListener):
                 known.elements = counts if earlier is None else torch.add(earlier, counts)
 
     def step_ended(self, event: None) -> None:
-        super().step_ended(event)
         self._stepped = False
         while len(self._counts) > 4 * _MOST:
             del self._counts[next(iter(self._counts))]

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from ...internals import tasks
 from ...internals.frames import OTHER, local_variables, outwards, user_frame
@@ -23,6 +24,7 @@ from ...tracing.names import caller_names, outwards_names
 from ..live_nodes import End, ends_of
 from ..options import Options
 from .call_stack import CallStack
+from .events import Events
 from .in_place import Changes
 from .optimizers import Steps
 from .origins import Origins
@@ -40,7 +42,8 @@ class Program:
 
     It is told of every event before the listeners, with its services: `stack` and `origins` know
     the modules and lines, `table` the parameters, `steps` what optimizers do, `changes` what is
-    changed in place, `scaling` the loss scale; `tracker` recognises a tensor that comes again.
+    changed in place, `scaling` the loss scale; `tracker` recognises a tensor that comes again, and
+    in `events` listeners note what no node shows.
 
     Args:
         model: gives modules and parameters their names; None: the first module called is it.
@@ -59,6 +62,7 @@ class Program:
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
         self.tracker = Tracker()
+        self.events = Events()
         self.ends: list[End] = []  # outputs of the last outermost module call
         self.remarks = Remarks()
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
@@ -101,6 +105,10 @@ class Program:
             tensors = [("", event.output)] if plain else flatten(event.output, ask=False)
             self.ends = [end for _, tensor in tensors for end in ends_of(tensor)]
 
+    def backward_began(self, event: object) -> None:
+        """A backward is about to run: what is noted from here on came after its forward."""
+        self.events.begin_backward()
+
     def graph_read(self, live: Any) -> None:
         """A graph has been read: what comes now belongs to the next one.
 
@@ -120,6 +128,7 @@ class Program:
         self.stack.name_running()
         self.stack.begin_step()
         self.steps.begin_step()
+        self.events.begin_step()
         self.tracker.clear()
         if len(self._began) == _STEPS:
             self.origins.forget(self._began[0])
@@ -173,6 +182,14 @@ class Program:
                 names.setdefault(id(value), name)
             found = [f or names.get(id(one), "") for f, one in zip(found, given, strict=True)]
         return found
+
+    def optimizer_name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
+        """What the code that steps an optimizer calls it, or the code around; else its class."""
+        for one in outwards(frame, self.frame):
+            for name, value in local_variables(one).items():
+                if value is optimizer:
+                    return name
+        return type(optimizer).__name__
 
     def variable(self, tensor: Tensor) -> str:
         """The variable that a tensor is in, as itself or in a list or the like."""

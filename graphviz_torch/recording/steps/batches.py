@@ -21,8 +21,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import BatchCame, BatchWatch, Stepped
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import flatten
-from ..events.noting import NotingListener
-from ..listener import Resumed, Watches
+from ..listener import Listener, Resumed, Watches
 from ..program import Program
 
 _ENOUGH = 2  # batches that another worker had given
@@ -45,9 +44,10 @@ class _Pass:
     same: int = 1  # passes in a row, each ended by its first batch: this one
 
 
-class Batches(NotingListener):
+class Batches(Listener):
     """Notes batches that were there before."""
 
+    needs = ("every_call",)
     watches: ClassVar[Watches] = {"batch_came": lambda tell: BatchWatch(came=tell)}
 
     def __init__(self, program: Program) -> None:

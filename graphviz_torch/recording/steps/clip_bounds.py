@@ -22,7 +22,7 @@ from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.memory import has_memory
 from ..backward import Backward
-from ..events.noting import NotingListener
+from ..listener import Listener
 from ..program import Program
 from ..program.source_lines import Place
 
@@ -32,9 +32,10 @@ _MOST = 64  # shares of a line that are remembered
 _LOW, _HIGH = 0.1, 100.0  # in the median; and each time
 
 
-class ClipBounds(NotingListener):
+class ClipBounds(Listener):
     """Notes a bound that shortens every gradient to a small part, or is far above all of them."""
 
+    needs = ("every_call",)
     functions = frozenset((torch.clamp,))
 
     def __init__(self, program: Program) -> None:

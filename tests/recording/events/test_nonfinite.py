@@ -13,8 +13,8 @@ from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
 from graphviz_torch.graph.events import NonfiniteValue
-from graphviz_torch.recording.events import nonfinite
-from graphviz_torch.recording.events.nonfinite import look, read
+from graphviz_torch.recording.events import birth
+from graphviz_torch.recording.events.birth import look, read
 from graphviz_torch.tracing.tracer import connected
 
 Loss = Callable[[Tensor], Tensor]
@@ -41,7 +41,7 @@ FINE: list[Loss] = [
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU is as a device that would have to be waited for."""
-    monkeypatch.setattr(nonfinite, "_is_here", lambda tensor: False)
+    monkeypatch.setattr(birth, "_is_here", lambda tensor: False)
 
 
 def verdict(loss: Loss, device: Any = "cpu") -> list[tuple[str, str, str]]:

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import re
 import sys
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
-from types import FrameType, ModuleType
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from ...graph.events import (
-    AttributeAssignment,
-    EarlySchedulerStep,
-    EvalMode,
-    Holder,
-    StrayParameters,
-    UnsteppedBackward,
-)
-from ...internals.frames import OWN, local_variables, outwards, owner
-from ...internals.functions import BATCH_NORM, DROPOUT
+from ...graph import NO_PARAMETERS, Graph
+from ...graph.events import AttributeAssignment, Holder, StrayParameters, UnsteppedBackward
+from ...internals.frames import OWN, local_variables, owner
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
+from ..listener import BlockRaised, Listener, Resumed, RunBegan
 from ..program import Program
+from ..program.events import Events
 from ..program.source_lines import Place
-from .code import called, codes, is_made_by_call, stored
-from .events import Events
+from .code import codes, stored
 
 # What people write for requires_grad; `trainable` is Keras's.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULES_OWN = frozenset(vars(torch.nn.Module()))  # attributes
 _CONTAINERS = ("list", "dict")
-_ITEMS = 16  # of a list that are looked at
 _NAMES = 10_000  # that are remembered
 _LINES = 256  # that run backwards
 _OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
@@ -53,38 +41,27 @@ def _is_suspect(name: str) -> bool:
     return False
 
 
-def eval_mode(program: Program) -> EvalMode | None:
-    """All dropout and batch norm of a model is in eval mode, and the model too.
+class TrainingSetup(Listener):
+    """Notes parameters that nothing trains or owns, and settings that set nothing."""
 
-    Frozen batch norm in a model that trains is another thing: there the model itself is in train
-    mode.
-    """
-    table = program.table
-    every = table.modules()
-    roots = [path for module, path in every if _trains(module)]
-    found = []
-    for module, path in every:
-        acts = isinstance(module, DROPOUT) and module.p > 0
-        acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
-        if acts and table.ran(path):
-            if _trains(module) or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
-                return None
-            found.append((path, module))
-    found = [(path, module) for path, module in found if table.learns(module)]
-    if not found:
-        return None
-    classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))
-    return EvalMode(module=found[0][0], count=len(found), classes=classes)
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._first: dict[Place | None, int] = {}  # by a line: steps before its first backward
 
+    def block_raised(self, event: BlockRaised) -> None:
+        if NO_PARAMETERS in str(event.error):
+            look_for_plain_lists(self.events, self.program, event.error)
 
-def _trains(module: torch.nn.Module) -> bool:
-    """Is it in train mode, as a module is without the attribute, which a program may delete."""
-    return bool(getattr(module, "training", True))
+    def backward_began(self, event: RunBegan) -> None:
+        if self.program.options.every_call:
+            look_for_strangers(self.events, self.program, event.live.variables())
 
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        look_at_attributes(self.events, self.program)
+        look_for_steps(self.events, self.program, backwards, self._first)
 
-def note_eval_mode(events: Events, program: Program, mode: EvalMode, numbers: list[int]) -> None:
-    """Note that an optimizer steps with what a backward from these nodes gave in eval mode."""
-    events.note(mode, called(codes(program), "eval"), numbers)
+    def resumed(self, event: Resumed) -> None:
+        self._first = {}
 
 
 def look_at_attributes(events: Events, program: Program) -> None:
@@ -165,83 +142,6 @@ def look_for_plain_lists(events: Events, program: Program, error: BaseException)
                 place = stored(codes(program, [type(module)]), name)
                 label = f"{path}.{name}" if path else name
                 events.note(StrayParameters(holder=kind, name=label), place)
-
-
-class Schedules:
-    """The schedulers of the program whose optimizers have not stepped yet.
-
-    Known are those that the frame which enters the recording holds, by themselves or in a list or
-    an object, and those that a function has made since, together with their optimizer.
-
-    Args:
-        frame: the one that enters the recording.
-    """
-
-    def __init__(self, frame: FrameType | None) -> None:
-        values = {} if frame is None else local_variables(frame)
-        self._names = frozenset(values)
-        self._met: set[int] = set()  # id() of the optimizers that have stepped
-        self._waiting = [
-            (name, weakref.ref(value))
-            for name, value in schedulers(values)
-            if not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
-        ]
-
-    def step(
-        self,
-        events: Events,
-        program: Program,
-        optimizer: Optimizer,
-        frame: FrameType | None,
-        label: str,
-        scaled: bool,
-    ) -> None:
-        """An optimizer is about to step, for the first time if one of them waits for it.
-
-        Args:
-            frame: of the user's, which calls it.
-        """
-        if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            return  # private (2.13)
-        self._met.add(id(optimizer))
-        frames = outwards(frame, program.frame)
-        known = [(name, scheduler()) for name, scheduler in self._waiting]
-        known += [each for one in frames for each in self._made_since(one, program, optimizer)]
-        for name, scheduler in known:
-            # A scaler may have skipped the steps before.
-            if scheduler is None or scheduler.optimizer is not optimizer or scaled:
-                continue
-            if getattr(scheduler, "_step_count", 0) > 1:  # private (2.13)
-                own, variable = [one.f_code for one in frames], name.rpartition(".")[2]
-                place = called(own, "step", variable)
-                place = place or called(codes(program, more=own), "step", variable)
-                events.note(EarlySchedulerStep(scheduler=name, optimizer=label), place)
-                return
-
-    def _made_since(
-        self, frame: FrameType, program: Program, optimizer: Optimizer
-    ) -> Iterator[tuple[str, LRScheduler]]:
-        """The variables with a scheduler that this frame has made since the recording began."""
-        values = local_variables(frame)
-        own = [name for name, value in values.items() if value is optimizer]
-        new = frame is not program.frame or self._names.isdisjoint(own)
-        if new and any(is_made_by_call(frame, name) for name in own):
-            yield from ((n, v) for n, v in values.items() if issubclass(type(v), LRScheduler))
-
-
-def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
-    """Those among some variables, in lists of them, and in the attributes of objects."""
-    for name, value in values.items():
-        if issubclass(type(value), LRScheduler):
-            yield name, value
-        elif type(value) in (list, tuple):
-            items = ((f"{name}[{i}]", item) for i, item in enumerate(value[:_ITEMS]))
-            yield from ((n, item) for n, item in items if issubclass(type(item), LRScheduler))
-        elif not isinstance(value, (torch.nn.Module, ModuleType, type)):
-            with suppress(AttributeError):
-                for key, part in object.__getattribute__(value, "__dict__").items():
-                    if issubclass(type(part), LRScheduler):
-                        yield f"{name}.{key}", part
 
 
 def look_for_steps(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...graph import Event, Operand, TensorMeta
 from ...internals.tensors.metadata import tensor_meta
-from ..program.source_lines import Place
+from .source_lines import Place
 
 
 class TensorRecord(NamedTuple):
@@ -62,10 +62,6 @@ class Events:
         self._records: dict[tuple[Event, Place | None], EventRecord] = {}
         self._times: dict[tuple[Event, Place | None], int] = {}  # in earlier steps
 
-    def __bool__(self) -> bool:
-        """Was any noted in this step?"""
-        return bool(self._records)
-
     def begin_backward(self) -> None:
         """Backward is about to run."""
         self.backwards += 1
@@ -112,7 +108,7 @@ class Events:
         line: Callable[[Place | None], str],
         made: Callable[[int], str],
     ) -> tuple[Event, ...]:
-        """Those that were seen before so many backwards had begun, as plain values.
+        """Those that were seen before so many backwards had begun, as plain values: by kind.
 
         Args:
             backwards: a number.
@@ -132,9 +128,9 @@ class Events:
             return Operand(value.label, value.tensor, where, number)
 
         found: list[Event] = []
-        for record in self._records.values():
-            if record.first > backwards:
-                continue
+        seen = [record for record in self._records.values() if record.first <= backwards]
+        # Of a moment in which several listeners note something their order tells nothing.
+        for record in sorted(seen, key=lambda record: type(record.event).__name__):
             ids = (*map(node, record.numbers), *map(leaf, record.leaves))
             latest = {name: _each(plain, value) for name, value in record.latest.items()}
             latest.setdefault("where", line(record.place))

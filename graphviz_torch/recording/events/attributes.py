@@ -1,0 +1,56 @@
+"""Attributes of tensors that a program reads and sets: `.grad` of what has none, and `.data`."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...graph.events import DataAssignment, GradientRead
+from ...internals.frames import OWN, owner, user_frame
+from ...internals.functions import READ_GRAD, SET_DATA
+from ...internals.hooks.calls import Called
+from ..listener import Listener
+from ..program.events import TensorRecord
+
+
+class TensorAttributes(Listener):
+    """Notes a `.grad` that is None for its tensor is no leaf, and what `x.data = h` cuts off.
+
+    Both tell the program, too, of which parameters it makes steps by hand.
+    """
+
+    needs = ("every_call",)
+    functions = frozenset((READ_GRAD, SET_DATA))
+
+    def called(self, event: Called) -> None:
+        if self.program.steps.own(event.frame):
+            return
+        if event.func == READ_GRAD:
+            self._grad_read(event)
+        else:
+            self._data_set(event)
+
+    def _grad_read(self, event: Called) -> None:
+        tensor, result, frame = event.args[0], event.result, event.frame
+        if owner(frame.f_code.co_filename) != OWN:
+            return
+        if result is not None and tensor.is_leaf:
+            self.program.changes.read(tensor)
+        if result is None and not tensor.is_leaf and not tensor.retains_grad:
+            label = self.program.label(tensor, frame)
+            place = self.program.place(frame)
+            numbers = [int(tensor.grad_fn._sequence_nr())]
+            given = TensorRecord.of(tensor, label)
+            self.events.note(GradientRead(label=label), place, numbers, tensor=given)
+
+    def _data_set(self, event: Called) -> None:
+        tensor, value = event.args
+        self.program.changes.replaced(tensor)
+        if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
+            outer = user_frame(event.frame)
+            label, other = self.program.label(tensor, outer), self.program.label(value, outer)
+            self.events.note(
+                DataAssignment(label=label),
+                self.program.place(outer),
+                numbers=[int(value.grad_fn._sequence_nr())],
+                value=TensorRecord.of(value, other),
+            )

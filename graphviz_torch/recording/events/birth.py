@@ -1,0 +1,345 @@
+"""The first NaN or Inf of a forward: which node made it, and of what.
+
+Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
+from. On the CPU one reduction for all tells whether there is any; only then is each looked at. On
+other devices flags are computed there, and read when the graphs are made: nothing waits for them.
+They tell that there is NaN or Inf, not how many. Nothing that a hook packed is unpacked. Minus
+infinity is what masks are made of: it counts where a logarithm or a division made it.
+
+    look() ─► Look, numbers and flags ─► read() ─► Look.birth() ─► Birth
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...graph.events import Origin
+from ...internals.functions import TensorBase, foreach_max, foreach_norm
+from ...internals.guards import no_autograd
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.memory import elements, with_memory
+from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
+from ...tracing.nodes import GradFn, operation
+
+_TOGETHER = 1024  # memories in one reduction
+_LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
+
+
+class Birth(NamedTuple):
+    """Where the first NaN or Inf came from."""
+
+    number: int  # sequence number of the node
+    operation: str
+    nan: int | None  # None: some
+    inf: int | None
+    reason: str  # "its divisor has 2 zeros"; "" where it is not known
+    origin: Origin  # what was NaN or Inf first
+    in_loss: bool  # is what backward starts from NaN or Inf
+
+
+class _Counts(NamedTuple):
+    nan: int
+    inf: int
+    minus: int = 0
+    exact: bool = True  # else 1 is for any number
+
+
+class _Node(NamedTuple):
+    number: int
+    title: str
+    sources: list[int]  # nodes that it takes from
+    parameters: list[int]  # tensors
+    elements: int  # of what it was given
+
+
+class _Saved(NamedTuple):
+    node: int
+    name: str
+    maker: int | None  # None: a tensor without a history
+    tensor: int
+
+
+_Place = tuple[int, int]  # what a flag is of: -1 and a tensor, or a node and one of its reasons
+
+
+class Look:
+    """What backward starts from, and what its nodes keep for it. It holds none of them.
+
+    Args:
+        fns: live nodes, inputs before users.
+        losses: what backward starts from, as far as it can be read, and its nodes.
+    """
+
+    def __init__(
+        self, fns: Sequence[GradFn], losses: Sequence[tuple[GradFn | None, Tensor]]
+    ) -> None:
+        self.flags: dict[torch.device, list[Tensor]] = {}  # until they are read
+        self._places: dict[torch.device, list[_Place]] = {}
+        self._nodes: list[_Node] = []
+        self._saved: list[_Saved] = []
+        self._reasons: dict[int, list[tuple[int, str]]] = {}
+        places = {fn: i for i, fn in enumerate(fns)}
+        tensors: list[Tensor] = []
+
+        def number(tensor: Tensor) -> int:
+            tensors.append(tensor)
+            return len(tensors) - 1
+
+        for place, fn in enumerate(fns):
+            title, sources = operation(fn.name().rpartition("::")[2]), fn.next_functions
+            leaves = [f.variable for f, _ in sources if type(f).__name__ == "AccumulateGrad"]
+            weights = [number(one) for leaf in leaves for one in _readable(leaf)]
+            sizes = getattr(fn, "_saved_self_sym_sizes", (1,))
+            known = [places[source] for source, _ in sources if source in places]
+            row = int(fn._sequence_nr()), title, known, weights, math.prod(sizes)
+            self._nodes.append(_Node(*row))
+            by_name: dict[str, Tensor] = {}
+            for name, maker, tensor in _makers(fn):
+                by_name[name] = tensor
+                if maker is None or maker in places:
+                    made = None if maker is None else places[maker]
+                    self._saved.append(_Saved(place, name, made, number(tensor)))
+            self._count(place, _masks(title, by_name))
+        self._losses = [(places.get(fn, -1), number(one)) for fn, one in losses]
+        self._counts = [_Counts(0, 0)] * len(tensors)
+        self._measure(tensors)
+
+    def take(self, device: torch.device, numbers: Iterator[int]) -> None:
+        """Take what the flags of a device are."""
+        for node, i in self._places.pop(device):
+            if node < 0:
+                nan, inf, minus = next(numbers), next(numbers), next(numbers)
+                self._counts[i] = _Counts(nan, inf, minus, exact=False)
+            else:
+                self._reasons[node][i] = next(numbers), self._reasons[node][i][1]
+
+    def birth(self) -> Birth | None:
+        """The node that made the first NaN or Inf, if there is any."""
+        known: dict[int, _Counts] = {}  # NaN and Inf in what a node made
+        data: list[_Saved] = []
+        for saved in self._saved:
+            nan, inf, minus, exact = self._counts[saved.tensor]
+            if saved.maker is not None:
+                logs = self._nodes[saved.maker].title in _LOGS
+                known[saved.maker] = _Counts(nan, inf + minus * logs, exact=exact)
+            elif nan:
+                data.append(saved)
+        bad_losses = [each for each in self._losses if any(self._counts[each[1]][:3])]
+        for node, tensor in bad_losses:
+            nan, inf, minus, exact = self._counts[tensor]
+            known[node] = _Counts(nan, inf + minus, exact=exact)
+        bad = [node for node, counts in known.items() if any(counts[:2]) and node >= 0]
+        if data and (not bad or data[0].node <= min(bad)):
+            counts = self._counts[data[0].tensor]
+            count = f"{counts.nan} NaN" if counts.exact else "NaN"
+            reason = f"its input ({data[0].name}) holds {count} already"
+            made = counts._replace(inf=0)
+            return self._made(data[0].node, made, reason, "input", bool(bad_losses))
+        return self._first(min(bad), known, bool(bad_losses)) if bad else None
+
+    def _first(self, first: int, known: Mapping[int, _Counts], in_loss: bool) -> Birth:
+        """Of the first node whose result is not finite, or of one before it, and why."""
+        made = known[first]
+        for node in self._unknown(first, known):
+            origin: Origin = "operation"
+            reason = self._reason(node, known.get(node, made))
+            weights = self._nodes[node].parameters
+            if not reason and any(any(self._counts[i][:3]) for i in weights):
+                origin, reason = "parameter", "a parameter of it is NaN or Inf already"
+            if reason:  # the counts are of what was made of that
+                made = made._replace(exact=made.exact and node == first)
+                return self._made(node, made, reason, origin, in_loss)
+        return self._made(first, made, "", "operation", in_loss)
+
+    def _made(
+        self, node: int, counts: _Counts, reason: str, origin: Origin, in_loss: bool
+    ) -> Birth:
+        nan, inf = (count and (count if counts.exact else None) for count in counts[:2])
+        number, title = self._nodes[node][:2]
+        return Birth(number, title, nan, inf, reason, origin, in_loss)
+
+    def _unknown(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
+        """A node, and those before it that nothing is known about, the latest first."""
+        stack, seen = [first], {first}
+        while stack:
+            stack.sort()
+            node = stack.pop()
+            yield node
+            fresh = [s for s in self._nodes[node].sources if s not in seen and s not in known]
+            seen.update(fresh)
+            stack.extend(dict.fromkeys(fresh))
+
+    def _reason(self, node: int, counts: _Counts) -> str:
+        """Why a node made NaN or Inf; "" if it did not, as far as is known."""
+        for count, words in self._reasons.get(node, ()):
+            if count:
+                return words.format(count, s="" if count == 1 else "s")
+        title = self._nodes[node].title
+        if title in ("nll_loss", "nll_loss2d") and counts.nan:
+            return "no target was left to take the mean of"
+        if title == "mean" and counts.nan and not self._nodes[node].elements:
+            return "it was given no elements"
+        if title in ("var", "std") and counts.nan:
+            return "it was given a single element"
+        return ""
+
+    def _count(self, node: int, masks: Iterable[tuple[Tensor, str]]) -> None:
+        """Count the elements that are reasons: now on the CPU, else on their device."""
+        reasons = self._reasons[node] = []
+        for mask, words in masks:
+            count = torch.count_nonzero(mask)
+            if not _is_here(count):
+                self._ask(TensorBase.view(count, 1), [(node, len(reasons))])
+            reasons.append((int(TensorBase.item(count)) if _is_here(count) else 0, words))
+
+    def _measure(self, tensors: Sequence[Tensor]) -> None:
+        """Count what is not finite: now on the CPU, else on their device."""
+        here = [tensor for tensor in tensors if _is_here(tensor)]
+        finite = _all_finite(here)
+        alike: dict[Any, list[int]] = defaultdict(list)
+        for i, tensor in enumerate(tensors):
+            if not _is_here(tensor):
+                alike[tensor.device, tensor.dtype].append(i)
+            elif not finite:
+                self._counts[i] = _counts(tensor)
+        for same in alike.values():
+            with suppress(RuntimeError):  # of a kind that has no extremes
+                rows = _flags([tensors[i] for i in same])
+                self._ask(rows, [(-1, i) for i in same])
+
+    def _ask(self, flags: Tensor, places: list[_Place]) -> None:
+        self.flags.setdefault(flags.device, []).append(flags)
+        self._places.setdefault(flags.device, []).extend(places)
+
+
+def look(
+    fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
+) -> Look | None:
+    """Look at what a backward starts from; None where all is finite, or nothing can be read.
+
+    Args:
+        fns: live nodes, inputs before users.
+        outputs: what backward starts from.
+        activations: what the nodes keep, parameters left out.
+    """
+    with unseen_calls(), unseen_operators(), unseen():
+        given = [tensor for tensor in outputs if isinstance(tensor, Tensor)]
+        losses = [(tensor.grad_fn, one) for tensor in given for one in _readable(tensor)]
+        with no_autograd():
+            values = [*_all_readable(activations), *(one for _, one in losses)]
+            if all(_is_here(one) for one in values) and _all_finite(values):
+                return None
+            if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
+                return None  # what we do on the device would become a part of the CUDA graph
+        with torch.no_grad():
+            return Look(list(fns), losses)
+
+
+def read(looks: Sequence[Look]) -> None:
+    """Read the flags: one copy from each device."""
+    for device in {device for each in looks for device in each.flags}:
+        asking = [each for each in looks if device in each.flags]
+        with suppress(RuntimeError), unseen_calls(), unseen_operators(), unseen(), no_autograd():
+            rows = [row for each in asking for row in each.flags.pop(device)]
+            numbers = iter(TensorBase.tolist(torch.cat(rows)))
+            for each in asking:
+                each.take(device, numbers)
+
+
+def _is_here(tensor: Tensor) -> bool:
+    """Can it be read without waiting for a device."""
+    return tensor.is_cpu
+
+
+def _makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
+    """What a node keeps as it is: its name, the node that made it, its values."""
+    for attribute, name in SAVED_NAMES[type(fn)] if TELLS else ():
+        try:
+            raw: Any = getattr(fn, attribute)
+            if type(raw) is tuple or raw is None or raw.unpack_hook is not None:
+                continue
+            data = raw.data
+            values = [] if isinstance(data, torch.nn.Parameter) else _readable(data)
+            tensor = getattr(fn, f"_saved_{name}") if values else None
+        except RuntimeError:  # an earlier backward has freed it, or it was changed in place
+            continue
+        for one in values:
+            yield name, None if tensor is None else tensor.grad_fn, one
+
+
+def _readable(tensor: Any) -> list[Tensor]:
+    """The values of a tensor; nothing where they cannot be read."""
+    if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
+        return []
+    found = elements(tensor)
+    whole = found.numel == TensorBase.numel(tensor) > 0 and tensor.layout is torch.strided
+    return [TensorBase.detach(found.tensors[0])] if whole and len(found.tensors) == 1 else []
+
+
+def _all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The values of many: without a call for each, where they are plain, as most."""
+    floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
+    plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
+    others = [one for t in floats if type(t) is not Tensor for one in _readable(t)]
+    return [*(tensor for tensor in plain if 0 not in tensor.shape), *others]
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    """One reduction for many of a dtype: it may overflow where nothing is NaN or Inf."""
+    alike: dict[Any, dict[Any, Tensor]] = defaultdict(dict)  # each memory once
+    memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
+    for tensor, memory in zip(tensors, memories, strict=True):
+        alike[tensor.dtype][memory] = tensor
+    for one in alike.values():
+        distinct = list(one.values())
+        for start in range(0, len(distinct), _TOGETHER):
+            norms = torch.stack(foreach_norm(distinct[start : start + _TOGETHER]))
+            if not all(map(math.isfinite, TensorBase.tolist(norms))):
+                return False
+    return True
+
+
+def _counts(tensor: Tensor) -> _Counts:
+    nan, plus, minus = (
+        int(TensorBase.item(torch.sum(each(tensor))))
+        for each in (torch.isnan, torch.isposinf, torch.isneginf)
+    )
+    return _Counts(nan, plus, minus)
+
+
+def _flags(tensors: list[Tensor]) -> Tensor:
+    """Of each tensor of a dtype and device: has it NaN, Inf, and else -Inf."""
+    sizes, most = torch.stack(foreach_norm(tensors, math.inf)), torch.stack(foreach_max(tensors))
+    plus = torch.isposinf(most)
+    flags = torch.stack([torch.isnan(sizes), plus, torch.isinf(sizes) & ~plus], 1)
+    return TensorBase.long(TensorBase.view(flags, -1))
+
+
+def _masks(title: str, by_name: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str]]:
+    """Elements that make an operation give NaN or Inf, and in which words; the first counts."""
+    given, made = by_name.get("self"), by_name.get("result")
+    if title == "div" and (divisor := by_name.get("other")) is not None:
+        yield torch.eq(divisor, 0), "its divisor has {} zero{s}"
+    elif title in ("log", "log2", "log10", "log1p", "logit") and given is not None:
+        least = -1 if title == "log1p" else 0
+        yield torch.lt(given, least), f"it was given {{}} number{{s}} below {least}"
+        yield torch.eq(given, least), f"it was given {{}} {least}{{s}}"
+    elif title in ("softmax", "log_softmax") and made is not None:
+        yield torch.any(torch.isnan(made), -1), "{} row{s} of its input held only -inf, or NaN"
+    elif title in ("sqrt", "rsqrt") and made is not None:
+        yield torch.isnan(made), "it was given {} negative number{s}"
+        yield torch.isinf(made), "it was given {} zero{s}"
+    elif title in ("exp", "expm1", "sinh", "cosh") and made is not None:
+        yield torch.isposinf(made), "{} result{s} overflowed"
+    elif title in ("acos", "asin") and given is not None:
+        yield torch.gt(torch.abs(given), 1), "it was given {} number{s} outside -1 and 1"
+    elif title == "pow" and given is not None:
+        yield torch.lt(given, 0), "it was given {} negative number{s}"

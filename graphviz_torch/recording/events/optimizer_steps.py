@@ -1,0 +1,35 @@
+"""The steps of optimizers, as events: whose, with which rates, and of what that is not the model's.
+
+In a light recording too: a step is what a training is told by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...graph.events import OptimizerStep
+from ...internals.frames import user_frame
+from ...internals.hooks.optimizers import Stepping, parameters_of
+from ..listener import Listener
+
+
+class OptimizerSteps(Listener):
+    """Notes each step, once for each line."""
+
+    def stepping(self, event: Stepping) -> None:
+        optimizer, program = event.optimizer, self.program
+        parameters = program.steps.parameters(optimizer) or set()
+        strangers = parameters - program.table.own()
+        if len(strangers) < len(parameters):  # of another model that learns, they say nothing
+            leaves = (p for p in parameters_of(optimizer) if id(p) in strangers and p.is_leaf)
+            strangers = {id(p) for p in leaves if p.grad is None}  # else PyTorch warns
+        rates = tuple([_rate(group) for group in optimizer.param_groups])
+        name = program.optimizer_name(optimizer, user_frame(event.frame))
+        step = OptimizerStep(optimizer=name, foreign=len(strangers))
+        self.events.note(step, program.place(event.frame), learning_rates=rates)
+
+
+def _rate(group: dict[str, Any]) -> float | None:
+    """The learning rate of a group of parameters; None where that is a tensor, or none is set."""
+    rate = group.get("lr")
+    return float(rate) if isinstance(rate, (int, float)) else None
