@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ...graph import Edge
-from ..groups.keys import Keys, is_loop
+from ..groups.keys import Keys
 from .drawing import Drawing, Line
 from .tree import Leaf, Open, Path
 
@@ -74,7 +74,7 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
             families = keys.between(edge.source, edge.target)
             for family, pair in families.items():
                 found.links[family].add(pair)
-                if is_loop([keys.tree.groups[n] for n in keys.repeated[family]]):
+                if keys.is_loop(family):
                     found.sent[keys.of(edge.source)] = None
                     found.received[keys.of(edge.target)] = None
             if families or (start in hidden and end in hidden):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
-from .groups import Group, Groups
-
-
-def is_loop(alike: Sequence[Group]) -> bool:
-    """Are groups that are alike the steps of a loop, not blocks with parameters of their own?"""
-    return bool(alike) and (alike[0].kind == "run" or "#" in alike[-1].name)
+from .groups import Groups
 
 
 class Keys:
@@ -62,14 +57,19 @@ class Keys:
             return node
         return ~self.box[number] if number in self.box else None
 
+    def is_loop(self, family: int) -> bool:
+        """Are groups that are drawn as one the steps of a loop, not blocks with own parameters?"""
+        alike, groups = self.repeated.get(family), self.tree.groups
+        return bool(alike) and (groups[alike[0]].kind == "run" or "#" in groups[alike[-1]].name)
+
     def alike(self, node: int) -> list[int]:
         """The nodes that one is drawn for, itself first: its like in each step of a loop."""
         found = [node]
         groups = self.tree.groups
         for outer in self.tree.around(self.tree.of[node]):
-            alike = self.repeated.get(outer, ())
-            if node in self.position and is_loop([groups[n] for n in alike]):
-                shifts = [groups[n].span[0] - groups[outer].span[0] for n in alike]
+            if node in self.position and self.is_loop(outer):
+                starts = [groups[n].span[0] for n in self.repeated[outer]]
+                shifts = [start - groups[outer].span[0] for start in starts]
                 places = [self.position[i] for i in found]
                 found = [self.tree.operations[p + shift] for shift in shifts for p in places]
         return found
