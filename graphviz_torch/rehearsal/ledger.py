@@ -232,6 +232,9 @@ class Ledger:
         together = [*made, *(block for block in given if block.nbytes > _NUMBER)]
         for block in together[1:]:
             together[0].side.join(block.side)
+        if any(block.side.device for block in given):  # of numbers alone, one is enough
+            for block in made:
+                block.side.put()
 
     def _module_began(self, event: ModuleBegan) -> None:
         module = event.module

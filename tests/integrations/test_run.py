@@ -56,7 +56,7 @@ def test_a_script_that_python_cannot_read_ends_as_without(training: Path) -> Non
 
 def test_a_module_and_a_package_run_as_with_python_dash_m(training: Path) -> None:
     (training / "package").mkdir()
-    (training / "package" / "__init__.py").touch()
+    (training / "package" / "__init__.py").write_text("import sys\nprint(sys.argv)\n")
     (training / "package" / "__main__.py").write_text("from . import __name__ as n\n" + TRAINING)
     (training / "module.py").write_text(SHOWS)
     for name in ("module", "package"):

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
 from graphviz_torch import Rehearsal, draw_memory, rehearse
@@ -146,6 +147,34 @@ def test_a_program_finds_cuda_and_its_data_is_not_on_the_device() -> None:
     assert found.peak_bytes < 1000
     assert found.parameters_bytes == 4 * 5
     assert not torch.cuda.is_available()
+
+
+def test_what_is_computed_from_numbers_of_the_device_is_there() -> None:
+    devices = []
+
+    def train() -> None:
+        loss = nn.Linear(4, 1, device="cuda")(torch.ones(2, 4, device="cuda")).sum()
+        shared = loss / torch.tensor(2.0)
+        devices.extend(each.device.type for each in (loss / 2, shared, torch.ones(()) * 2))
+        loss.backward()
+
+    rehearse(train)
+    assert devices == ["cuda", "cuda", "cpu"]
+
+
+def test_random_numbers_of_a_tensor_divided_twice_need_no_cuda() -> None:
+    def train() -> None:
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(8, 8, bias=False))
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel()})
+        fully_shard(model, mesh=mesh["dp"])
+        model.to_empty(device="cuda").get_submodule("0").reset_parameters()  # type: ignore[operator]
+        optimizer = torch.optim.SGD(model.parameters())
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+
+    assert rehearse(train, ranks=4, steps=1).parameters_bytes == 8 * 8 * 4 // 4
 
 
 def test_a_device_is_found_by_its_number() -> None:

@@ -150,3 +150,21 @@ def test_all_that_decides_in_the_first_step_asks_at_once() -> None:
 
     with pytest.raises(RuntimeError, match="asks for a value"):
         rehearse(waiting)
+
+
+def test_what_is_compiled_as_a_whole_runs_as_it_is_written() -> None:
+    def train(compiled: bool) -> None:
+        model = nn.Linear(4, 4)
+        run = torch.compile(model, fullgraph=True) if compiled else model
+        optimizer = torch.optim.SGD(model.parameters())
+        while True:
+            run(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    plain, found = (rehearse(lambda compiled=which: train(compiled)) for which in (False, True))
+    assert (found.flops, found.peak_bytes) == (plain.flops, plain.peak_bytes)
+    seen: list[bool] = []
+    torch.compile(lambda x: seen.append(torch.compiler.is_compiling()) or x, backend="eager")(
+        torch.ones(1)
+    )
+    assert seen != [False]

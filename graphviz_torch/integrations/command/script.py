@@ -37,11 +37,13 @@ class Script:
                 self._source = file.read()
             self.file, self._folder = str(path), str(path.resolve().parent)
             return
+        argv, sys.argv = sys.argv, ["-m", *arguments]  # as a package reads it that Python imports
         sys.path.insert(0, self._folder)
         try:
             self._spec = self._find(name)
         finally:
             sys.path.remove(self._folder)
+            sys.argv = argv
         self.file = self._spec.origin or name
 
     def load(self) -> None:

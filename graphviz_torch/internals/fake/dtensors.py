@@ -1,13 +1,15 @@
 """DTensors of a rehearsal: what PyTorch runs to learn a global shape is not a rank's work.
 
 To learn the shape of a result, DTensor runs each new operator once more, on tensors of all ranks
-together. Here it does so out of sight of what counts memory and operations.
+together. Here it does so out of sight of what counts memory and operations, and as on the CPU: a
+PyTorch without CUDA refuses some operators for it.
 
 PyTorch says of the GPU's kernels of attention how DTensors are cut for them, and not of the CPU's,
 which a rehearsal runs: by batch and by heads, as the GPU's. The states of random numbers, which
 DTensors of a GPU agree on, have no value here.
 
-Private: the propagation of shapes, DTensor's tables of operators, and how to leave modes (2.13).
+Private: the propagation of shapes, DTensor's tables of operators and how it makes the tensor of all
+ranks, and how to leave modes (2.13).
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ _Tensor: Any = DTensor
 _modes: Any = _python_dispatch
 _random: Any = import_module("torch.distributed.tensor._random")
 _dispatch: Any = import_module("torch.distributed.tensor._dispatch")
+_schema: Any = import_module("torch.distributed.tensor._op_schema")
 _debug: Any = import_module("torch.distributed.tensor.debug")
 _SEEDED = "is_rng_supported_mesh"
 _SHAPES = "_propagate_tensor_meta_non_cached"
+_WHOLE = "_rebuild_tensor_from_dtensor_meta"
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
@@ -50,6 +54,8 @@ class RankTensors:
             if hasattr(kind, _SHAPES):
                 shapes = _unwatched(getattr(kind, _SHAPES))
                 opened.enter_context(patch.object(kind, _SHAPES, shapes))
+            if hasattr(_schema, _WHOLE):
+                opened.enter_context(patch.object(_schema, _WHOLE, _whole))
             for owner in (_random, _dispatch):
                 opened.enter_context(patch.object(owner, _SEEDED, lambda mesh: False))
             register_sharding(_FORWARD)(_forward)
@@ -68,6 +74,12 @@ def _forget() -> None:
             clear()
             return
     _Tensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+
+
+def _whole(spec: Any) -> Any:
+    """The tensor of all ranks together."""
+    meta = spec.tensor_meta
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
 
 
 def _unwatched(function: Any) -> Any:

@@ -47,8 +47,17 @@ _TOLD = {
         ("distributed", "pipelining", ""): 1,
     }.items()
 }
-# Libraries that are told 0, by what their path ends with: a seed; that a loss is finite.
-_SEEDED = os.path.join("accelerate", "data_loader.py"), os.path.join("transformers", "trainer.py")
+# What files of libraries are told, by what their path ends with: a seed, that a loss is finite; how
+# many tokens there are, which a sum is divided by.
+_LIBRARIES = {
+    os.path.join(*path): value
+    for path, value in {
+        ("accelerate", "data_loader.py"): 0,
+        ("transformers", "trainer.py"): 0,
+        ("torchtitan", "distributed", "utils.py"): 1,
+        ("torchtitan", "trainer.py"): 1,
+    }.items()
+}
 _RANDOM = torch.ops.aten.randint.default, torch.ops.aten.randint.low
 _PLACES = 1024  # integers at most that have values
 _TIMES = 100  # at most that a line is told 0: a loop may wait for another value
@@ -101,6 +110,8 @@ class FakeTensors:
             for owner in (import_module("torch.optim.optimizer"), torch.utils._foreach_utils):
                 plain = [*owner._foreach_supported_types, fake_tensor.FakeTensor]
                 opened.enter_context(patch.object(owner, "_foreach_supported_types", plain))
+            # What is compiled is run as it is written: inductor would make code for values.
+            opened.enter_context(torch.compiler.set_stance("force_eager"))
             opened.enter_context(self.mode)
             self._open = opened.pop_all()
         return self
@@ -248,4 +259,5 @@ def _answer() -> float | None:
             if frame.f_code.co_filename.startswith(path):
                 return value
         frame = frame.f_back
-    return 0 if frame is not None and frame.f_code.co_filename.endswith(_SEEDED) else None
+    file = "" if frame is None else frame.f_code.co_filename
+    return next((value for path, value in _LIBRARIES.items() if file.endswith(path)), None)
