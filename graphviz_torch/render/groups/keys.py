@@ -59,7 +59,7 @@ class Keys:
 
     def is_loop(self, family: int) -> bool:
         """Are groups that are drawn as one the steps of a loop, not blocks with own parameters?"""
-        alike, groups = self.repeated.get(family), self.tree.groups
+        alike, groups = self.repeated.get(family, ()), self.tree.groups
         return bool(alike) and (groups[alike[0]].kind == "run" or "#" in groups[alike[-1]].name)
 
     def alike(self, node: int) -> list[int]:
