@@ -27,6 +27,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_old_garbage() -> Iterator[None]:
+    """Nor what the tests of a file have imported: dynamo and transformers alone are a million."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def _installed() -> dict[str, object]:
     return {
         "function modes": list(_get_current_function_mode_stack()),

@@ -75,12 +75,11 @@ def observable() -> dict[str, Any]:
             list(sys.meta_path),
         ),
         "switches of dynamo": switches_of_dynamo(),
-        "ours": Counter(
-            type(thing).__qualname__
-            for thing in gc.get_objects()
-            if str(type(thing).__module__).startswith("graphviz_torch.")
-            and type(thing).__name__ in _RECORDING
-        ),
+        "ours": {
+            kind.__qualname__: count
+            for kind, count in Counter(map(type, gc.get_objects())).items()
+            if str(kind.__module__).startswith("graphviz_torch.") and kind.__name__ in _RECORDING
+        },
     }
     for owner in _OWNERS:
         for name, value in vars(owner).items():
@@ -151,6 +150,6 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[An
 def objects_of_ours() -> Counter[str]:
     """How many objects there are of each class of the package."""
     gc.collect()
-    kinds = [type(each) for each in gc.get_objects()]
-    names = [(str(getattr(kind, "__module__", "")), kind.__qualname__) for kind in kinds]
-    return Counter(name for module, name in names if module.startswith("graphviz_torch"))
+    kinds = Counter(map(type, gc.get_objects())).items()
+    ours = [(k, n) for k, n in kinds if str(getattr(k, "__module__", "")).startswith("graphviz_to")]
+    return sum((Counter({kind.__qualname__: count}) for kind, count in ours), Counter())
