@@ -17,6 +17,7 @@ from ..graph import Graph, ModuleRow, Node, Step
 from ..internals.frames import OTHER
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
+from ..tracing.region_cuts import of_use
 from ..tracing.regions import Region, opened
 from .backward import Backward
 from .listener import Listener
@@ -102,6 +103,7 @@ def _inside(backward: Backward, program: Program, listeners: Sequence[Listener])
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners if regions else ():
         regions = program.remarks.attempt(listener.regions, regions, backward) or regions
+    regions = {i: of_use(region) for i, region in regions.items()}
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]
     origins += [one.origin for region in regions.values() for one in region.events]

@@ -7,6 +7,7 @@ A listener has a method for each event that it wants, of any of these:
     sent  waited                     a collective between ranks       internals/hooks/collectives.py
     module_began  module_ended       a module's forward               internals/hooks/modules.py
     function_skipped                 torch.compile leaves one alone   internals/compiler/skipped.py
+    region_ran                       what torch.compile made has run  RegionRan
     stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
     batch_came                       a DataLoader's, if it is watched internals/hooks/optimizers.py
     graph_read                       a graph was read, alive          LiveGraph
@@ -97,6 +98,16 @@ class Resumed(NamedTuple):
     """A run is watched again: what happened meanwhile is not known."""
 
     optimizer: Optimizer | None  # that has stepped just now
+
+
+class RegionRan(NamedTuple):
+    """A compiled region has run."""
+
+    region: Region  # what is inside
+    given: list[Tensor]  # by its graph
+    results: list[Any]  # of its graph
+    start: int  # it made the nodes start <= number < end
+    end: int
 
 
 class Listener:

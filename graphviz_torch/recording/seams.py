@@ -22,10 +22,11 @@ from .session import Session
 def seams_of(session: Session) -> list[Any]:
     """What tells a session of the program, in the order in which it is opened."""
     program, telling, telling_any = session.program, session.telling, session.telling_any
+    regions = Regions(program, telling("region_ran"))
     found: list[Any] = [
         Uncounted(session.release),
         program,
-        RegionWatch(OperationTrace, Regions.wanted(program), telling("function_skipped")),
+        RegionWatch(OperationTrace, regions, telling("function_skipped")),
         WarningLines(CallWatch.__torch_function__),
         ModuleWatch(telling("module_began"), telling("module_ended")),
         EngineWatch(session.begin, session.end),

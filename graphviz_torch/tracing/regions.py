@@ -53,6 +53,10 @@ class InsideCut(NamedTuple):
     after: tuple[int, ...]
     origin: Origin
     input: int | None
+    inputs: tuple[int, ...] = ()  # of the region, that lie before it
+    results: tuple[int, ...] = ()  # of the region, that were computed from its result
+    shown: bool = True  # also where nothing outside used those
+    outside: tuple[int, ...] = ()  # nodes outside that did, by their ids before it is opened
 
 
 class InsideEvent(NamedTuple):
@@ -78,6 +82,7 @@ class Region:
     # and not of `edges` either.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
     calls: tuple[str, ...] = ()  # of all nodes that were made: what made each, by their numbers
+    from_inputs: tuple[tuple[int, ...], ...] = ()  # of each result, what it was computed from
     remark: str = ""  # what there is to say of it
 
 
@@ -126,7 +131,7 @@ def opened(
                 nodes.append(one)
             edges += _rewired(regions[i], inputs[i], ids, first[i])
             sources = {edge.input_nr: ids[edge.source] for edge in inputs[i]}
-            cuts += [_cut(each, first[i], sources, origins) for each in regions[i].cuts]
+            cuts += [_cut(each, first[i], sources, ids, origins) for each in regions[i].cuts]
             told = [_event(each, first[i], nodes, origins) for each in regions[i].events]
             ends = [event.where for event in told if isinstance(event, GraphBreak) and event.where]
             said = [node.note, regions[i].remark, *(f"ends at {at}" for at in ends)]
@@ -244,14 +249,16 @@ def _node(number: int, inside: Inside, origins: _Origins) -> Node:
     )
 
 
-def _cut(cut: InsideCut, first: int, sources: Mapping[int, int], origins: _Origins) -> Cut:
+def _cut(
+    cut: InsideCut, first: int, sources: Mapping[int, int], ids: list[int], origins: _Origins
+) -> Cut:
     before = None if cut.input is None else sources.get(cut.input)
     return Cut(
         cut.how,
         cut.tensor,
         before if cut.before is None else first + cut.before,
-        tuple(first + node for node in cut.after),
-        origins.source(cut.origin),
+        (*(first + node for node in cut.after), *(ids[node] for node in cut.outside)),
+        users_line(origins.source(cut.origin)),
         origins.module(cut.origin)[0],
         in_forward=True,
     )

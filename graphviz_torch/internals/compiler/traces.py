@@ -62,11 +62,12 @@ class Trace(Protocol):
     def complete(
         self,
         inputs: list[Tensor],
-        results: list[Tensor],
+        results: list[Tensor | None],
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """The graph is whole; the compiler has not changed it yet."""
+        """The graph is whole; the compiler has not changed it yet. A result that is no tensor is
+        None."""
 
     def compiled(self, kinds: list[Any]) -> None:
         """The compiler made these classes of nodes of it."""
@@ -154,11 +155,14 @@ def recompiled(code: CodeType, reason: str, before: int) -> None:
 def _completed(output: Any, gm: Any) -> tuple[Any, ...]:
     """What `Trace.complete` takes."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    results = gm.graph.output_node().all_input_nodes
+    given = [getattr(one, "meta", {}) for one in gm.graph.output_node().args[0]]
+    results = [
+        value if isinstance(value := m.get("example_value"), Tensor) else None for m in given
+    ]
     again, _here.recompiled = _here.recompiled, None
     if again is not None and again.code is not output.root_tx.f_code:
         again = None  # of a function that gave no graph
-    return *map(_values, (inputs, results)), _broken(output), again
+    return _values(inputs), results, _broken(output), again
 
 
 def _broken(output: Any) -> Break | None:

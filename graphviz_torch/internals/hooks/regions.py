@@ -20,9 +20,10 @@ So it is told to leave every frame of this package and of `weakref` as it is. It
 what `uncompiled` says of a function, at the next `reset()` after it came to it once.
 
 Private: three functions that are called by every compiled callable and by every function that is
-not compiled, whose name is "_fn"; whether something is being compiled; who is told that this begins
-and ends; the questions whether a frame is compiled, and why once more; what is made of a frame
-(2.11 to 2.14). Dynamo may be loaded while somebody watches.
+not compiled, whose name is "_fn"; which function that calls, and what dynamo's code calls a graph;
+whether something is being compiled; who is told that this begins and ends; the questions whether a
+frame is compiled, and why once more; what is made of a frame (2.11 to 2.15). Dynamo may be loaded
+while somebody watches.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CellType, CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 from torch._guards import CompileContext
+from torch.fx import GraphModule
 from torch.nn import Module
 
 from ..compiler import traces
@@ -70,8 +72,12 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 class Graphs(Protocol):
     """What is told of the graphs that compiled code calls."""
 
-    def began(self, frame: FrameType) -> None:
-        """This frame of dynamo's code is about to call one; nothing of ours is there."""
+    def began(self, frame: FrameType, own: bool) -> None:
+        """This frame of dynamo's code is about to call one; nothing of ours is there. Is it the
+        program's own, operation by operation; else what a compiler made of it."""
+
+    def gave(self, args: tuple[Any, ...], result: Any) -> None:
+        """It was given this, and has given that."""
 
     def ended(self) -> None:
         """It has run."""
@@ -120,6 +126,8 @@ class _Here(threading.local):
     away: bool = False  # is what is ours taken away
     regions: tuple[_Region, ...] = ()  # those around, the innermost last
     begins: bool = False  # a region does
+    cell: CellType | None = None  # where the graph stands that is called
+    graph: Any = None  # it
 
 
 _here = _Here()
@@ -162,6 +170,7 @@ def _forget_ended(frame: FrameType | None) -> None:
             frame = frame.f_back
         _here.regions = tuple(region for region in _here.regions if region.frame in around)
     if _here.away and not _here.regions:
+        _let_go()
         _here.begins = False
         _put_back()
 
@@ -191,6 +200,8 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
 @uncompiled_itself
 def _maybe_set_eval_frame(callback: Any) -> Any:
     if sys._getframe(1).f_code.co_name == "_fn":
+        if callback is not None:
+            _let_go()
         for watch in _INSTALLATION.watchers if callback is not None else ():
             if watch.graphs is not None:
                 watch.graphs.ended()
@@ -212,11 +223,51 @@ def _set_eval_frame(callback: Any) -> Any:
     before = _THEIRS["set_eval_frame"](callback)
     caller = sys._getframe(1)
     if before is not None and caller.f_code.co_name == "_fn":
-        for watch in _INSTALLATION.watchers:
-            if watch.graphs is not None and caller.f_back is not None:
-                watch.graphs.began(caller.f_back)
+        frame = caller.f_back
+        function: Any = caller.f_locals.get("fn")
+        cell = None if frame is None else _graph_of(frame, function)
+        if frame is not None and cell is not None:
+            own = isinstance(getattr(function, "__self__", None), GraphModule)
+            for watch in _INSTALLATION.watchers:
+                if watch.graphs is not None:
+                    watch.graphs.began(frame, own)
+            _intercept(cell, function)
         _put_back()
     return before
+
+
+def _graph_of(frame: FrameType, function: Any) -> CellType | None:
+    """Where it stands which graph dynamo's code calls now; None where it calls no graph."""
+    for name in frame.f_code.co_names:
+        if name.startswith("__compiled_fn"):
+            caller: Any = frame.f_globals.get(name)
+            if getattr(caller, "_torchdynamo_orig_callable", None) is function:
+                place = caller.__code__.co_freevars.index("fn")
+                found: CellType = caller.__closure__[place]
+                return found
+    return None
+
+
+def _intercept(cell: CellType, graph: Callable[..., Any]) -> None:
+    """Have the graph tell what it gives, the next time that it is called: nothing else does."""
+
+    def run(*args: Any) -> Any:
+        result = graph(*args)
+        if _here.cell is cell:
+            for watch in _INSTALLATION.watchers:
+                if watch.graphs is not None:
+                    watch.graphs.gave(args, result)
+        return result
+
+    _let_go()
+    cell.cell_contents, _here.cell, _here.graph = run, cell, graph
+
+
+def _let_go() -> None:
+    """From now on the graph is called as before."""
+    cell, _here.cell = _here.cell, None
+    if cell is not None:
+        cell.cell_contents, _here.graph = _here.graph, None
 
 
 def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:

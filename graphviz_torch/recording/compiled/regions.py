@@ -6,14 +6,19 @@ takes dynamo's time once for a region and process.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...internals.compiler.retrace import original, trace_again
 from ...internals.frames import variables
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modes import unseen_calls
 from ...internals.tensors.pytree import tensors
+from ..listener import RegionRan
 from ..program import Program
 from .trace import OperationTrace
 
@@ -23,24 +28,25 @@ class Regions:
 
     Args:
         program: whose calls are looked at.
+        tell: is told of each region that has run, and whose inside is known.
     """
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        program.table.trace_calls()
+    def __init__(self, program: Program, tell: Callable[[RegionRan], None]) -> None:
+        self._program, self._tell = program, tell
+        options = program.options
+        self._opens = options.compiled != "closed" and not options.light
+        if self._opens:
+            program.table.trace_calls()
         self._trace: OperationTrace | None = None  # of the graph that is called
         self._start = 0
         self._given: list[Tensor] = []  # what the code was given
 
-    @classmethod
-    def wanted(cls, program: Program) -> Regions | None:
-        """One for this program; None where regions stay closed, or little may be asked of calls."""
-        options = program.options
-        return None if options.compiled == "closed" or options.light else cls(program)
-
-    def began(self, frame: FrameType) -> None:
+    def began(self, frame: FrameType, own: bool) -> None:
         """This frame of dynamo's code is about to call a graph."""
         if self._program.is_here() and original(frame) is not None:
+            self._program.in_compiled_graph = torch.is_grad_enabled() and not own
+            if not self._opens:
+                return
             trace = trace_again(frame, OperationTrace)
             self._trace = trace if isinstance(trace, OperationTrace) else None
             called = None if self._trace is None else self._trace.modules
@@ -50,12 +56,24 @@ class Regions:
                 names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
                 self._given = tensors(*variables(frame, *names))
 
+    def gave(self, args: tuple[Any, ...], result: Any) -> None:
+        """It was given this, and has given that."""
+        region = None if self._trace is None else self._trace.region
+        if region is not None and self._program.in_compiled_graph:
+            given = [one for one in args if isinstance(one, Tensor)]
+            numbers = self._start, sequence_number()
+            self._tell(RegionRan(region, given, list(result), *numbers))
+
     def ended(self) -> None:
         """It has run; a cut may have been in what it was given."""
+        if not self._program.is_here():
+            return
+        self._program.in_compiled_graph = False
         given, self._given = self._given, []
         if given and (end := sequence_number()) > self._start:
             tracker = self._program.tracker
-            tracker.use(tracker.trails(given), range(self._start, end))
-        if self._trace is not None and self._program.is_here():
+            with unseen_calls():
+                tracker.use(tracker.trails(given), range(self._start, end))
+        if self._trace is not None:
             self._trace.expected(self._start, sequence_number())
             self._trace = None

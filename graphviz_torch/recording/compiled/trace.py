@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -55,6 +55,7 @@ class _Cut(NamedTuple):
     before: list[GradFn]  # what made its operands
     meta: dict[str, Any]
     after: list[int]  # numbers of the nodes that used its result
+    results: list[int]  # of the graph, that were computed from it and have no gradient
 
 
 class OperationTrace:
@@ -64,6 +65,7 @@ class OperationTrace:
         self._operations: list[_Operation] = []
         self._cuts: list[_Cut] = []
         self._behind: dict[int, list[_Cut]] = {}  # of a tensor without gradient, by id()
+        self._from: dict[int, frozenset[int]] = {}  # id() of the inputs of a tensor, by its own
         self._inputs: dict[int, GradFn] = {}  # what made it when it was first used, by id()
         self._tensors: list[Tensor] = []  # so that no other takes the id() of one
         self._operands: list[Tensor] = []  # of the operation that is running
@@ -92,7 +94,7 @@ class OperationTrace:
         lost = results_cut(self._operands, made) if self._makers else None
         if lost is not None and (how := _drawn(meta) or cut_name(function, lost)):
             tensor = tensor_meta(lost[0] if lost else self._operands[0])
-            cut = _Cut(how, tensor, self._makers, meta, [])
+            cut = _Cut(how, tensor, self._makers, meta, [], [])
             self._cuts.append(cut)
             behind.append(cut)
         self._give(behind, made)
@@ -132,6 +134,9 @@ class OperationTrace:
     def _give(self, behind: list[_Cut], made: list[Tensor]) -> None:
         """An operation has given these tensors, which are behind these cuts."""
         self._tensors += made
+        known = self._from
+        needed = [known.get(id(one), frozenset((id(one),))) for one in self._operands]
+        known.update(dict.fromkeys(map(id, made), frozenset().union(*needed)))
         for one in made if behind else ():
             if not one.requires_grad:
                 self._behind[id(one)] = behind
@@ -140,7 +145,7 @@ class OperationTrace:
     def complete(
         self,
         inputs: list[Tensor],
-        results: list[Tensor],
+        results: list[Tensor | None],
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
@@ -148,11 +153,17 @@ class OperationTrace:
         modules = (row for meta in self._metas for row in origin(meta).modules)
         self.modules = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
-            region = self._read(inputs, [one for one in results if one.requires_grad])
+            region = self._read(inputs, results)
         self._region = replace(region, events=(*region.events, *compilation_events(broken, again)))
         self._operations, self._cuts, self._metas, self._tensors = [], [], [], []
         self._operands, self._makers, self._behind, self._inputs = [], [], {}, {}
+        self._from = {}
         self._pairs.noted = []
+
+    @property
+    def region(self) -> Region | None:
+        """What was read; None where it could not be, or is not whole yet."""
+        return self._region
 
     def expected(self, start: int, end: int) -> None:
         """Enter it as the inside of the region whose node has one of these numbers."""
@@ -164,10 +175,11 @@ class OperationTrace:
         if len(kinds) == 1 and self._region is not None:
             enter(kinds[0], self._region)
 
-    def _read(self, inputs: list[Tensor], results: list[Tensor]) -> Region:
-        ends = [*map(_maker, results)]
+    def _read(self, inputs: list[Tensor], results: list[Tensor | None]) -> Region:
+        ends = [_maker(one) for one in results if one is not None and one.requires_grad]
         live, _ = connected(ends)
-        cuts = [cut for cut in self._cuts if cut.after or cut.how in READS]
+        self._follow_out(results, ran=bool(ends))
+        cuts = [cut for cut in self._cuts if cut.after or cut.results or cut.how in READS]
         cut_off = {fn: None for cut in cuts for fn in cut.before}
         ids, edges = connected([*(fn for fn in cut_off if fn not in live), *ends])
         made = {fn: each for fn in ids if (each := self._operation(fn)) is not None}
@@ -217,10 +229,39 @@ class OperationTrace:
             tuple(inside),
             tuple(tuple(user for user, _ in entry) for entry in entries),
             tuple(dict.fromkeys(places[fn] for fn in ends if fn in places)),
-            tuple(_inside(cut, fn, places, sources) for cut in cuts for fn in cut.before),
+            tuple(_inside(cut, fn, places, sources, live) for cut in cuts for fn in cut.before),
             _events(self._pairs.noted, places),
             tuple(tuple(input_nr for _, input_nr in entry) for entry in entries),
             tuple(calls),
+            from_inputs=self._from_inputs(inputs, results),
+        )
+
+    def _follow_out(self, results: list[Tensor | None], *, ran: bool) -> None:
+        """Find the results of the graph that were computed from those of cuts.
+
+        Args:
+            results: of the graph.
+            ran: does any of them have a gradient. Else nothing inside has one in the end, and what
+                lies before a cut that lies before another one is cut off from its results, too.
+        """
+        for i, one in enumerate(results):
+            for cut in self._behind.get(id(one), ()):
+                cut.results.append(i)
+        later: list[tuple[set[int], _Cut]] = []
+        for cut in self._cuts[::-1] if not ran else ():
+            for before, other in later:
+                if not before.isdisjoint(cut.after):
+                    cut.results.extend(other.results)
+            later.append(({fn._sequence_nr() for fn in connected(cut.before)[0]}, cut))
+
+    def _from_inputs(
+        self, inputs: list[Tensor], results: list[Tensor | None]
+    ) -> tuple[tuple[int, ...], ...]:
+        """Of each result of the graph, the inputs that it was computed from."""
+        numbers = {id(tensor): i for i, tensor in enumerate(inputs)}
+        needed = [self._from.get(id(one), frozenset((id(one),))) for one in results]
+        return tuple(
+            tuple(sorted(numbers[key] for key in each & numbers.keys())) for each in needed
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:
@@ -232,13 +273,36 @@ class OperationTrace:
 
 
 def _inside(
-    cut: _Cut, fn: GradFn, places: Mapping[GradFn, int], sources: list[GradFn]
+    cut: _Cut,
+    fn: GradFn,
+    places: Mapping[GradFn, int],
+    sources: list[GradFn],
+    live: Collection[GradFn],
 ) -> InsideCut:
-    """A cut of what this node made."""
+    """A cut of what this node made.
+
+    Args:
+        cut: the cut.
+        fn: the node.
+        places: of the nodes inside.
+        sources: what made the inputs of the graph.
+        live: the nodes that a gradient comes to.
+    """
     numbers = {one._sequence_nr(): place for one, place in places.items()}
     after = tuple(numbers[number] for number in cut.after if number in numbers)
     input_nr = sources.index(fn) if fn in sources else None
-    return InsideCut(cut.how, cut.tensor, places.get(fn), after, origin(cut.meta), input_nr)
+    before, _ = connected([fn])
+    return InsideCut(
+        cut.how,
+        cut.tensor,
+        places.get(fn),
+        after,
+        origin(cut.meta),
+        input_nr,
+        tuple(i for i, source in enumerate(sources) if source in before),
+        tuple(sorted(set(cut.results))),
+        shown=cut.how in READS or any(s in before and s not in live for s in sources),
+    )
 
 
 def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[InsideEvent, ...]:

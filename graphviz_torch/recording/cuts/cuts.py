@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from types import FrameType
@@ -43,14 +43,16 @@ from ...internals.hooks.modes import others
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, made_by
+from ...tracing.regions import Region
 from ..backward import Backward
-from ..listener import Listener, Reach
+from ..listener import Listener, Reach, RegionRan
 from ..live import LiveGraph
 from ..live_nodes import hidden_behind
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
+from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, cut_name, results_cut
-from .record import CutRecord, LiveCut, Origin, behind
+from .record import CutRecord, LiveCut, Origin, behind, leaf_or_maker
 
 _DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # with the label and the node of an operand
@@ -76,6 +78,7 @@ class Cuts(Listener):
         # Of calls that took nothing but parameters, by function, line and those.
         self._of_parameters: dict[Any, tuple[Origin, ...]] = {}
         self._reads: dict[Origin, None] = {}
+        self._inside: list[InsideTrails] = []  # of this step
 
     def calling(self, event: Calling) -> None:
         # After a detach_() nothing tells that the tensor needed a gradient.
@@ -92,11 +95,14 @@ class Cuts(Listener):
             return
         if self.program.is_here() and torch.is_grad_enabled():
             own = [event.filled[event.group.ranks.index(event.group.rank)]]
-            made_by = [_leaf_or_maker(operands[0])]
+            made_by = [leaf_or_maker(operands[0])]
             self._lead(own, self._new("all_gather", made_by, operands, own, sys._getframe(1)), {})
 
     def called(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event
+        if self.program.in_compiled_graph and not torch.is_grad_enabled():
+            self._look(event, cuts=False)  # PyTorch runs it so; what it cuts is known from inside
+            return
         if end == start:
             if func in METADATA_CALLS:
                 return
@@ -114,6 +120,27 @@ class Cuts(Listener):
         plain = type(result) is Tensor and not others() and result.requires_grad
         if self._tracker.known or not plain:
             self._look(event, cuts=not plain)
+
+    def region_ran(self, event: RegionRan) -> None:
+        """A compiled region has run: its results have the trails of the cuts inside."""
+        trails = InsideTrails(event)
+        if not event.region.ends:  # it made no node, and is not in the graph itself
+            for cut, trail in trails.by_cut.items():
+                record = inside_record(cut, event.given, self.program)
+                if record is not None:
+                    trail.starts = (record,)
+                    self._records.append(record.cut)
+        elif trails.by_cut:
+            self._inside.append(trails)
+        trails.lead(event, self._tracker)
+
+    def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
+        return {
+            i: replace(
+                region, cuts=used_outside(region, backward.numbers[i], self._inside, backward)
+            )
+            for i, region in regions.items()
+        }
 
     def _look(self, event: Called, *, cuts: bool) -> None:
         """Look at a call: what it cut off, and which results of cuts it took.
@@ -167,7 +194,7 @@ class Cuts(Listener):
         self._taken, self._hidden = [], []
 
     def step_ended(self, event: None) -> None:
-        self._rows = {}
+        self._rows, self._inside = {}, []
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
@@ -221,7 +248,7 @@ class Cuts(Listener):
         name = cut_name(func, made)
         origins: tuple[Origin, ...] = ()
         if name:
-            origins = self._new(name, [*map(_leaf_or_maker, operands)], operands, made, frame)
+            origins = self._new(name, [*map(leaf_or_maker, operands)], operands, made, frame)
         if key is not None and (made or not name):
             self._of_parameters[key] = origins
         return origins
@@ -312,7 +339,7 @@ class Cuts(Listener):
             for label, operand in zip(cut.labels, origin_of.operands, strict=True):
                 fn = operand
                 if issubclass(type(operand), Tensor):
-                    label = names.get(id(operand), label)
+                    label = names.get(id(operand), label) if cut.named else ""
                     if id(operand) not in nodes:
                         nodes[id(operand)] = made_by(operand)
                     fn = nodes[id(operand)]
@@ -328,16 +355,6 @@ def _sources(arguments: Any) -> dict[GradFn, Tensor]:
     needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
     found = {made_by(tensor): tensor for tensor in needing[:_OPERANDS]}
     return {fn: tensor for fn, tensor in found.items() if fn is not None}
-
-
-def _leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
-    """A leaf itself, and not its node, which would count as an owner; else what made a tensor.
-
-    A view taken under no_grad has no node: its base tells.
-    """
-    base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
-    tensor = tensor if base is None else base
-    return tensor if tensor.is_leaf else made_by(tensor)
 
 
 def _is_parameter(tensor: Tensor) -> bool:

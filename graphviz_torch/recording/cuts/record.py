@@ -10,7 +10,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...graph import TensorMeta
-from ...tracing.nodes import GradFn
+from ...internals.functions import TensorBase
+from ...tracing.nodes import GradFn, made_by
 from ..program.source_lines import Place
 from .names import PLAIN
 
@@ -26,6 +27,7 @@ class CutRecord:
     module: str
     in_forward: bool
     origin: weakref.ref[Origin]
+    named: bool = True  # is what the cut took called as its operands are
     read: str = ""  # how the result was read into Python
     pending: bool = False  # was it read a short while ago: it may yet explain something
     after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
@@ -61,3 +63,13 @@ class Origin:
 def behind(cuts: Iterable[LiveCut]) -> list[GradFn]:
     """What made the operands of the cuts, each once."""
     return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))
+
+
+def leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
+    """A leaf itself, and not its node, which would count as an owner; else what made a tensor.
+
+    A view taken under no_grad has no node: its base tells.
+    """
+    base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
+    tensor = tensor if base is None else base
+    return tensor if tensor.is_leaf else made_by(tensor)

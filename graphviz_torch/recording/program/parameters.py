@@ -163,12 +163,24 @@ class ParameterTable:
             above: path of the module that it runs in.
         """
         for key, text, kind in modules or ():
-            path = self.path_of(key, kind)
-            if path is None or (above and path != above and not path.startswith(above + ".")):
-                path = ".".join(filter(None, (above, text)))
+            path = self.path_inside(key, text, kind, above)
             self.unknown_calls |= path not in self._paths
             self._called[path] = None
         self.unknown_calls |= modules is None
+
+    def path_inside(self, key: int, text: str, kind: str, above: str) -> str:
+        """The path of a module that a compiled graph has called.
+
+        Args:
+            key: its id().
+            text: its path below `above`.
+            kind: its class.
+            above: path of the module that the graph runs in.
+        """
+        path = self.path_of(key, kind)
+        if path is None or (above and path != above and not path.startswith(above + ".")):
+            return ".".join(filter(None, (above, text)))
+        return path
 
     def was_called(self, parameter: str) -> bool:
         """Did the forward of the module run that owns the parameter of this name."""

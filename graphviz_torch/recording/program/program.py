@@ -65,6 +65,9 @@ class Program:
         self.events = Events()
         self.ends: list[End] = []  # outputs of the last outermost module call
         self.remarks = Remarks()
+        self.in_compiled_graph = (
+            False  # PyTorch runs it without gradients, where the program has them
+        )
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
         self._model = model
         self.thread = get_ident()
