@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +299,26 @@ def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows
     assert {name.removeprefix("--") for name in options} <= config.get_config_options().keys()
     assert options["--server.showEmailPrompt"] == "false"  # else it waits for an answer, once
     assert options["--server.address"] == "localhost"
+    assert options["--server.headless"] == "true"  # else it lays cards of its own over the page
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the browser is a shell's script")
+def test_the_app_opens_a_browser_once_it_answers(tmp_path: Path) -> None:
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    get = f"{sys.executable} -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1])'"
+    browser.write_text(f'#!/bin/sh\n{get} "$1" && echo "$1" > {seen}.new && mv {seen}.new {seen}\n')
+    browser.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "graphviz_torch", "app", "--port", str(port)]
+    environment = {**os.environ, "BROWSER": str(browser)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not seen.exists():
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert seen.read_text() == f"http://localhost:{port}\n"
 
 
 SCRIPT = """\

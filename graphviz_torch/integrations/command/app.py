@@ -13,16 +13,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.request import urlopen
 
 from .run import add_compiled
 
 _PACKAGE = Path(__file__).parents[2]
 _PATIENCE = 10  # seconds in which a process that is told to end has ended
+_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # variables that tell of a graphical browser
 RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable that tells the app which file to open
 
 
@@ -135,7 +140,7 @@ def _serve(file: Path, parsed: argparse.Namespace, environment: dict[str, str]) 
     options = {
         "server.address": "localhost",
         "server.port": parsed.port,
-        "server.headless": str(not parsed.browser).lower(),
+        "server.headless": "true",  # else cards of Streamlit's own may lie over the page
         "server.showEmailPrompt": "false",  # where Streamlit runs for the first time
         "browser.gatherUsageStats": "false",
     }
@@ -144,6 +149,23 @@ def _serve(file: Path, parsed: argparse.Namespace, environment: dict[str, str]) 
         command += [f"--{name}", str(value)]
     try:
         with subprocess.Popen(command, env=os.environ | environment) as server:
+            if parsed.browser:
+                given = f"http://localhost:{parsed.port}", server
+                threading.Thread(target=_open_when_ready, args=given, daemon=True).start()
             return _wait(server)
     except KeyboardInterrupt:  # Ctrl-C has ended the app too
         return 0
+
+
+def _open_when_ready(url: str, server: subprocess.Popen[bytes]) -> None:
+    """Open a browser once the server answers; not one that would run in this terminal."""
+    if sys.platform == "linux" and not _SCREENS & os.environ.keys():
+        return
+    while server.poll() is None:
+        try:
+            urlopen(f"{url}/_stcore/health", timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            webbrowser.open(url)
+            return
