@@ -70,7 +70,13 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class Graphs(Protocol):
-    """What is told of the graphs that compiled code calls."""
+    """What is told of compiled callables, and of the graphs that compiled code calls."""
+
+    def entered(self, given: tuple[Any, ...]) -> None:
+        """A compiled callable is called with this: nothing of ours is there until it is left."""
+
+    def left(self) -> None:
+        """It has run, whether dynamo has compiled it or leaves it to Python."""
 
     def began(self, frame: FrameType, own: bool) -> None:
         """This frame of dynamo's code is about to call one; nothing of ours is there. Is it the
@@ -193,6 +199,11 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
     _here.begins = True
     with suppress(Exception):
         _tell(skipped_before(function))
+    if not (_here.away or in_python):
+        given = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
+        for watch in _INSTALLATION.watchers:
+            if watch.graphs is not None:
+                watch.graphs.entered(given)
     _take_away()
     return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
 
@@ -213,6 +224,9 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
         ended, _here.regions = _here.regions[-1:], _here.regions[:-1]
         if not any(region.inside for region in ended):
             _put_back()
+            for watch in _INSTALLATION.watchers if ended else ():
+                if watch.graphs is not None:
+                    watch.graphs.left()
     if callback is not None:
         _take_away()
     return _THEIRS["_maybe_set_eval_frame"](callback)

@@ -6,7 +6,7 @@ takes dynamo's time once for a region and process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -20,11 +20,12 @@ from ...internals.hooks.modes import unseen_calls
 from ...internals.tensors.pytree import tensors
 from ..listener import RegionRan
 from ..program import Program
+from ..program.tracking import Trail
 from .trace import OperationTrace
 
 
 class Regions:
-    """What is told of the graphs that compiled code calls.
+    """What is told of compiled callables, and of the graphs that compiled code calls.
 
     Args:
         program: whose calls are looked at.
@@ -40,9 +41,29 @@ class Regions:
         self._trace: OperationTrace | None = None  # of the graph that is called
         self._start = 0
         self._given: list[Tensor] = []  # what the code was given
+        # Of a callable of which no graph was called: what it was given was computed from, and the
+        # number of the first node that it could make.
+        self._entered: tuple[Iterable[Trail], int] | None = None
+
+    def entered(self, given: tuple[Any, ...]) -> None:
+        """A compiled callable is called with this."""
+        tracker = self._program.tracker
+        if self._program.is_here() and tracker.known:
+            with unseen_calls():
+                self._entered = tracker.trails(tensors(given)), sequence_number()
+
+    def left(self) -> None:
+        """It has run. Where it has called no graph, Python ran it, and nobody has seen the calls:
+        its last node stands for the one that used a cut."""
+        entered, self._entered = self._entered, None
+        if entered is not None and self._program.is_here():
+            trails, start = entered
+            if trails and (end := sequence_number()) > start:
+                self._program.tracker.use(trails, [end - 1])
 
     def began(self, frame: FrameType, own: bool) -> None:
         """This frame of dynamo's code is about to call a graph."""
+        self._entered = None
         if self._program.is_here() and original(frame) is not None:
             self._program.in_compiled_graph = torch.is_grad_enabled() and not own
             if not self._opens:

@@ -124,13 +124,12 @@ class Cuts(Listener):
     def region_ran(self, event: RegionRan) -> None:
         """A compiled region has run: its results have the trails of the cuts inside."""
         trails = InsideTrails(event)
-        if not event.region.ends:  # it made no node, and is not in the graph itself
-            for cut, trail in trails.by_cut.items():
-                record = inside_record(cut, event.given, self.program)
-                if record is not None:
-                    trail.starts = (record,)
-                    self._records.append(record.cut)
-        elif trails.by_cut:
+        for cut, trail in trails.by_cut.items():
+            record = inside_record(cut, event, self.program)
+            if record is not None:
+                trail.starts = (record,)
+                self._records.append(record.cut)
+        if trails.by_cut:
             self._inside.append(trails)
         trails.lead(event, self._tracker)
 
@@ -186,7 +185,7 @@ class Cuts(Listener):
             (cut, label, live.ids.get(fn))
             for cut, operands in self._taken
             for label, fn in operands
-            if live.failed or cut.after or fn in shown
+            if (live.failed or cut.after or fn in shown) and not cut.in_region
         ]
         if live.failed:  # a cut that left nothing may be the reason too
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]

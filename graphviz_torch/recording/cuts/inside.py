@@ -1,8 +1,9 @@
 """Cuts inside compiled regions: what is done outside with results that were computed from theirs.
 
 Of a region with a node of its own the cuts stand inside it, and what uses the results comes to
-them. Of one without, an encoder whose result is detached, nothing stands in the graph: its cuts are
-as any others, of the parameters and tensors that the region was given.
+them; where nothing but those was used, the node is before a cut. Of a region without a node, an
+encoder whose result is detached, nothing stands in the graph: its cuts are as any others, of the
+parameters and tensors that the region was given.
 """
 
 from __future__ import annotations
@@ -63,17 +64,21 @@ def used_outside(
     )
 
 
-def inside_record(cut: InsideCut, given: list[Tensor], program: Program) -> Origin | None:
-    """A cut of what a region was given; None where that needs no gradient.
+def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin | None:
+    """What a cut inside a region cut off; None where that needs no gradient.
+
+    Of a region with a node of its own that is this node: so it is in the graph, with the cut in it.
 
     Args:
         cut: inside.
-        given: the tensors that the region was given.
+        event: the region has run.
         program: names lines and modules.
     """
-    operands = [given[i] for i in cut.inputs if given[i].requires_grad]
-    if not operands:
+    own = [one for one in event.results if isinstance(one, Tensor) and one.requires_grad]
+    given = [event.given[i] for i in cut.inputs if event.given[i].requires_grad]
+    if not given:
         return None
+    operands = own[:1] or given
     origin = Origin([*map(leaf_or_maker, operands)])
     module = program.module
     if cut.origin.modules:
@@ -86,7 +91,8 @@ def inside_record(cut: InsideCut, given: list[Tensor], program: Program) -> Orig
         module,
         bool(cut.origin.modules) or program.in_forward,
         weakref.ref(origin),
-        named=cut.input is not None,
+        named=cut.input is not None and not own,
+        in_region=bool(own),
     )
     return origin
 

@@ -28,6 +28,7 @@ class CutRecord:
     in_forward: bool
     origin: weakref.ref[Origin]
     named: bool = True  # is what the cut took called as its operands are
+    in_region: bool = False  # does it stand inside the region whose node is its operand
     read: str = ""  # how the result was read into Python
     pending: bool = False  # was it read a short while ago: it may yet explain something
     after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result

@@ -217,6 +217,61 @@ def test_the_code_of_a_region_calls_its_graph_as_before_and_after_an_error() -> 
     assert graphs().items() >= before.items()
 
 
+class Extractor(nn.Module):
+    """Its encoder's hook keeps a cut copy; what it gives itself is not used."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(8, 8), nn.Tanh())]
+        self.encoder, self.head = nn.Sequential(*layers), nn.Linear(8, 4)
+        self.kept: list[Tensor] = []
+        self.encoder[0].register_forward_hook(self.keep)
+
+    def keep(self, module: nn.Module, given: object, result: Tensor) -> None:
+        self.kept.append(result.clone().detach())
+
+
+def whole(model: Extractor) -> Callable[[Tensor], Tensor]:
+    return torch.compile(model.encoder, backend="aot_eager")
+
+
+def in_place(model: Extractor) -> Callable[[Tensor], Tensor]:
+    model.encoder.compile(backend="aot_eager")
+    return model.encoder
+
+
+def each_in_place(model: Extractor) -> Callable[[Tensor], Tensor]:
+    """Dynamo leaves the head to Python; nobody sees that it takes the copy."""
+    model.head.compile(backend="aot_eager")
+    return in_place(model)
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("compiling", [whole, in_place, each_in_place])
+def test_a_region_whose_own_result_is_not_used_has_its_cut(
+    compiling: Callable[[Extractor], Callable[[Tensor], Tensor]], depth: int, before: int
+) -> None:
+    found = []
+    for how in compiling, None:
+        torch.manual_seed(0)
+        model = Extractor(depth)
+        encoder = how(model) if how else model.encoder
+
+        def step(model: Extractor = model, encoder: Any = encoder) -> None:
+            encoder(X)
+            model.head(model.kept.pop()).square().mean().backward()
+
+        for _ in range(before):
+            step()
+        model.zero_grad()
+        with record(model) as recording:
+            step()
+        recording.graph.check()
+        found.append([(one.rule, one.where, one.cause) for one in find(recording)])
+    assert found[0] == found[1] != []
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_nothing_is_said_of_what_a_compiler_does_without_gradients(before: int) -> None:
     """AOTAutograd runs its code under no_grad(): that is not the program's."""
