@@ -19,8 +19,9 @@ from ..graph import (
     TensorMeta,
     Transfer,
 )
-from ..graph.events import LeafBackward, Occurrence, OptimizerStep
+from ..graph.events import LeafBackward, OptimizerStep
 from ..graph.nodes import INSIDE
+from ..graph.occurrence import Occurrence
 
 Kind = TypeVar("Kind", bound=Occurrence)
 

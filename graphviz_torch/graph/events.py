@@ -8,8 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .ids import NodeId
-from .text import short_repr
+from .idle_calls import (
+    CallPerSample,
+    ClipBound,
+    DecayedNorms,
+    EmptyGroup,
+    EmptyStep,
+    FreeDropout,
+    IdleRate,
+    KeptGraph,
+    LoneScheduler,
+    Remake,
+    SchedulerEnd,
+    SchedulerPace,
+    SharedParameters,
+    VanishedEpsilon,
+)
+from .occurrence import Occurrence
 from .values import Operand
 
 # What ends a compiled region; "" for anything else.
@@ -20,42 +35,10 @@ ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
 Holder = Literal["list", "dict", "forward", "outside"]
-# Dropout in eval mode; a graph that backward keeps for nothing; a scheduler that steps more often
-# than its optimizer, or goes on past its end; an optimizer made for each step; an empty group.
-# More: a scheduler whose optimizer never steps; steps with a rate of 0; what decays though another
-# group is there for it; an epsilon that is 0 in the dtype; a parameter of two optimizers; a bound
-# that each gradient is cut to, or none reaches; a module that is called for each sample.
-IdleKind = Literal[
-    "dropout",
-    "graph",
-    "scheduler",
-    "past the end",
-    "optimizer",
-    "group",
-    "lone scheduler",
-    "rate",
-    "decay",
-    "epsilon",
-    "overlap",
-    "low bound",
-    "high bound",
-    "samples",
-]
 # Workers that draw the same, or each go through all of the data; a new iterator for each step.
 RepeatKind = Literal["workers", "stream", "first"]
 TargetKind = Literal["ignored", "constant", "outside"]
 Origin = Literal["operation", "input", "parameter"]
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """What all kinds of events have."""
-
-    where: str = ""  # the user's line
-    nodes: tuple[NodeId, ...] = ()  # that it made, or is about
-    times: int = 1  # how often that line did so
-
-    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -154,18 +137,6 @@ class GraphBreak(Occurrence):
 
     reason: str = ""  # in dynamo's words: "Dynamic shape operator"
     call: BreakingCall = ""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class IdleCall(Occurrence):
-    """A call that does not do what it is for."""
-
-    what: IdleKind = "dropout"
-    name: str = ""  # of the function, the scheduler or the optimizer, as the caller calls it
-    optimizer: str = ""  # of a scheduler
-    count: int = 0  # how often it was called, or which group it is
-    among: int = 0  # steps of the optimizer, or groups that it has
-    number: float = 0.0  # an epsilon; or the share of a gradient's norm that clipping leaves
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -307,27 +278,40 @@ Event = (
     | AttributeAssignment
     | AwaitedGradient
     | Broadcast
+    | CallPerSample
+    | ClipBound
     | ConstantTerm
     | DataAssignment
+    | DecayedNorms
     | EarlySchedulerStep
+    | EmptyGroup
+    | EmptyStep
     | EvalMode
+    | FreeDropout
     | GradientClearing
     | GradientClip
     | GradientRead
     | GraphBreak
-    | IdleCall
+    | IdleRate
+    | KeptGraph
     | LeafBackward
+    | LoneScheduler
     | LossCall
     | LossTarget
     | NonfiniteValue
     | OptimizerStep
     | ParameterFreeze
     | Recompilation
+    | Remake
     | RepeatedBatch
+    | SchedulerEnd
+    | SchedulerPace
+    | SharedParameters
     | SkippedFunction
     | StillParameters
     | StrayParameters
     | UnsteppedBackward
     | VainBackward
+    | VanishedEpsilon
     | WrapperBypass
 )

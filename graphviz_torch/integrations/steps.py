@@ -18,7 +18,7 @@ import torch
 
 from .. import Finding, Recording, StepEnds, TrainingStep, find, record
 from ..graph import Event, Graph
-from ..graph.events import IdleCall
+from ..graph.idle_calls import IdleCall
 
 Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 
@@ -129,7 +129,7 @@ class Steps:
         recording, records, self._records = self._recording, self._records, False
         if recording is None or not records:
             return
-        late: list[IdleCall] = []
+        late: list[Event] = []
         if error is None:
             late = recording.idle_calls() if self._previous else []
             graphs = recording.next_step()
@@ -150,7 +150,7 @@ class Steps:
         self._previous.append(step)
         self._done(step, found)
 
-    def _add(self, late: list[IdleCall]) -> None:
+    def _add(self, late: list[Event]) -> None:
         """Tell the last step again, with calls that came after it and no step follows."""
         if not self._previous:
             return
@@ -276,8 +276,9 @@ class LoopSteps(Steps):
             super()._look_away(recording)
 
 
-def _call(event: Event) -> tuple[str, str, str] | None:
-    return (event.what, event.name, event.where) if isinstance(event, IdleCall) else None
+def _call(event: Event) -> tuple[type, str] | None:
+    """What two tellings of one call have in common: counts go on."""
+    return (type(event), event.where) if isinstance(event, IdleCall) else None
 
 
 def _is_step(graph: Graph) -> bool:

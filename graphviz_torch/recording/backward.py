@@ -20,6 +20,7 @@ class BackwardCall(NamedTuple):
     callers: list[Place]  # with those that lead there, inside first
     step: int  # how many steps of optimizers it came after
     retains: bool  # did it retain the graph
+    creates: bool  # did it make a graph of the gradients
     accumulates: bool  # into `.grad`; else it was autograd.grad
     loss_scale: Tensor | None  # our own copy, on its device until it is asked for
 

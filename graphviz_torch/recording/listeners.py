@@ -19,9 +19,7 @@ from .events.gradient_life import GradientLife
 from .events.idle_calls import IdleCalls
 from .events.leaves import Leaves
 from .events.nonfinite import NonfiniteValues
-from .events.optimizer_steps import OptimizerSteps
 from .events.pairs import PairedTensors
-from .events.schedules import EarlySchedulers
 from .events.setup import TrainingSetup
 from .events.targets import Targets
 from .failures.failures import Failures
@@ -39,6 +37,9 @@ from .saved_tensors import SavedTensors
 from .steps.batches import Batches
 from .steps.clip_bounds import ClipBounds
 from .steps.history import GraphHistory
+from .steps.optimizer_calls import OptimizerCalls
+from .steps.optimizer_steps import OptimizerSteps
+from .steps.schedules import EarlySchedulers
 from .steps.zero_grad import ClearedGradients
 from .transfers.copies import Copies
 from .values.results import ResultValues
@@ -55,6 +56,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     TensorAttributes,
     PairedTensors,
     IdleCalls,
+    OptimizerCalls,
     Targets,
     Batches,
     ClipBounds,

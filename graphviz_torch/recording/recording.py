@@ -17,9 +17,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..graph import Graph
+from ..graph import Event, Graph
 from ..graph.doors import shown
-from ..graph.events import IdleCall
 from ..graph.text import type_text
 from ..graph.units import count_text
 from ..internals.frames import caller
@@ -240,7 +239,7 @@ class Recording:
         session.end_step(caller())
         return graphs
 
-    def idle_calls(self) -> list[IdleCall]:
+    def idle_calls(self) -> list[Event]:
         """The calls since the last step that do not do what they are for, such as dropout in an
         evaluation, where no backward has run since.
 

@@ -19,9 +19,9 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ..graph import Graph, SavedKind
-from ..graph.events import IdleCall
+from ..graph import Event, Graph, SavedKind
 from ..graph.gc import uncollected
+from ..graph.idle_calls import IdleCall
 from ..internals.frames import OTHER, owner, user_frame
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded
@@ -211,7 +211,7 @@ class Session:
         return found  # not inside, where an interrupt after the call would leave calls unseen
 
     @uncollected
-    def idle_calls(self) -> list[IdleCall]:
+    def idle_calls(self) -> list[Event]:
         """The calls of a step without a backward that do not do what they are for."""
         if self.backwards:
             return []
@@ -245,6 +245,7 @@ class Session:
             program.callers(here),
             program.steps.count if began is None else program.steps.begin_backward(),
             began is not None and began.retains,
+            began is not None and began.creates,
             began is None or began.accumulates,
             program.scaling.scale(),
         )

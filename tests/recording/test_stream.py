@@ -254,7 +254,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
     )
     left = [name for name in told if name not in less]
     calls = ["GradientLife", "EvalModes", "Leaves", "TensorAttributes", "PairedTensors"]
-    calls += ["IdleCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
+    calls += ["IdleCalls", "OptimizerCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
     rest = ["Arguments", "SavedTensors", "Updates", "GraphHistory", "SkippedFunctions"]
     assert left == [*calls, *rest]
     assert [name for name in less if name not in told] == ["FiniteResults"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...graph.events import IdleCall
+from ...graph.idle_calls import CallPerSample
 from ...internals.frames import variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.modes import unseen_calls
@@ -72,7 +72,7 @@ class SampleCalls(Listener):
         elif last.count == _ENOUGH and last.state != _state_of(event):
             self._last = None
         elif last.count >= _ENOUGH:
-            idle = IdleCall(what="samples", name=stack.module or type(event.module).__name__)
+            idle = CallPerSample(module=stack.module or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def backward_began(self, event: RunBegan) -> None:

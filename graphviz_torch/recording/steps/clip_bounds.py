@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from ...graph import Graph
-from ...graph.events import IdleCall
+from ...graph.idle_calls import ClipBound
 from ...internals.frames import clipper
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
@@ -62,13 +62,9 @@ class ClipBounds(Listener):
                 shares[:] = [s if isinstance(s, float) else TensorBase.item(s) for s in shares]
             numbers = [share for share in shares if isinstance(share, float)]
             middle = median(numbers)
-            if max(numbers) < 1 and middle < _LOW:
-                idle = IdleCall(what="low bound", name=name)
-            elif min(numbers) > _HIGH:
-                idle = IdleCall(what="high bound", name=name)
-            else:
-                continue
-            self.events.note(idle, place, count=len(numbers), number=middle)
+            if (max(numbers) < 1 and middle < _LOW) or min(numbers) > _HIGH:
+                bound = ClipBound(function=name)
+                self.events.note(bound, place, count=len(numbers), share=middle)
 
     def close(self) -> None:
         self._shares = {}

@@ -118,7 +118,7 @@ def schedule_that_counts_epochs(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("optimizer-made-anew", "once, before the loop")
+@follows("made-anew", "once, before the loop")
 def optimizer_for_each_step(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = Adam(model.parameters())
@@ -401,3 +401,52 @@ def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
         loss = loss_of(model)
         loss.backward()
     return loss
+
+
+@follows("made-anew", "Make the scheduler once, before the loop.")
+def scheduler_in_the_loop(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(optimizer, 0.9)
+    with record(model):
+        for i in range(4):
+            if not followed:
+                scheduler = ExponentialLR(optimizer, 0.9)
+            loss = loss_of(model)
+            step(optimizer, loss)
+            scheduler.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("made-anew", "Make the scaler once, before the loop.")
+def scaler_in_the_loop(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    with record(model):
+        for i in range(4):
+            if not followed:
+                scaler = torch.amp.GradScaler("cpu")
+            loss = loss_of(model)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("rate-of-zero", "a schedule that is past its end")
+def schedule_shorter_than_the_training(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    steps = 8 if followed else 4
+    scheduler = LambdaLR(optimizer, lambda i: 1 - i / steps)  # below 0 after that
+    with record(model):
+        for i in range(8):
+            loss = loss_of(model)
+            step(optimizer, loss)
+            scheduler.step()
+            first = first if i else loss.detach()
+    return first

@@ -451,3 +451,167 @@ def everything_under_autocast(record: Record) -> None:
     model = mlp()
     with record(model), torch.autocast("cpu", torch.bfloat16):
         F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+
+
+@says("made-anew", "The scheduler scheduler of the step at {cause}", "each of 4 steps")
+def scheduler_made_in_each_step(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(6):
+            scheduler = ExponentialLR(optimizer, 0.9)
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()  # cause
+            scheduler.step()
+
+
+@silent("made-anew")
+def scheduler_made_in_each_epoch(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            scheduler = ExponentialLR(optimizer, 0.9)
+            for _ in range(2):
+                step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+                scheduler.step()
+
+
+def scaled_steps(record: Record, anew: bool, enabled: bool = True) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    with record(model):
+        for _ in range(4):
+            if anew:
+                scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(torch.randn(8, 6)), CLASSES)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@says("made-anew", "The scaler scaler of the step at ", "4 steps: it begins with its first scale")
+def scaler_made_in_each_step(record: Record) -> None:
+    scaled_steps(record, anew=True)
+
+
+@silent("made-anew")
+def scaler_of_the_whole_run(record: Record) -> None:
+    scaled_steps(record, anew=False)
+
+
+@silent("made-anew")
+def scaler_that_is_off(record: Record) -> None:
+    scaled_steps(record, anew=True, enabled=False)
+
+
+@says("graph-kept-for-nothing", "(create_graph=True) 3 times", advice="Leave out create_graph=True")
+def slope_whose_graph_is_not_used(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        for _ in range(3):
+            loss = F.cross_entropy(model(torch.randn(8, 6)), CLASSES)
+            torch.autograd.grad(loss, list(model.parameters()), create_graph=True)  # cause
+
+
+@silent("graph-kept-for-nothing")
+def penalty_of_a_slope(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x = torch.randn(8, 6, requires_grad=True)
+            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            step(optimizer, (slope.norm(dim=1) - 1).square().mean())
+
+
+def decayed(record: Record, *, steps: int, many: int, floor: float = 0.0) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = LambdaLR(optimizer, lambda i: max(floor, 1 - i / steps))
+    with record(model):
+        for _ in range(many):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()
+            scheduler.step()
+
+
+@says("rate-of-zero", "a learning rate of 0 in the last 4 of 8 steps", severity="warning")
+def schedule_that_ends_too_early(record: Record) -> None:
+    decayed(record, steps=4, many=8)
+
+
+@says("rate-of-zero", "below 0, in 3 of 8 steps", cause="a learning rate below 0")
+def schedule_that_goes_below_zero(record: Record) -> None:
+    decayed(record, steps=4, many=8, floor=-9.0)
+
+
+@silent("rate-of-zero")
+def schedule_that_ends_with_the_training(record: Record) -> None:
+    decayed(record, steps=8, many=9)
+
+
+@says("rate-of-zero", "Group 0 of the 2 groups of optimizer", severity="info")
+def rate_of_zero_for_a_part(record: Record) -> None:
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    groups = [{"params": body.parameters(), "lr": 0.0}, {"params": head.parameters()}]
+    optimizer = SGD(groups, lr=0.1)
+    with record(nn.Sequential(body, head)):
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(head(body(torch.randn(8, 6))), CLASSES).backward()
+            optimizer.step()  # cause
+
+
+@says("rate-of-zero", "in each of 4 steps: they change nothing")
+def rate_of_zero_as_a_tensor(record: Record) -> None:
+    model = mlp()
+    optimizer = Adam(model.parameters(), lr=torch.tensor(0.0))
+    with record(model):
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()  # cause
+
+
+def adversaries(record: Record, cut: bool) -> None:
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first, second = Adam(maker.parameters()), Adam(judge.parameters())
+    with record(nn.ModuleDict({"maker": maker, "judge": judge})):
+        for _ in range(3):
+            fake = maker(torch.randn(8, 6))
+            second.zero_grad()
+            (judge(fake.detach()).mean() - judge(torch.randn(8, 6)).mean()).backward()
+            second.step()
+            first.zero_grad()
+            (-judge(fake.detach() if cut else fake).mean()).backward()
+            first.step()
+
+
+@says("step-without-gradients", "first stepped 3 times", severity="warning")
+def generator_behind_a_cut(record: Record) -> None:
+    adversaries(record, cut=True)
+
+
+@silent("step-without-gradients")
+def generator_that_learns(record: Record) -> None:
+    adversaries(record, cut=False)
+
+
+@silent("step-without-gradients")
+def closure_that_runs_backward(record: Record) -> None:
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(torch.ones(8, 6)), CLASSES)
+        loss.backward()
+        return loss
+
+    with record(model):
+        for _ in range(3):
+            optimizer.step(closure)

@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import IdleCall, IdleKind, RepeatedBatch
+from ....graph.events import RepeatedBatch
+from ....graph.idle_calls import (
+    CallPerSample,
+    ClipBound,
+    DecayedNorms,
+    EmptyGroup,
+    EmptyStep,
+    FreeDropout,
+    IdleRate,
+    KeptGraph,
+    LoneScheduler,
+    Remake,
+    SchedulerEnd,
+    SchedulerPace,
+    SharedParameters,
+    VanishedEpsilon,
+)
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import Reading
@@ -13,20 +29,16 @@ from ...rule import finding, rule
 from ...words import at
 
 
-def _idle(reading: Reading, what: IdleKind) -> list[IdleCall]:
-    return [event for event in reading.events(IdleCall) if event.what == what]
-
-
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(FreeDropout,))
 def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
     """A function drops values while the model is in eval mode, as it does in train mode."""
-    for event in _idle(reading, "dropout"):
-        attention = event.name == "scaled_dot_product_attention"
+    for event in reading.events(FreeDropout):
+        attention = event.function == "scaled_dot_product_attention"
         passed = "dropout_p=p if self.training else 0.0" if attention else "training=self.training"
         yield finding(
             "warning",
-            f"{event.name}(){at(event.where)} drops values in eval mode, too: its dropout does not "
-            "go by the mode of the model.",
+            f"{event.function}(){at(event.where)} drops values in eval mode, too: its dropout does "
+            "not go by the mode of the model.",
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
             + ("." if attention else ", or make an nn.Dropout in __init__."),
@@ -34,71 +46,97 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(KeptGraph,))
 def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it."""
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
-    for event in _idle(reading, "graph"):
+    for event in reading.events(KeptGraph):
         memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
         yield finding(
             "info",
-            f"backward{at(event.where)} keeps its graph (retain_graph or create_graph) "
-            f"{event.count} times, and nothing runs through it again{memory}.",
+            f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, and "
+            f"nothing runs through it again{memory}.",
             cause="a graph kept for nothing",
-            advice="Leave out retain_graph=True.",
+            advice=f"Leave out {event.by}=True.",
             where=event.where,
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(SchedulerPace, SchedulerEnd))
 def scheduler_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps more often than its optimizer, or goes on past its end, where the rate of a
     cosine rises again."""
-    for event in _idle(reading, "scheduler"):
+    for event in reading.events(SchedulerPace):
         yield finding(
             "warning",
-            f"{event.name} stepped {event.count} times{at(event.where)}, while "
-            f"{event.optimizer} stepped {event.among} times: the rate changes faster than the "
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
+            f"{event.optimizer} stepped {event.steps} times: the rate changes faster than the "
             "schedule was made for.",
             cause="a scheduler steps more often than its optimizer",
-            advice=f"Call {event.name}.step() once for each step of the optimizer, or once for "
-            "each epoch.",
+            advice=f"Call {event.scheduler}.step() once for each step of the optimizer, or once "
+            "for each epoch.",
             where=event.where,
         )
-    for event in _idle(reading, "past the end"):
+    for end in reading.events(SchedulerEnd):
         yield finding(
             "info",
-            f"{event.name}{at(event.where)} is past its end: T_max is {event.among}, "
-            f"and after {event.count} steps the rate of {event.optimizer} rises again.",
+            f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, "
+            f"and after {end.count} steps the rate of {end.optimizer} rises again.",
             cause="a scheduler past its end",
             advice="Make T_max the number of steps that the scheduler will take.",
-            where=event.where,
+            where=end.where,
         )
 
 
-@rule(reads="end", of=(IdleCall,))
-def optimizer_made_anew(reading: Reading) -> Iterator[Finding]:
-    """An optimizer that keeps moments is made anew for each step, and loses them."""
-    for event in _idle(reading, "optimizer"):
+_LOSES = {
+    "optimizer": "its moments begin at zero each time",
+    "scheduler": "it begins at its first rate each time, and never comes to the next",
+    "scaler": "it begins with its first scale each time, and learns none",
+}
+
+
+@rule(reads="end", of=(Remake,))
+def made_anew(reading: Reading) -> Iterator[Finding]:
+    """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
+    loses what it has learnt or counted."""
+    for event in reading.events(Remake):
+        steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "
+        if event.what != "optimizer":
+            steps = f"The {event.what} {event.name} of the step{at(event.where)} was made anew for "
+            steps += "each of "
         yield finding(
             "warning",
-            f"{event.name}, which steps{at(event.where)}, was made anew for each of {event.count} "
-            "steps: its moments begin at zero each time.",
-            cause="an optimizer made anew",
-            advice="Make the optimizer once, before the loop.",
+            f"{steps}{event.count} steps: {_LOSES[event.what]}.",
+            cause=f"{'a' if event.what[0] == 's' else 'an'} {event.what} made anew",
+            advice=f"Make the {event.what} once, before the loop.",
             where=event.where,
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(EmptyStep,))
+def step_without_gradients(reading: Reading) -> Iterator[Finding]:
+    """An optimizer steps, and no backward has given any of its parameters a gradient."""
+    for event in reading.events(EmptyStep):
+        yield finding(
+            "warning",
+            f"{event.optimizer} stepped {event.count} times{at(event.where)}, and none of its "
+            "parameters had a gradient then: no backward had reached them, or what it gave was "
+            "cleared.",
+            cause="steps without gradients",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule(reads="end", of=(EmptyGroup,))
 def empty_group(reading: Reading) -> Iterator[Finding]:
     """A group of an optimizer has no parameters: its options apply to nothing."""
-    for event in _idle(reading, "group"):
+    for event in reading.events(EmptyGroup):
         yield finding(
             "info",
-            f"Group {event.count} of the {event.among} groups of {event.name}, which steps"
-            f"{at(event.where)}, is empty: no parameter fitted it, and its options apply to "
+            f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
+            f"steps{at(event.where)}, is empty: no parameter fitted it, and its options apply to "
             "nothing.",
             cause="an empty group",
             advice="Compare the names by which parameters are picked with "
@@ -107,17 +145,17 @@ def empty_group(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(DecayedNorms,))
 def decayed_norms(reading: Reading) -> Iterator[Finding]:
     """A group decays biases and weights of norms, while another group is there to not decay."""
-    for event in _idle(reading, "decay"):
+    for event in reading.events(DecayedNorms):
         names = listing(reading.call(node) for node in event.nodes)
         if event.nodes:
             yield finding(
                 "info",
-                f"Group {event.count} of the {event.among} groups of {event.name}, which steps"
-                f"{at(event.where)}, decays {names} by {event.number:g}, while another group is "
-                "there for biases and norms that are not to decay.",
+                f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
+                f"steps{at(event.where)}, decays {names} by {event.decay:g}, while another group "
+                "is there for biases and norms that are not to decay.",
                 cause="biases and norms that decay",
                 advice="Pick by the number of dimensions, p.ndim < 2, rather than by names.",
                 where=event.where,
@@ -125,16 +163,16 @@ def decayed_norms(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(SharedParameters,))
 def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
     moments and rate."""
-    for event in _idle(reading, "overlap"):
+    for event in reading.events(SharedParameters):
         # Under one name, as in a function that steps several, they cannot be told apart.
-        if event.nodes and event.name != event.optimizer:
+        if event.nodes and event.other != event.optimizer:
             yield finding(
                 "info",
-                f"{event.name}, which steps{at(event.where)}, and {event.optimizer} both hold "
+                f"{event.optimizer}, which steps{at(event.where)}, and {event.other} both hold "
                 f"{listing(reading.call(node) for node in event.nodes)}: each of them changes it.",
                 cause="a parameter of two optimizers",
                 where=event.where,
@@ -142,28 +180,49 @@ def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(IdleRate,))
 def rate_of_zero(reading: Reading) -> Iterator[Finding]:
-    """All steps of an optimizer had a learning rate of 0: they change nothing."""
-    for event in _idle(reading, "rate"):
+    """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
+    nothing; or one below 0, which makes the loss larger."""
+    for event in reading.events(IdleRate):
         yield finding(
-            "warning",
-            f"{event.name} stepped{at(event.where)} with a learning rate of 0, in each of "
-            f"{event.count} steps: they change nothing.",
-            cause="a learning rate of 0",
-            advice=f"Look at what sets the lr of {event.name}: a schedule that is past its end, or "
-            "counts epochs where it is stepped by batches.",
+            "info" if event.what == "group" else "warning",
+            _RATES[event.what].format(
+                name=event.optimizer,
+                at=at(event.where),
+                count=event.count,
+                steps=event.steps,
+                group=event.group,
+                groups=event.groups,
+            ),
+            cause="a learning rate below 0" if event.what == "negative" else "a learning rate of 0",
+            advice=""
+            if event.what == "group"
+            else f"Look at what sets the lr of {event.optimizer}: a schedule that is past its end, "
+            "or counts epochs where it is stepped by batches.",
             where=event.where,
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+_RATES = {
+    "all": "{name} stepped{at} with a learning rate of 0, in each of {count} steps: they change "
+    "nothing.",
+    "end": "{name} stepped{at} with a learning rate of 0 in the last {count} of {steps} steps: "
+    "they change nothing.",
+    "group": "Group {group} of the {groups} groups of {name}, which steps{at}, had a learning rate "
+    "of 0 in each of {count} steps: its parameters stay as they are.",
+    "negative": "{name} stepped{at} with a learning rate below 0, in {count} of {steps} steps: "
+    "they go up where the loss is to go down.",
+}
+
+
+@rule(reads="end", of=(VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
     """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
-    for event in _idle(reading, "epsilon"):
+    for event in reading.events(VanishedEpsilon):
         yield finding(
             "warning",
-            f"The eps of {event.name}, which steps{at(event.where)}, is {event.number:g}: in "
+            f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}: in "
             "float16 that is 0, and a step divides by 0 where the gradients were 0.",
             cause="a number that float16 does not have",
             advice="Keep the parameters in float32 and compute under torch.autocast; or pass "
@@ -173,53 +232,54 @@ def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(LoneScheduler,))
 def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps, and the optimizer that it was made for never does."""
-    for event in _idle(reading, "lone scheduler"):
+    for event in reading.events(LoneScheduler):
         yield finding(
             "warning",
-            f"{event.name} stepped {event.count} times{at(event.where)}, and the optimizer that it "
-            "was made for never: its rates are used by nothing.",
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, and the optimizer "
+            "that it was made for never: its rates are used by nothing.",
             cause="a scheduler of an optimizer that never steps",
             advice="Make the scheduler after the optimizer that steps, and for that one.",
             where=event.where,
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(ClipBound,))
 def clip_bound(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length says nothing any
     more; or its bound is far above all of them."""
-    for event in _idle(reading, "low bound"):
+    for event in reading.events(ClipBound):
+        low = event.share < 1
+        text = (
+            f"shortened each of {event.count} gradients, to {event.share:.2g} of their norm in the "
+            "median: each then has the norm of the bound."
+            if low
+            else f"shortened none of {event.count} gradients: its bound is {event.share:.2g} times "
+            "their norm in the median."
+        )
         yield finding(
             "info",
-            f"{event.name}(){at(event.where)} shortened each of {event.count} gradients, to "
-            f"{event.number:.2g} of their norm in the median: each then has the norm of the bound.",
-            cause="a bound that is always reached",
+            f"{event.function}(){at(event.where)} {text}",
+            cause="a bound that is always reached" if low else "a bound that is never reached",
             advice="Raise max_norm to about the norm that most gradients have, if it is to stop "
-            "those alone that are far larger.",
-            where=event.where,
-        )
-    for event in _idle(reading, "high bound"):
-        yield finding(
-            "info",
-            f"{event.name}(){at(event.where)} shortened none of {event.count} gradients: its bound "
-            f"is {event.number:.2g} times their norm in the median.",
-            cause="a bound that is never reached",
+            "those alone that are far larger."
+            if low
+            else "",
             where=event.where,
         )
 
 
-@rule(reads="end", of=(IdleCall,))
+@rule(reads="end", of=(CallPerSample,))
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module is called once for each sample of a batch, on one slice of a tensor after the
     other."""
-    for event in _idle(reading, "samples"):
+    for event in reading.events(CallPerSample):
         yield finding(
             "info",
-            f"{event.name} ran {event.count} times{at(event.where)}, on one slice after the other "
-            "of the same tensor: one call for all of them does the same work in less time.",
+            f"{event.module} ran {event.count} times{at(event.where)}, on one slice after the "
+            "other of the same tensor: one call for all of them does the same work in less time.",
             cause="a call for each sample",
             advice="Call it once, on the whole tensor: dimension 0 is the batch.",
             where=event.where,

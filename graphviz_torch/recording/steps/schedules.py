@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...graph.events import EarlySchedulerStep
 from ...internals.frames import local_variables, outwards, user_frame
 from ...internals.hooks.optimizers import Stepping
+from ..events.code import called, codes, is_made_by_call
 from ..listener import Listener, RunEnded
 from ..program import Program
-from .code import called, codes, is_made_by_call
 from .schedulers import schedulers
 
 

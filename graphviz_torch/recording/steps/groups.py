@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...graph.events import IdleCall
+from ...graph.idle_calls import DecayedNorms, EmptyGroup, VanishedEpsilon
 from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events
@@ -25,12 +25,13 @@ def look_at_groups(
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         if not group["params"] and len(groups) > 1:
-            events.note(IdleCall(what="group", name=name, count=i, among=len(groups)), place)
+            empty = EmptyGroup(optimizer=name, group=i, groups=len(groups))
+            events.note(empty, place)
         epsilon = group.get("eps")
         if type(epsilon) is float and 0 < epsilon <= _LEAST:
             small = [p for p in group["params"] if p.dtype is torch.float16]
             if small:
-                idle = IdleCall(what="epsilon", name=name, number=epsilon)
+                idle = VanishedEpsilon(optimizer=name, epsilon=epsilon)
                 events.note(idle, place, leaves=map(id, small))
     if len(groups) > 1:
         _look_at_decay(events, program, groups, name, place)
@@ -53,7 +54,7 @@ def _look_at_decay(
     for i, (group, decay) in enumerate(zip(groups, decays, strict=True)):
         decayed = [id(p) for p in group["params"] if id(p) in small]
         if type(decay) is float and decay > 0 and decayed:
-            idle = IdleCall(what="decay", name=name, count=i, among=len(groups), number=decay)
+            idle = DecayedNorms(optimizer=name, group=i, groups=len(groups), decay=decay)
             events.note(idle, place, leaves=decayed)
 
 

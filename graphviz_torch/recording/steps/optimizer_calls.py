@@ -1,0 +1,263 @@
+"""Steps of optimizers, schedulers and scalers that do not do what they are for: noted as events.
+
+A scheduler that steps more often than its optimizer, or goes on past its end, or whose optimizer
+never steps; an optimizer, a scheduler or a scaler made anew for each step; steps with a rate of 0,
+or below, or without any gradient; two optimizers that hold the same parameter.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FrameType
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...graph import Graph
+from ...graph.idle_calls import EmptyStep, IdleRate, MadeAnew, Remake, SharedParameters
+from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.functions import TensorBase
+from ...internals.grad_scaler import stepping_scaler
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
+from ...internals.tensors.memory import has_memory
+from ..backward import Backward
+from ..listener import Listener, RunEnded
+from ..program import Program
+from ..program.source_lines import Place
+from .groups import look_at_groups
+from .pace import Schedule, look_at_lone_schedulers, look_at_schedule
+from .schedulers import schedulers
+
+_MOST = 64  # optimizers that are remembered
+_PARAMETERS = 10_000  # whose optimizers are remembered
+_FEW = 3  # steps: fewer may have a reason
+_LOOKS = 4  # steps at which is looked whether a scheduler or scaler is still the same
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Of a group: in how many steps its rate was 0, in how many in a row until now, or below."""
+
+    idle: int = 0
+    last: int = 0
+    negative: int = 0
+
+
+@dataclass(slots=True)
+class _Optimizer:
+    """What is known of an optimizer that steps."""
+
+    optimizer: weakref.ref[Optimizer]
+    name: str
+    place: Place | None
+    schedules: list[Schedule]
+    steps: int = 0
+    empty: int = 0  # of them, without any gradient
+    rates: list[_Rates] = field(default_factory=list)  # by group
+    # What stepped it in its first steps: a scaler, and its schedulers, by name.
+    met: dict[MadeAnew, list[dict[str, weakref.ref[object]]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Of what steps with the same first parameter: how often it had no state, and had some."""
+
+    name: str
+    place: Place | None
+    fresh: int = 0
+    old: int = 0
+    keeps: bool = False  # has it state after a step
+
+
+class OptimizerCalls(Listener):
+    """Notes what optimizers, schedulers and scalers do in vain."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._optimizers: dict[int, _Optimizer] = {}  # by id()
+        self._schedules: dict[int, Schedule] = {}  # of optimizers that have not stepped, by id()
+        self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
+        self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
+        self._has_run = False  # a backward, since the recording began
+
+    def backward_ended(self, event: RunEnded) -> None:
+        self._has_run |= event.backward.call.accumulates
+
+    def stepping(self, event: Stepping) -> None:
+        optimizer = event.optimizer
+        known = self._optimizers.get(id(optimizer))
+        if known is None and len(self._optimizers) < _MOST:
+            known = self._optimizers[id(optimizer)] = self._met(optimizer, event)
+        if known is None:
+            return
+        known.steps += 1
+        groups = optimizer.param_groups
+        if known.steps <= _LOOKS:
+            self._look_around(known, optimizer, event.frame)
+        if self._has_run and len(event.args) < 2:  # a closure may run backward
+            known.empty += not any(p.grad is not None for g in groups for p in g["params"])
+        while len(known.rates) < len(groups):
+            known.rates.append(_Rates())
+        for count, group in zip(known.rates, groups, strict=False):
+            rate = _rate(group.get("lr"))
+            if rate > 0:
+                count.last = 0
+            else:
+                count.idle += rate == 0
+                count.last = count.last + 1 if rate == 0 else 0
+                count.negative += rate < 0
+        moments = self._of(optimizer, known)
+        moments.fresh += not optimizer.state
+        moments.old += bool(optimizer.state)
+
+    def stepped(self, event: Stepped) -> None:
+        known = self._optimizers.get(id(event.optimizer))
+        if known is not None:
+            self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
+
+    def step_ended(self, event: None) -> None:
+        while len(self._moments) > _MOST:
+            del self._moments[next(iter(self._moments))]
+
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        scaled = any(backward.call.loss_scale is not None for backward in backwards)
+        for known in self._optimizers.values():
+            for schedule in known.schedules:
+                look_at_schedule(
+                    self.events, self.program, schedule, known.name, known.steps, scaled
+                )
+            self._look_at_rates(known)
+            self._look_at_gradients(known)
+            self._look_at_what_stepped(known)
+        optimizers = [known.optimizer() for known in self._optimizers.values()]
+        look_at_lone_schedulers(self.events, self.program, self._schedules.values(), optimizers)
+        self._look_at_moments()
+
+    def _of(self, optimizer: Optimizer, known: _Optimizer) -> _Moments:
+        first = next((p for group in optimizer.param_groups for p in group["params"]), None)
+        return self._moments.setdefault(id(first), _Moments(known.name, known.place))
+
+    def _met(self, optimizer: Optimizer, event: Stepping) -> _Optimizer:
+        """An optimizer steps for the first time."""
+        variables = list(self._variables(event.frame))
+        name = self.program.optimizer_name(optimizer, user_frame(event.frame))
+        place = self.program.place(event.frame)
+        look_at_groups(self.events, self.program, optimizer, name, place)
+        self._look_for_owners(optimizer, name, place)
+        found: dict[int, Schedule] = {}
+        for values in variables:
+            for label, scheduler in schedulers(values):
+                own = scheduler.optimizer is optimizer
+                if own or len(self._schedules) < _MOST:
+                    schedule = Schedule.of(scheduler, label)
+                    (found if own else self._schedules).setdefault(id(scheduler), schedule)
+        return _Optimizer(weakref.ref(optimizer), name, place, list(found.values()))
+
+    def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
+        """Those of the user's frames around a step, the innermost first."""
+        for each in outwards(user_frame(frame), self.program.frame):
+            yield local_variables(each)
+
+    def _look_around(self, known: _Optimizer, optimizer: Optimizer, frame: FrameType) -> None:
+        """By what is it stepped: a scaler, and schedulers of its own?"""
+        scaler = stepping_scaler(frame)
+        if scaler is None and not known.schedules:
+            return
+        variables = list(self._variables(frame))
+        if scaler is not None:
+            names = (n for values in variables for n, value in values.items() if value is scaler)
+            found = {next(names, type(scaler).__name__): weakref.ref[object](scaler)}
+            known.met.setdefault("scaler", []).append(found)
+        if known.schedules:
+            found = {
+                name: weakref.ref[object](each)
+                for values in reversed(variables)
+                for name, each in schedulers(values)
+                if each.optimizer is optimizer
+            }
+            known.met.setdefault("scheduler", []).append(found)
+
+    def _look_at_what_stepped(self, known: _Optimizer) -> None:
+        """Was it another scaler, or scheduler of the same name, at each of its first steps?"""
+        for what, looks in known.met.items():
+            for name in looks[0]:
+                refs = [look[name] for look in looks if name in look]
+                # One object has one weak reference.
+                anew = all(one is not other for one, other in pairwise(refs))
+                if len(refs) == len(looks) >= _FEW and anew:
+                    made = Remake(what=what, name=name)
+                    self.events.note(made, known.place, count=len(refs))
+
+    def _look_at_rates(self, known: _Optimizer) -> None:
+        steps, rates = known.steps, known.rates
+        optimizer = known.optimizer()
+        sizes = [] if optimizer is None else [len(g["params"]) for g in optimizer.param_groups]
+        held = [count for count, size in zip(rates, sizes, strict=False) if size]
+        if any(count.negative for count in held):
+            number = max(count.negative for count in held)
+            idle = IdleRate(what="negative", optimizer=known.name)
+            self.events.note(idle, known.place, count=number, steps=steps)
+        still = [count.idle == steps for count in held]
+        if steps >= _FEW and held and all(still):
+            idle = IdleRate(what="all", optimizer=known.name)
+            self.events.note(idle, known.place, count=steps, steps=steps)
+        elif held and min(count.last for count in held) >= _FEW:
+            idle = IdleRate(what="end", optimizer=known.name)
+            number = min(count.last for count in held)
+            self.events.note(idle, known.place, count=number, steps=steps)
+        else:
+            for i, (count, size) in enumerate(zip(rates, sizes, strict=False)):
+                if size and steps >= _FEW and count.idle == steps:
+                    idle = IdleRate(what="group", optimizer=known.name, group=i, groups=len(sizes))
+                    self.events.note(idle, known.place, count=steps, steps=steps)
+
+    def _look_at_gradients(self, known: _Optimizer) -> None:
+        """Had none of its parameters a gradient, at any of its steps?"""
+        optimizer = known.optimizer()
+        if optimizer is None or known.steps < 2 or known.empty < known.steps:
+            return
+        own = self.program.table.every()
+        learning = [p for p in parameters_of(optimizer) if p.requires_grad and id(p) in own]
+        if learning:
+            empty = EmptyStep(optimizer=known.name)
+            keys = [id(p) for p in learning]
+            self.events.note(empty, known.place, leaves=keys, count=known.steps)
+
+    def _look_for_owners(self, optimizer: Optimizer, name: str, place: Place | None) -> None:
+        """Does another optimizer that steps hold one of its parameters?"""
+        both: dict[str, list[int]] = {}
+        for key in map(id, parameters_of(optimizer)):
+            known = self._owners.get(key)
+            other = None if known is None else known[0]()
+            if known is not None and other is not None and other is not optimizer:
+                if not any(a is b for a in other.param_groups for b in optimizer.param_groups):
+                    both.setdefault(known[1], []).append(key)
+            elif len(self._owners) < _PARAMETERS:
+                self._owners[key] = weakref.ref(optimizer), name
+        for label, keys in both.items():
+            shared = SharedParameters(optimizer=name, other=label)
+            self.events.note(shared, place, leaves=keys, count=len(keys))
+
+    def _look_at_moments(self) -> None:
+        """Was an optimizer made for each step, which loses what it had learnt?"""
+        for moments in self._moments.values():
+            if moments.keeps and moments.fresh >= _FEW and not moments.old:
+                made = Remake(what="optimizer", name=moments.name)
+                self.events.note(made, moments.place, count=moments.fresh)
+
+
+def _rate(rate: object) -> float:
+    """A learning rate; 1 where none is known."""
+    if type(rate) is float:
+        return rate
+    if type(rate) is Tensor and rate.is_cpu and has_memory(rate) and TensorBase.numel(rate) == 1:
+        with unseen_calls(), unseen_operators(), torch.no_grad():
+            return float(TensorBase.item(rate))
+    return float(rate) if type(rate) is int else 1.0

@@ -1,0 +1,89 @@
+"""Schedulers, and how often they step: as often as their optimizer, and until their end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+
+from ...graph.idle_calls import LoneScheduler, SchedulerEnd, SchedulerPace
+from ..events.code import called, codes
+from ..program import Program
+from ..program.events import Events
+
+_FEW = 3  # steps: fewer may have a reason
+
+
+@dataclass(slots=True)
+class Schedule:
+    """A scheduler, and where it stood when its optimizer stepped first."""
+
+    scheduler: weakref.ref[LRScheduler]
+    name: str
+    started: int
+
+    @classmethod
+    def of(cls, scheduler: LRScheduler, name: str) -> Schedule:
+        """Of a live one."""
+        return cls(weakref.ref(scheduler), name, _count(scheduler))
+
+
+def look_at_schedule(
+    events: Events,
+    program: Program,
+    schedule: Schedule,
+    optimizer: str,
+    optimizer_steps: int,
+    scaled: bool,
+) -> None:
+    """Note a scheduler that steps more often than its optimizer, or goes on past its end.
+
+    Args:
+        scaled: may a scaler have skipped steps of the optimizer.
+    """
+    scheduler = schedule.scheduler()
+    if scheduler is None:
+        return
+    steps = _count(scheduler) - schedule.started
+    place = called(codes(program), "step", schedule.name.rpartition(".")[2])
+    if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
+        pace = SchedulerPace(scheduler=schedule.name, optimizer=optimizer)
+        events.note(pace, place, count=steps, steps=optimizer_steps)
+    end = getattr(scheduler, "T_max", None) if type(scheduler) is CosineAnnealingLR else None
+    last = scheduler.last_epoch
+    if end is not None and last - steps <= end < last:
+        past = SchedulerEnd(scheduler=schedule.name, optimizer=optimizer)
+        events.note(past, place, count=last, end=int(end))
+
+
+def look_at_lone_schedulers(
+    events: Events,
+    program: Program,
+    schedules: Iterable[Schedule],
+    optimizers: Sequence[Optimizer | None],
+) -> None:
+    """Note the schedulers that step while their optimizers never do.
+
+    Args:
+        optimizers: those that step.
+    """
+    stepped = {id(group) for each in optimizers if each for group in each.param_groups}
+    for schedule in schedules:
+        scheduler = schedule.scheduler()
+        if scheduler is None or any(scheduler.optimizer is each for each in optimizers):
+            continue
+        # What is wrapped around an optimizer has its groups.
+        if any(id(group) in stepped for group in scheduler.optimizer.param_groups):
+            continue
+        steps = _count(scheduler) - schedule.started
+        if steps >= _FEW:
+            place = called(codes(program), "step", schedule.name.rpartition(".")[2])
+            events.note(LoneScheduler(scheduler=schedule.name), place, count=steps)
+
+
+def _count(scheduler: LRScheduler) -> int:
+    """How often it has stepped: private (2.13)."""
+    return int(getattr(scheduler, "_step_count", 0))
