@@ -20,8 +20,8 @@ from ..graph import (
     Transfer,
 )
 from ..graph.events import LeafBackward, OptimizerStep
+from ..graph.events.occurrence import Occurrence
 from ..graph.nodes import INSIDE
-from ..graph.occurrence import Occurrence
 
 Kind = TypeVar("Kind", bound=Occurrence)
 

@@ -18,7 +18,7 @@ import torch
 
 from .. import Finding, Recording, StepEnds, TrainingStep, find, record
 from ..graph import Event, Graph
-from ..graph.idle_calls import IdleCall
+from ..graph.events.idle_calls import IdleCall
 
 Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 

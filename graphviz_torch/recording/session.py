@@ -20,8 +20,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..graph import Event, Graph, SavedKind
+from ..graph.events.idle_calls import IdleCall
 from ..graph.gc import uncollected
-from ..graph.idle_calls import IdleCall
 from ..internals.frames import OTHER, owner, user_frame
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded

@@ -33,7 +33,7 @@ from graphviz_torch import (
     to_html,
     to_text,
 )
-from graphviz_torch.graph.idle_calls import FreeDropout
+from graphviz_torch.graph.events.idle_calls import FreeDropout
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.graph.training.numbers import applied, changes
 from graphviz_torch.graph.training.patch import change, changed

@@ -16,7 +16,7 @@ from typing import Any
 from torch.nn import Module, functional
 
 from ...graph import Graph
-from ...graph.idle_calls import FreeDropout, KeptBy, KeptGraph
+from ...graph.events.idle_calls import FreeDropout, RetainedBy, RetainedGraph
 from ...internals.functions import DROPOUT
 from ...internals.hooks.calls import Called
 from ..backward import Backward
@@ -32,7 +32,7 @@ _GRAPHS = 4  # of a line that keeps them, that are still known
 class _RetainedGraphs:
     """What is known of the graphs that a line keeps, each time that it runs backward."""
 
-    by: KeptBy
+    by: RetainedBy
     count: int = 0  # of graphs
     runs_again: bool = False  # did another backward run through any
     numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_GRAPHS))
@@ -90,7 +90,7 @@ class IdleCalls(Listener):
         for known in self._graphs.values():
             known.runs_again |= any(map(backward.has_run, chain.from_iterable(known.numbers)))
         if call.retains and not backward.failed:
-            by: KeptBy = "create_graph" if call.creates else "retain_graph"
+            by: RetainedBy = "create_graph" if call.creates else "retain_graph"
             known = self._graphs.setdefault(call.place, _RetainedGraphs(by))
             known.count += 1
             known.numbers.append(frozenset(backward.numbers) - {-1})
@@ -108,7 +108,7 @@ class IdleCalls(Listener):
         for place, known in self._graphs.items():
             # What comes after the last is not known.
             if place in places and known.count > 1 and not known.runs_again:
-                self.events.note(KeptGraph(by=known.by), place, count=known.count)
+                self.events.note(RetainedGraph(by=known.by), place, count=known.count)
 
 
 def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

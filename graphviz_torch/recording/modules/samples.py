@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...graph.idle_calls import CallPerSample
+from ...graph.events.idle_calls import CallPerSample
 from ...internals.frames import variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.modes import unseen_calls

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from ...graph import Graph
-from ...graph.idle_calls import ClipBound
+from ...graph.events.idle_calls import ClipBound
 from ...internals.frames import clipper
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...graph.idle_calls import DecayedNorms, EmptyGroup, VanishedEpsilon
+from ...graph.events.idle_calls import DecayedNorms, EmptyGroup, VanishedEpsilon
 from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...graph import Graph
-from ...graph.idle_calls import EmptyStep, IdleRate, MadeAnew, Remake, SharedParameters
+from ...graph.events.idle_calls import EmptyStep, IdleRate, MadeAnew, Remake, SharedParameters
 from ...internals.frames import local_variables, outwards, user_frame
 from ...internals.functions import TensorBase
 from ...internals.grad_scaler import stepping_scaler
@@ -86,9 +86,12 @@ class OptimizerCalls(Listener):
         self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
         self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
         self._has_run = False  # a backward, since the recording began
+        self._reached: set[int] = set()  # id() of what backwards reached and no step has used
 
     def backward_ended(self, event: RunEnded) -> None:
-        self._has_run |= event.backward.call.accumulates
+        if event.backward.call.accumulates:
+            self._has_run = True
+            self._reached |= event.backward.reached
 
     def stepping(self, event: Stepping) -> None:
         optimizer = event.optimizer
@@ -102,7 +105,9 @@ class OptimizerCalls(Listener):
         if known.steps <= _LOOKS:
             self._look_around(known, optimizer, event.frame)
         if self._has_run and len(event.args) < 2:  # a closure may run backward
-            known.empty += not any(p.grad is not None for g in groups for p in g["params"])
+            held = {id(p): p.grad is not None for g in groups for p in g["params"]}
+            known.empty += not any(held.values()) and self._reached.isdisjoint(held)
+            self._reached.difference_update(held)
         while len(known.rates) < len(groups):
             known.rates.append(_Rates())
         for count, group in zip(known.rates, groups, strict=False):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from ...graph.idle_calls import LoneScheduler, SchedulerEnd, SchedulerPace
+from ...graph.events.idle_calls import LoneScheduler, SchedulerEnd, SchedulerPace
 from ..events.code import called, codes
 from ..program import Program
 from ..program.events import Events

@@ -18,7 +18,7 @@ from graphviz_torch.graph import (
     SavedTensor,
     TensorMeta,
 )
-from graphviz_torch.graph.occurrence import Occurrence
+from graphviz_torch.graph.events.occurrence import Occurrence
 
 Kind = TypeVar("Kind", bound=Occurrence)
 

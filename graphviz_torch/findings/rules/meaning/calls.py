@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....graph import Finding
 from ....graph.events import RepeatedBatch
-from ....graph.idle_calls import (
+from ....graph.events.idle_calls import (
     CallPerSample,
     ClipBound,
     DecayedNorms,
@@ -14,9 +14,9 @@ from ....graph.idle_calls import (
     EmptyStep,
     FreeDropout,
     IdleRate,
-    KeptGraph,
     LoneScheduler,
     Remake,
+    RetainedGraph,
     SchedulerEnd,
     SchedulerPace,
     SharedParameters,
@@ -46,12 +46,12 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(KeptGraph,))
+@rule(reads="end", of=(RetainedGraph,))
 def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it."""
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
-    for event in reading.events(KeptGraph):
+    for event in reading.events(RetainedGraph):
         memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
         yield finding(
             "info",
@@ -121,8 +121,7 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{event.optimizer} stepped {event.count} times{at(event.where)}, and none of its "
-            "parameters had a gradient then: no backward had reached them, or what it gave was "
-            "cleared.",
+            "parameters had a gradient then: no backward had reached them.",
             cause="steps without gradients",
             where=event.where,
             nodes=event.nodes,

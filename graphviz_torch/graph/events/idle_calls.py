@@ -12,7 +12,7 @@ from typing import Literal
 from .occurrence import Occurrence
 
 # Which argument of a backward keeps its graph.
-KeptBy = Literal["retain_graph", "create_graph"]
+RetainedBy = Literal["retain_graph", "create_graph"]
 MadeAnew = Literal["optimizer", "scheduler", "scaler"]
 # The rate of a group alone; of all of them, from a step on; a rate below 0.
 RateKind = Literal["all", "group", "end", "negative"]
@@ -31,10 +31,10 @@ class FreeDropout(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class KeptGraph(IdleCall):
+class RetainedGraph(IdleCall):
     """Backwards that keep their graphs, through which no other one runs."""
 
-    by: KeptBy = "retain_graph"
+    by: RetainedBy = "retain_graph"
     count: int = 0  # of backwards
 
 
@@ -77,7 +77,10 @@ class Remake(IdleCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EmptyStep(IdleCall):
-    """Steps of an optimizer none of whose parameters has a gradient. `nodes` are theirs."""
+    """Steps of an optimizer none of whose parameters has a gradient, as no backward reached them.
+
+    `nodes` are theirs.
+    """
 
     optimizer: str = ""
     count: int = 0  # of steps

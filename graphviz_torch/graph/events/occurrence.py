@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .ids import NodeId
-from .text import short_repr
+from ..ids import NodeId
+from ..text import short_repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..values import Operand
 from .idle_calls import (
     CallPerSample,
     ClipBound,
@@ -16,16 +17,15 @@ from .idle_calls import (
     EmptyStep,
     FreeDropout,
     IdleRate,
-    KeptGraph,
     LoneScheduler,
     Remake,
+    RetainedGraph,
     SchedulerEnd,
     SchedulerPace,
     SharedParameters,
     VanishedEpsilon,
 )
 from .occurrence import Occurrence
-from .values import Operand
 
 # What ends a compiled region; "" for anything else.
 BreakingCall = Literal[
@@ -293,7 +293,7 @@ Event = (
     | GradientRead
     | GraphBreak
     | IdleRate
-    | KeptGraph
+    | RetainedGraph
     | LeafBackward
     | LoneScheduler
     | LossCall
