@@ -233,6 +233,14 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
     return "buffer" if isinstance(variable, torch.nn.Buffer) else "tensor"
 
 
+def is_alive(fn: GradFn) -> bool:
+    """Is a node there: the object that stands for a custom Function's may outlive it (to 2.12)."""
+    try:
+        return fn.next_functions is not None
+    except (AttributeError, RuntimeError):  # let go of, or gone
+        return False
+
+
 def made_by(tensor: Tensor) -> Any:
     """The live node that made a tensor, a leaf's own node; None where autograd has none.
 

@@ -42,7 +42,7 @@ from ...internals.hooks.collectives import Sent
 from ...internals.hooks.modes import others
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
-from ...tracing.nodes import GradFn, made_by
+from ...tracing.nodes import GradFn, is_alive, made_by
 from ...tracing.regions import Region
 from ..backward import Backward
 from ..listener import Listener, Reach, RegionRan
@@ -335,7 +335,11 @@ class Cuts(Listener):
                 continue
             if not failed and origin_of.of_leaves and not (cut.in_forward or cut.after):
                 continue
-            for label, operand in zip(cut.labels, origin_of.operands, strict=True):
+            operands = origin_of.operands
+            if cut.in_region:
+                cut.in_region = is_alive(operands[0])
+                operands = operands[:1] if cut.in_region else operands[1:]
+            for label, operand in zip(cut.labels, operands, strict=False):
                 fn = operand
                 if issubclass(type(operand), Tensor):
                     label = names.get(id(operand), label) if cut.named else ""

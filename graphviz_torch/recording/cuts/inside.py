@@ -67,7 +67,8 @@ def used_outside(
 def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin | None:
     """What a cut inside a region cut off; None where that needs no gradient.
 
-    Of a region with a node of its own that is this node: so it is in the graph, with the cut in it.
+    Of a region with a node of its own that is this node, so that it is in the graph, with the cut
+    in it; where the node is gone, as of any other.
 
     Args:
         cut: inside.
@@ -78,7 +79,7 @@ def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin 
     given = [event.given[i] for i in cut.inputs if event.given[i].requires_grad]
     if not given:
         return None
-    operands = own[:1] or given
+    operands = [*own[:1], *given]
     origin = Origin([*map(leaf_or_maker, operands)])
     module = program.module
     if cut.origin.modules:
@@ -91,7 +92,7 @@ def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin 
         module,
         bool(cut.origin.modules) or program.in_forward,
         weakref.ref(origin),
-        named=cut.input is not None and not own,
+        named=cut.input is not None,
         in_region=bool(own),
     )
     return origin

@@ -8,7 +8,9 @@ A program is a row of tests/findings: it makes a model and gives it to `record`.
 second time with that model compiled in place (aot_eager; of a container of PyTorch's each of its
 modules) just before. Printed for each: "+" what is said of the compiled run alone, and "-" what of
 the other alone, if it is a warning or an error. Of graph breaks, of recompilations and of the
-region itself only the compiled run can speak.
+region itself only the compiled run can speak. The last line counts the programs with a mistake that
+find names uncompiled, and that a model was compiled in, and of how many the compiled run says the
+same, or all of it and more.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -69,27 +71,38 @@ def told(findings: list[Finding]) -> dict[tuple[str, ...], Finding]:
     return found
 
 
-def compare(name: str, row: Row, how: str) -> str:
-    """Lines on a program; "" where both say the same, or nothing was compiled."""
+class Compared(NamedTuple):
+    """One program."""
+
+    text: str = ""  # lines on it; "" where both say the same, or nothing was compiled
+    named: bool = False  # was it compiled, and says find something of it uncompiled
+    same: bool = False  # and all of that compiled
+
+
+def compare(name: str, row: Row, how: str) -> Compared:
+    """Run a program uncompiled and compiled."""
     program, raises = row
     try:
         eager = told(cases.play(program, raises))
     except Exception as error:
-        return f"{name}: uncompiled, it ended otherwise: {str(error)[:100]}"
+        return Compared(f"{name}: uncompiled, it ended otherwise: {str(error)[:100]}")
     torch._dynamo.reset()
     recorder, play = Compiling(compiled=how), cases.Recorder
     cases.Recorder = lambda **_: recorder  # type: ignore[assignment, misc]
     try:
         compiled = told(cases.play(program, raises))
     except Exception as error:
-        return f"{name}: compiled, it ended otherwise: {str(error)[:100]}"
+        text = f"{name}: compiled, it ended otherwise: {str(error)[:100]}"
+        return Compared(text, recorder.compiled and bool(eager))
     finally:
         cases.Recorder = play  # type: ignore[misc]
     lines = [
         f"  + {compiled[k].rule} [{k[1]}] {compiled[k].message}" for k in compiled.keys() - eager
     ]
     lines += [f"  - {eager[k].rule} [{k[1]}] {eager[k].message}" for k in eager.keys() - compiled]
-    return "\n".join([name, *sorted(lines)]) if lines and recorder.compiled else ""
+    text = "\n".join([name, *sorted(lines)]) if lines and recorder.compiled else ""
+    named = recorder.compiled and bool(eager)
+    return Compared(text, named, named and eager.keys() <= compiled.keys())
 
 
 def main() -> None:
@@ -98,11 +111,15 @@ def main() -> None:
     parser.add_argument("--compiled", default="open", choices=("open", "eager", "gradients"))
     parsed = parser.parse_args()
     logging.getLogger("torch").setLevel(logging.CRITICAL)
-    rows = programs()
+    rows, found = programs(), list[Compared]()
     for name in parsed.names or rows:
-        if text := compare(name, rows[name], parsed.compiled):
-            print(text, flush=True)
-    print(f"{len(parsed.names or rows)} programs")
+        found.append(compare(name, rows[name], parsed.compiled))
+        if found[-1].text:
+            print(found[-1].text, flush=True)
+    named, same = sum(one.named for one in found), sum(one.same for one in found)
+    print(
+        f"{len(found)} programs; {named} compiled ones with a mistake, {same} named as uncompiled"
+    )
 
 
 if __name__ == "__main__":
