@@ -6,8 +6,9 @@ takes dynamo's time once for a region and process.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -74,8 +75,7 @@ class Regions:
             self._program.table.call_inside(called, self._program.module)
             self._start = sequence_number()
             if self._program.tracker.known:
-                names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-                self._given = tensors(*variables(frame, *names))
+                self._given = tensors(*variables(frame, *_arguments(frame.f_code)))
 
     def gave(self, args: tuple[Any, ...], result: Any) -> None:
         """It was given this, and has given that."""
@@ -98,3 +98,10 @@ class Regions:
         if self._trace is not None:
             self._trace.expected(self._start, sequence_number())
             self._trace = None
+
+
+def _arguments(code: CodeType) -> tuple[str, ...]:
+    """Names of all arguments of a function, of *args and **kwargs too."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]

@@ -215,6 +215,13 @@ def test_a_cut_between_layers_of_pytorchs_that_are_compiled_in_place_is_told_as_
         encoder.zero_grad()
         with record(nn.ModuleList([encoder, head])) as recording:
             head(encoder(X).detach()).sum().backward()
-        found.append(find(recording))
+        # From 2.15 on dynamo compiles these, too, and the second one once more.
+        found.append(
+            [
+                (one.rule, one.message, one.where)
+                for one in find(recording)
+                if one.rule != "recompilation"
+            ]
+        )
     assert found[1] == found[0]
-    assert [one.rule for one in found[0]] == ["cut-gradient"]
+    assert [rule for rule, *_ in found[0]] == ["cut-gradient"]
