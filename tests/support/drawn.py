@@ -59,15 +59,17 @@ class Drawn:
         objects = read.get("objects", [])
         self.clusters = {o["label"]: o for o in objects if "cluster" in o["name"]}
         self.nodes = {
-            o["name"]: o for o in objects if not o["name"].startswith(("cluster", "in_", "out_"))
+            o["name"]: o
+            for o in objects
+            if not o["name"].startswith(("cluster", "in_", "out_", "turn_"))
         }
         names = {o["_gvid"]: o["name"] for o in objects}
         self.edges, self.labels = [], []
         for edge in read.get("edges", []):
             tail, head = names[edge["tail"]], names[edge["head"]]
-            if edge.get("style") == "invis" or head.startswith("out_"):
+            if edge.get("style") == "invis" or head.startswith(("out_", "turn_")):
                 continue
-            if tail.startswith("in_"):  # the rest of an edge from another column
+            if tail.startswith(("in_", "turn_")):  # the rest of an edge from another column
                 tail = tail.split("_")[1]
             self.edges.append((tail, head))
             self.labels.append(edge.get("label", "").strip())

@@ -1,4 +1,4 @@
-"""Where a drawing in columns goes on: numbered circles at both ends, and rows below each other."""
+"""Where a drawing in columns goes on: arrows, numbered circles, and rows below each other."""
 
 from __future__ import annotations
 
@@ -11,42 +11,69 @@ from .markup import dot_id
 
 
 class Connectors:
-    """The circles of one drawing.
+    """What stands between the columns of one drawing.
 
-    An edge to another column would run all the way up between the columns: so it ends at a circle
-    with a number, and a circle with the same number starts it again above its target.
+    Where one tensor alone goes on in another column, an arrow leads all the way up to it: to a
+    point above what reads it. Several would run up between the columns side by side: so each ends
+    at a circle with a number, and a circle with the same number starts it again above its target.
     """
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         self.parts = drawing.columns.parts
-        self.numbers: dict[int, int] = {}  # by the key of the source
+        self.numbers: dict[int, int] = {}  # of the circles, by the key of the source
+        self._point: dict[tuple[int, int], int] = {}  # source and column -> the key below a point
         if len(self.parts) < 2:
             return
         colors = palette(drawing.options["theme"])
         self.column = {key: i for i, part in enumerate(self.parts) for key in part}
-        self._style = (
+        self._circle = (
             f"shape=circle fixedsize=true width=0.25 height=0.25 margin=0 fontsize={markup.SMALL} "
             f'style=filled fillcolor="{colors["background"]}" color="{colors["edge"]}" '
             f'fontcolor="{colors["muted"]}"'
         )
-        for source, target in drawing.ends:
-            if self.column[source] != self.column[target]:
+        self._dot = f'label="" shape=point width=0.02 height=0.02 color="{colors["edge"]}"'
+        far = [(s, t) for s, t in drawing.ends if self.column[s] != self.column[t]]
+        sources: dict[tuple[int, int], set[int]] = {}  # by the columns at both ends
+        for source, target in far:
+            sources.setdefault((self.column[source], self.column[target]), set()).add(source)
+        depth = drawing.tree.paths
+        for source, target in far:
+            column = self.column[target]
+            if len(sources[self.column[source], column]) > 1:
                 self.numbers.setdefault(source, len(self.numbers) + 1)
+                continue
+            known = self._point.setdefault((source, column), target)
+            if len(depth[target]) < len(depth[known]):  # outside the frames of the others
+                self._point[source, column] = target
 
     def between(self, source: int, target: int) -> tuple[str, str] | None:
-        """The names of the two circles between a source and a target, where there are any."""
-        if not self.numbers or self.column[source] == self.column[target]:
+        """What an edge to another column leads to, and what goes on to the target; else None.
+
+        Two circles, or twice the point that an arrow leads to.
+        """
+        if len(self.parts) < 2 or self.column[source] == self.column[target]:
             return None
+        column = self.column[target]
+        if (source, column) in self._point:
+            return (f"turn_{dot_id(source)}_{column}",) * 2
         return f"out_{dot_id(source)}", f"in_{dot_id(source)}_{dot_id(target)}"
 
     def nodes(self) -> dict[int, list[str]]:
-        """The lines that make the circles, by the key beside which they stand."""
+        """The lines that make circles and points, by the key beside which they stand."""
         lines: dict[int, list[str]] = {}
-        for source, target in dict.fromkeys(self.drawing.ends) if self.numbers else ():
+        for source, target in dict.fromkeys(self.drawing.ends):
             names = self.between(source, target)
-            for key, name in zip((source, target), names or (), strict=False):
-                line = f'\t{name} [label="{self.numbers[source]}" {self._style}]'
+            if names is None:
+                continue
+            end, start = names
+            if end == start:
+                below = self._point[source, self.column[target]]
+                made = [(below, f"\t{start} [{self._dot}]")]
+            else:
+                sign = f'[label="{self.numbers[source]}" {self._circle}]'
+                made = [(source, f"\t{end} {sign}"), (target, f"\t{start} {sign}")]
+            for key, line in made:
                 if line not in lines.setdefault(key, []):
                     lines[key].append(line)
         return lines

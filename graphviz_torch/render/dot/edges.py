@@ -12,6 +12,9 @@ from . import markup
 from .connectors import Connectors
 from .markup import dot_id
 
+# An arrow up to the next column: it moves nothing, and its point stands at what goes on from there.
+_UP = "constraint=false arrowhead=none weight=8"
+
 
 def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
     """The lines of the edges, and of those between nodes and their stubs."""
@@ -24,16 +27,15 @@ def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
         for edge in drawing.edges
     ]
     result += [_attributed(drawing, line, long) for line in drawing.lines]
-    if between.numbers:
-        left: set[int] = set()
+    if len(between.parts) > 1:
         for i, (source, target) in enumerate(drawing.ends):
             names = between.between(source, target)
             if names:
                 label = "".join(result[i].partition(" [")[1:])
-                result[i] = f"\t{dot_id(source)} -> {names[0]}" if source not in left else ""
+                up = f":n [{_UP}]" if names[0] == names[1] else ""
+                result[i] = f"\t{dot_id(source)} -> {names[0]}{up}"
                 result.append(f"\t{names[1]} -> {dot_id(target)}{label}")
-                left.add(source)
-        result = [line for line in dict.fromkeys(result) if line]
+        result = list(dict.fromkeys(result))
     stub = "style=dashed arrowsize=0.5"
     for key in drawing.before:
         here, there = f"from_{dot_id(key)}", dot_id(key)

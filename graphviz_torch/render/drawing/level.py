@@ -1,9 +1,10 @@
 """Which level of a graph is drawn: as much as fits a page, the interesting things first.
 
 Levels are tried in turn: the first that fits a page, shows enough, and has few jumps is drawn.
-Where jumps part a skip from the road that it joins, as in the U of a U-Net, a coarser level in one
-column is taken, if there is one: there the skip is an arrow. Else it is the first that fits and
-shows enough, or one that shows much more than others. Where none fits, it is the last.
+Where columns cut the road from data to loss, a coarser level in one column is taken, if there is
+one that shows more than half as much; where they part a skip from the road that it joins, as in the
+U of a U-Net, one that shows less will do. Else it is the first that fits and shows enough, or one
+that shows much more than others. Where none fits, it is the last.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ Step = Callable[[Drawing], Drawing]
 _Verdict = Literal["draw", "show less", "next level"]
 
 _FEW_JUMPS: Final = 4
-# A drawing in one column is taken for one that parts a skip if it shows so many things, or this
-# share of them.
+# A drawing in one column is taken for one in several if it shows this share of its things; for one
+# that parts a skip, if it shows this lower share, or so many.
+_ROAD: Final = 0.6
+_SKIP: Final = 0.42
 _WHOLE: Final = 12
-_SHARE: Final = 0.42
+_LESS: Final = 0.9  # of the things of one drawing, what the next one shows
 
 
 class Level(NamedTuple):
@@ -128,7 +131,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         if cut in known:
             continue
         known.add(cut)
-        for drawing in _limited(taken(grouped, groups), each.limits, level):
+        for drawing in _limited(taken(grouped, groups), each.limits, level, trial):
             verdict = trial.judge(drawing, each)
             if verdict == "draw":
                 return drawing
@@ -144,14 +147,19 @@ def taken(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
     return drawing
 
 
-def _limited(grouped: Drawing, limits: Sequence[int], steps: Sequence[Step]) -> Iterator[Drawing]:
-    """A level with ever fewer things."""
-    shown: int | None = None
+def _limited(
+    grouped: Drawing, limits: Sequence[int], steps: Sequence[Step], trial: _Trial
+) -> Iterator[Drawing]:
+    """A level with ever fewer things: in small steps where only the road is cut."""
+    shown = limits[0] + 1
     for limit in limits:
-        if shown is None or limit < shown:  # else there was room for more, and nothing to open
-            drawing = taken(grouped.having(limit=limit), steps)
-            shown = _shown(drawing)
+        while limit < shown:  # else there was room for more, and nothing to open
+            tried = max(limit, int(_LESS * shown)) if trial.road else limit
+            drawing = taken(grouped.having(limit=tried), steps)
+            before, shown = shown, _shown(drawing)
             yield drawing
+            if tried == limit or shown >= before:
+                break
 
 
 class _Trial:
@@ -159,7 +167,9 @@ class _Trial:
 
     def __init__(self, start: Drawing) -> None:
         self._last = start
-        self._parted: Drawing | None = None  # it would be taken, but it parts a skip
+        self._parted: Drawing | None = None  # it would be taken, but columns cut its road
+        self.road = False  # is that all they cut, and no skip
+        self._fewest = 0.0  # things that one in a single column must show to be taken for it
         self._enough: Drawing | None = None  # it fits and shows enough, with more jumps
         self._some: Drawing | None = None  # it fits, and shows too little
         self._most = 0  # things that this one shows
@@ -179,10 +189,10 @@ class _Trial:
         """What to do with a drawing."""
         self._last, shown = drawing, _shown(drawing)
         if self._parted is not None:  # what follows is drawn if it has a single column
-            if shown < min(_WHOLE, _SHARE * _shown(self._parted)):
+            if shown < self._fewest:
                 return "next level"
             whole = drawing.columns.fits and len(drawing.columns.parts) < 2
-            return "draw" if whole else "show less"
+            return "draw" if whole and (_in_modules(drawing) or not self.road) else "show less"
         told = _tells_all(drawing)
         if not drawing.columns.fits or (level.whole and not told):
             return "show less"
@@ -193,8 +203,11 @@ class _Trial:
         if _jumps(drawing) > _FEW_JUMPS or (self._enough is not None and not _in_modules(drawing)):
             self._enough = self._enough or drawing
             return "show less"
-        if _parts_a_skip(drawing):
+        skip = _parts_a_skip(drawing)
+        if skip or _jumps(drawing):
             self._parted = drawing
+            self.road = not skip
+            self._fewest = min(_WHOLE, _SKIP * shown) if skip else _ROAD * shown
             return "show less"
         return "draw"
 

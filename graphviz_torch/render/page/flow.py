@@ -25,7 +25,9 @@ BELOW: Final = 60.0  # the legend
 _BESIDE, _EDGE = 16.0, 14.0  # the widths of what parts two nodes, and of an edge that passes
 _LETTER = 7.0  # the width of a letter of a frame's title
 _LABEL, _LABEL_WIDE = 14.0, 70.0  # of an edge at a closed group
-_SPLIT, _CROSSING = 250.0, 60.0  # what a divided frame, an edge to another column cost, in points
+# What a divided frame costs, a tensor to another column, and each more, in points: one alone has an
+# arrow, several have circles.
+_SPLIT, _CROSSING, _MORE = 250.0, 60.0, 150.0
 
 
 class _Source(NamedTuple):
@@ -74,7 +76,7 @@ def flow_of(drawing: Drawing) -> Flow:
     paths = [around[key] for key in keys]
     sources: list[list[_Source]] = [[] for _ in keys]
     long = lengths(drawing)
-    crossing = [0] * (len(keys) + 1)  # edges that begin or end to cross there
+    far: dict[int, int] = {}  # source -> its last target
     for source, target in drawing.ends:
         above, below = places[source], places[target]
         outer, inner = paths[above], paths[below]
@@ -83,14 +85,17 @@ def flow_of(drawing: Drawing) -> Flow:
         ranks = long.get((source, target), 1)
         edge = _Source(above, len(inner) - same, len(outer) - same, labelled, ranks)
         sources[below].append(edge)
-        if above < below:
-            crossing[above + 1] += 1
-            crossing[below + 1] -= 1
+        far[above] = max(below, far.get(above, above))
+    crossing = [0] * (len(keys) + 1)  # tensors that begin or end to cross there
+    for above, below in far.items():
+        crossing[above + 1] += 1
+        crossing[below + 1] -= 1
     cutting = []
     crossed = 0
     for place, (before, after) in enumerate(pairwise(paths), 1):
         crossed += crossing[place]
-        cutting.append(_SPLIT * _common(before, after) + _CROSSING * crossed)
+        tensors = _CROSSING * min(1, crossed) + _MORE * max(0, crossed - 1)
+        cutting.append(_SPLIT * _common(before, after) + tensors)
     widths, heights = [found[key][0] for key in keys], [found[key][1] for key in keys]
     return Flow(keys, paths, widths, heights, sources, [0.0, *cutting], begins, titles)
 

@@ -82,11 +82,35 @@ def test_every_edge_between_columns_is_drawn_in_two_parts(
     names = {(f"g{~k}" if k < 0 else str(k)): k for part in found.parts for k in part}
     edges = {(names[a], names[b]) for a, b in Drawn(to_dot(graph)).edges if {a, b} <= names.keys()}
     assert edges == set(shown.ends)
-    circles = re.findall(r"^\t(\w+) -> out_(\w+)", to_dot(graph), re.M)
-    ends = re.findall(r"^\tin_([a-z0-9]+)_(\w+) -> (\w+)", to_dot(graph), re.M)
-    # A node has one circle, whatever it goes on to; each end of such an edge has its own.
-    assert sorted(circles) == sorted({(source, source) for source, _, _ in ends}) != []
+    at = {key: i for i, part in enumerate(found.parts) for key in part}
+    between: dict[tuple[int, int], set[int]] = {}
+    for source, target in shown.ends:
+        if at[source] != at[target]:
+            between.setdefault((at[source], at[target]), set()).add(source)
+    dot = to_dot(graph)
+    # What alone goes on in another column has an arrow to a point there.
+    points = re.findall(r"^\t(\w+) -> turn_(\w+)_(\d+):n", dot, re.M)
+    assert {(names[a], int(column)) for a, _, column in points} == {
+        (source, column)
+        for (_, column), some in between.items()
+        if len(some) == 1
+        for source in some
+    }
+    assert {(a, column) for _, a, column in points} == {(a, column) for a, _, column in points}
+    # Others have one circle, whatever they go on to; each end of such an edge has its own.
+    circles = re.findall(r"^\t(\w+) -> out_(\w+)", dot, re.M)
+    ends = re.findall(r"^\tin_([a-z0-9]+)_(\w+) -> (\w+)", dot, re.M)
+    assert sorted(circles) == sorted({(source, source) for source, _, _ in ends})
     assert all(target == named for _, named, target in ends)
+    assert points or circles
+
+
+def test_a_coarser_drawing_in_one_column_is_taken_for_one_whose_road_is_cut(
+    graphs: dict[str, Graph],
+) -> None:
+    shown = draw(step("BERT", graphs), {})
+    assert len(shown.columns.parts) == 1
+    assert len(shown.nodes) + len(shown.boxes) > 15
 
 
 def test_a_changed_drawing_tells_anew_what_follows_from_what_was_changed() -> None:
@@ -185,7 +209,8 @@ def test_a_loss_without_modules_is_more_than_a_few_closed_groups() -> None:
     )
     drawn = draw(trace(loss), {})
     assert drawn.columns.fits
-    assert len(drawn.nodes) + len(drawn.boxes) > 20
+    assert len(drawn.columns.parts) == 1  # the road is whole
+    assert len(drawn.nodes) + len(drawn.boxes) > 15
 
 
 @pytest.mark.parametrize("limit", [90, 60, 20])
@@ -201,7 +226,13 @@ def test_the_legend_explains_the_numbers_and_the_scissors_of_a_picture_that_has_
     rows = [Node(i, "SinBackward0", F32, operation="sin") for i in range(61)]
     graph = Graph(tuple(rows), tuple(Edge(i, i + 1) for i in range(60)), ((60, 0),))
     detached = Graph(graph.nodes, graph.edges, graph.outputs, cuts=(Cut("detach", None, 0, (5,)),))
-    for drawn, numbered, cut in ((graph, True, False), (detached, True, True)):
+    chains = [Edge(i, i + 2) for i in range(59)]  # two, that are added up at the end
+    both = Graph(tuple(rows), (*chains, Edge(59, 60)), ((60, 0),))
+    for drawn, numbered, cut in (
+        (graph, False, False),
+        (detached, False, True),
+        (both, True, False),
+    ):
         dot = to_dot(drawn, fold=False)
         assert ("\tout_" in dot) == (SIGNS["jump"] in dot) == numbered
         assert ("style=dashed arrowhead=none" in dot) == (SIGNS["cut"] in dot) == cut
