@@ -232,7 +232,12 @@ class Reading:
         """The leaves that this backward started from, where a model was to learn."""
         outputs = {node for node, _ in self.graph.outputs}
         learns = any(p.requires_grad for p in self.graph.parameters) or self.events(OptimizerStep)
-        return [e for e in self.events(LeafBackward) if learns and not outputs.isdisjoint(e.nodes)]
+        if not learns:
+            return []
+        # An event knows the leaf of the last backward of its line; of one before, it is the output.
+        alone = bool(outputs) and all(self.graph.nodes[node].leaf for node in outputs)
+        events = self.events(LeafBackward)
+        return [e for e in events if not outputs.isdisjoint(e.nodes) or (alone and not e.nodes)]
 
     @cached_property
     def blocked(self) -> bool:

@@ -27,6 +27,7 @@ from ....graph.units import bytes_text
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
+from ..cuts import explained
 
 
 @rule(reads="end", of=(FreeDropout,))
@@ -117,7 +118,12 @@ def made_anew(reading: Reading) -> Iterator[Finding]:
 @rule(reads="end", of=(EmptyStep,))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps, and no backward has given any of its parameters a gradient."""
+    if reading.leaf_losses:
+        return
+    told = {parameter.node for _, parameter in explained(reading)}
     for event in reading.events(EmptyStep):
+        if event.nodes and told.issuperset(event.nodes):
+            continue  # cut-gradient tells why
         yield finding(
             "warning",
             f"{event.optimizer} stepped {event.count} times{at(event.where)}, and none of its "
