@@ -3,11 +3,12 @@
 While the stance is "force_eager" PyTorch leaves alone what it has compiled, compiles nothing, and
 afterwards uses the same code again. The stance holds for every thread of the process.
 
-Private: whether the stance is still ours when it is given back (2.11 to 2.14).
+Private: the stance as it is now (2.11 to 2.15).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -36,6 +37,12 @@ class EagerStance:
 
     def __exit__(self, *_: object) -> None:
         _INSTALLATION.discard(self)
+
+
+def runs_as_written() -> bool:
+    """Does a compiled function that is called now run as it is written, whoever asked for it."""
+    stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
+    return getattr(stance, "stance", None) == "force_eager"
 
 
 _stances: list[Any] = []  # ours, while somebody asks for it

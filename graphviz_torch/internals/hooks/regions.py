@@ -53,6 +53,7 @@ from ..compiler.skipped import (
     skipped_before,
     skipped_now,
 )
+from ..compiler.stance import runs_as_written
 from ..dynamo import mark_again, uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
@@ -194,7 +195,8 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
     function = frame.f_locals.get("fn")
     in_place = getattr(function, "__func__", None) is Module._call_impl
     keeps_hooks = in_place or _answer(keeps_module_hooks, function)
-    in_python = not _here.away and _answer(is_left_to_python, function)
+    # As written, PyTorch would force the keys on it that stand here: ours among them.
+    in_python = not _here.away and (runs_as_written() or _answer(is_left_to_python, function))
     _here.regions = (*_here.regions, _Region(keeps_hooks, _here.away, id(frame), in_python))
     _here.begins = True
     with suppress(Exception):

@@ -239,3 +239,28 @@ def test_run_records_a_script_as_it_is_asked(
 def test_an_unknown_way_is_refused() -> None:
     with pytest.raises(ValueError, match='pass "open", "closed", "eager" or "gradients"'):
         record(compiled="eagre")  # type: ignore[arg-type]
+
+
+class Reads(nn.Module):
+    """Reads a number of what it computes, which waits for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(x)
+        if hidden.detach().sum().item() > 1e9:
+            return hidden * 2
+        return hidden
+
+
+def test_what_a_compiled_model_copies_is_recorded_as_it_is_written(sim: torch.device) -> None:
+    model = Reads().to(sim)
+    kinds = []
+    for run in (model, torch.compile(model, backend="eager")):
+        with record(model, compiled="eager") as recording:
+            run(torch.randn(2, 4).to(sim)).sum().backward()
+        kinds.append([(copy.kind, copy.module) for copy in recording.graph.transfers])
+    assert kinds[1] == kinds[0]
+    assert "DtoH" in [kind for kind, _ in kinds[0]]
