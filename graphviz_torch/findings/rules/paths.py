@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...graph import Finding, Parameter, Severity
 from ...graph.events import (
@@ -135,6 +135,10 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     others = [event for event in steps if event.foreign and whole]
     advice = "Pass model.parameters() to the optimizer after the model is complete, or freeze "
     advice += f"{names} with requires_grad_(False) to save the work."
+    if _is_copy(idle, reading.graph.parameters):
+        advice = f"If {'it is' if len(idle) == 1 else 'they are'} of a copy, such as a target "
+        advice += "network or a teacher, run that under torch.no_grad(); else give "
+        advice += f"{them} to an optimizer."
     nodes = reading.graph.nodes
     uses = (nodes[e.target].source for i in nodes_of(idle) for e in reading.users[i])
     message = f"No optimizer updates {names}, which got a gradient"
@@ -158,6 +162,13 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         where="" if step is None else step.where,
         nodes=nodes_of(idle),
     )
+
+
+def _is_copy(idle: Sequence[Parameter], parameters: Iterable[Parameter]) -> bool:
+    """Has each its like among those that are stepped: in another module, of its name and shape."""
+    stepped = {(p.name.partition(".")[2], p.tensor.shape) for p in parameters if p.stepped}
+    keys = [(p.name.partition(".")[2], p.tensor.shape) for p in idle]
+    return all(name and (name, shape) in stepped for name, shape in keys)
 
 
 def _has_strangers(reading: Reading) -> bool:

@@ -159,6 +159,8 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         advice = _VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs."))
         advice = _REGION_ADVICE if name == "compiled" else advice
         reason = event.reason
+        if name == "div" and event.nan and not reason:  # no zero was seen in its divisor
+            advice = "Look at its inputs."
         if event.origin == "parameter":
             norms = ((p.name, p.norm) for p in reading.graph.parameters if p.norm is not None)
             spoilt = [name for name, norm in norms if not math.isfinite(norm)]

@@ -178,6 +178,21 @@ def layer_that_no_optimizer_holds_beside_one_that_does_not_step(record: Record) 
         optimizers[0].step()  # cause
 
 
+@says(
+    "not-in-optimizer",
+    "No optimizer updates old.0.weight, ",
+    "was not given them.",
+    advice="If they are of a copy, such as a target network or a teacher, run that under "
+    "torch.no_grad(); else give them to an optimizer.",
+)
+def copy_that_is_computed_with_gradients(record: Record) -> None:
+    now, old = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2))
+    optimizer = SGD(now.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"now": now, "old": old})):
+        (now(torch.ones(8, 4)) - 0.9 * old(torch.ones(8, 4))).square().mean().backward()
+        optimizer.step()  # cause
+
+
 @says("not-registered", "other is not in the model.")
 def parameter_of_the_callers_own(record: Record) -> None:
     model, other = nn.Linear(4, 4), nn.Linear(4, 1)
