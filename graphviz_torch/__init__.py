@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .rehearsal.plans import plans
     from .rehearsal.rehearsal import Rehearsal
     from .rehearsal.rehearse import rehearse
+    from .rehearsal.trials import Trial, draw_trials, trial_table, try_plans
     from .render.annotation import annotate_source
     from .render.collectives import collectives
     from .render.dot.dot import to_dot
@@ -140,11 +141,15 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Asked",
     "Disagreement",
     "Rehearsal",
+    "Trial",
     "compare_order",
     "draw_memory",
+    "draw_trials",
     "kinds_of_rank",
     "plans",
     "rehearse",
+    "trial_table",
+    "try_plans",
     # tracing
     "gather",
     "local_shapes",
@@ -229,6 +234,7 @@ _ROOMS = {
     "rehearsal.plans": "plans",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",
+    "rehearsal.trials": "Trial draw_trials trial_table try_plans",
     "render.annotation": "annotate_source",
     "render.collectives": "collectives",
     "render.dot.dot": "to_dot",

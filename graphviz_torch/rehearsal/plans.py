@@ -6,110 +6,55 @@ says what to write where it should stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 import torch
 from torch.distributed import fsdp
-from torch.nn import Module, ModuleList, Sequential
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils.checkpoint import checkpoint
 
-_BLOCKS = 2  # at least that a list has, of one class: they are checkpointed
+from .changes import (
+    Change,
+    bf16_parameters,
+    checkpointed,
+    fused,
+    micro_batched,
+    sharding,
+)
+from .meshes import meshed
+from .order import ordinal
 
 
 class Plan(NamedTuple):
     """Something to change."""
 
     says: str  # what to write, where it should stay
-    change: Callable[[], AbstractContextManager[None]]
+    change: Change
 
 
-@contextmanager
-def _fused() -> Iterator[None]:
-    """Adam and AdamW in one kernel: without the lists of intermediate tensors."""
-    with ExitStack() as opened:
-        for kind in (torch.optim.Adam, torch.optim.AdamW):
-            init = _given(kind.__init__, fused=True, foreach=None)
-            opened.enter_context(patch.object(kind, "__init__", init))
-        yield
-
-
-@contextmanager
-def _checkpointed() -> Iterator[None]:
-    """Each block of a list of blocks, when the outermost module is called first."""
-    seen: set[int] = set()
-    changed: list[Module] = []
-
-    def called(module: Module, _: Any) -> None:
-        if id(module) in seen:
-            return
-        for part in module.modules():
-            if id(part) not in seen and isinstance(part, (ModuleList, Sequential)):
-                blocks = list(part)
-                alike = len({type(each) for each in blocks}) == 1 and len(blocks) >= _BLOCKS
-                for block in blocks if alike and any(blocks[0].children()) else ():
-                    block.forward = _by_checkpoint(block.forward)
-                    changed.append(block)
-                    seen.update(map(id, block.modules()))  # those inside are not, by themselves
-            seen.add(id(part))
-
-    hook = register_module_forward_pre_hook(called)
-    try:
-        yield
-    finally:
-        hook.remove()
-        for block in changed:
-            del block.forward
-
-
-def _by_checkpoint(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(forward)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    return checkpointed
-
-
-def _given(function: Callable[..., Any], **values: Any) -> Callable[..., Any]:
-    @wraps(function)
-    def given(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{**kwargs, **values})
-
-    return given
-
-
-def _sharding(**values: Any) -> Callable[[], AbstractContextManager[None]]:
-    """`fully_shard` with other arguments."""
-
-    @contextmanager
-    def change() -> Iterator[None]:
-        with patch.object(fsdp, "fully_shard", _given(fsdp.fully_shard, **values)):
-            yield
-
-    return change
-
-
+_MESH, _MICRO = "mesh=", "micro-batches="  # and sizes: mesh=16x4, micro-batches=2
+_MOST = 64  # micro-batches
 _BF16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 PLANS = {
-    "fused": Plan("AdamW(..., fused=True)", _fused),
+    "fused": Plan("AdamW(..., fused=True)", fused),
     "reshard": Plan(
-        "fully_shard(..., reshard_after_forward=True)", _sharding(reshard_after_forward=True)
+        "fully_shard(..., reshard_after_forward=True)", sharding(reshard_after_forward=True)
     ),
     "bf16": Plan(
         "fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
         "reduce_dtype=torch.float32))",
-        _sharding(mp_policy=_BF16),
+        sharding(mp_policy=_BF16),
     ),
-    "checkpoint": Plan("checkpoint(block, x, use_reentrant=False) for each block", _checkpointed),
+    "checkpoint": Plan("checkpoint(block, x, use_reentrant=False) for each block", checkpointed),
     "offload": Plan(
         "fully_shard(..., offload_policy=CPUOffloadPolicy())",
-        _sharding(offload_policy=fsdp.CPUOffloadPolicy()),
+        sharding(offload_policy=fsdp.CPUOffloadPolicy()),
+    ),
+    "bf16-parameters": Plan(
+        "model.to(torch.bfloat16) before fully_shard(..., mp_policy=MixedPrecisionPolicy("
+        "param_dtype=torch.bfloat16)), or before DistributedDataParallel, and its input, too. The "
+        "optimizer then computes in bfloat16, and loses small updates",
+        bf16_parameters,
     ),
 }
 
@@ -117,14 +62,77 @@ PLANS = {
 def plans() -> tuple[tuple[str, str], ...]:
     """Every plan that a rehearsal can try: its name, and what to write where it should stay.
 
+    Of micro-batches there can be more: "micro-batches=4". A mesh has a plan for all its sizes, such
+    as "mesh=16x4", which is not among these.
+
     >>> dict(plans())["fused"]
     'AdamW(..., fused=True)'
     """
-    return tuple((name, plan.says) for name, plan in PLANS.items())
+    names = [*PLANS, f"{_MICRO}2"]
+    return tuple((name, plan_of(name).says) for name in names)
+
+
+def plan_of(name: str) -> Plan:
+    """The plan of a name.
+
+    Raises:
+        ValueError: if there is none.
+
+    >>> plan_of("mesh=16x4").says
+    'init_device_mesh(..., (16, 4))'
+    """
+    if name in PLANS:
+        return PLANS[name]
+    kind, _, text = name.partition("=")
+    sizes = text.split("x")
+    if all(size.isdecimal() and int(size) for size in sizes):
+        if f"{kind}=" == _MESH:
+            return Plan(f"init_device_mesh(..., ({', '.join(sizes)}))", meshed([*map(int, sizes)]))
+        if f"{kind}=" == _MICRO and len(sizes) == 1 and int(text) > 1:
+            says = (
+                f"the DataLoader's batch_size / {text}, loss / {text}, and optimizer.step() and "
+                f"zero_grad() after every {ordinal(int(text))} batch"
+            )
+            return Plan(says, micro_batched(int(text)))
+    known = ", ".join([*PLANS, f"{_MICRO}2", f"{_MESH}16x4"])
+    raise ValueError(f"plans={[name]}: pass some of {known}.")
+
+
+def kind_of(name: str) -> str:
+    """What of two plans only one can be followed: "mesh" of "mesh=16x4"."""
+    return name.partition("=")[0]
+
+
+def ladders(mesh: Sequence[int]) -> list[list[str]]:
+    """Plans to try one after the other, while that helps: more micro-batches, other meshes.
+
+    >>> ladders([2])[0], ladders([4, 2])[-2:]
+    (['fused'], [['mesh=2x4', 'mesh=1x8'], ['mesh=8x1']])
+    """
+    micro, count = [], 2
+    while count <= _MOST:
+        micro.append(f"{_MICRO}{count}")
+        count *= 2
+    return [*([name] for name in PLANS), micro, *_other_meshes(mesh)]
+
+
+def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
+    """A dimension gives its factors to another: a list for each such pair, least changed first."""
+    found = []
+    for giver in range(len(mesh)):
+        for taker in range(len(mesh)):
+            row, now = [], list(mesh)
+            while taker != giver and now[giver] > 1:
+                factor = next(n for n in range(2, now[giver] + 1) if now[giver] % n == 0)
+                now[giver] //= factor
+                now[taker] *= factor
+                row.append(_MESH + "x".join(map(str, now)))
+            found += [row] if row else []
+    return found
 
 
 @contextmanager
-def planned(names: tuple[str, ...]) -> Iterator[None]:
+def planned(names: Sequence[str]) -> Iterator[None]:
     """A context in which these plans are followed.
 
     >>> with planned(("fused",)):
@@ -134,5 +142,5 @@ def planned(names: tuple[str, ...]) -> Iterator[None]:
     """
     with ExitStack() as opened:
         for name in names:
-            opened.enter_context(PLANS[name].change())
+            opened.enter_context(plan_of(name).change())
         yield

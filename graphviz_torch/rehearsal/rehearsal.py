@@ -83,6 +83,7 @@ class Rehearsal:
     collectives: tuple[Sent, ...]
     order: tuple[Asked, ...] = ()  # all collectives of the run, one after the other
     printed: tuple[str, ...] = ()  # lines that ask for a value and only print it, told 0
+    meshes: tuple[tuple[int, ...], ...] = ()  # sizes, as the program passes them
 
     @property
     def fits(self) -> bool | None:
@@ -194,6 +195,8 @@ class Rehearsal:
             "collectives": [
                 {name: getattr(each, name) for name in names} for each in self.collectives
             ],
+            "at_peak": {each.name: each.nbytes for each in self.at_peak},
+            "meshes": [list(sizes) for sizes in self.meshes],
             "seconds": self.seconds,
             **bound,
         }

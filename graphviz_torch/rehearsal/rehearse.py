@@ -28,8 +28,9 @@ from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import Block, at_moment, peak_of, totals
 from .ledger import Ledger
+from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
-from .plans import PLANS, planned
+from .plans import plan_of, planned
 from .rehearsal import Moment, Rehearsal, sent, shares
 
 _MOMENTS = 300  # of the picture
@@ -92,8 +93,8 @@ def rehearse(
         device_memory: bytes that a device has.
         values: what `.item()` gives, by line: `{"train.py:30": 0.5}`, or `{"30": 0.5}`; `""` at
             every other line.
-        plans: what is changed on the way from the program to PyTorch: "fused" optimizers,
-            "checkpoint" for each block, and for fully_shard "reshard", "bf16" and "offload".
+        plans: what is changed on the way from the program to PyTorch, by the names that `plans()`
+            gives, "micro-batches=4", or "mesh=16x4" for the sizes of the program's mesh.
 
     Raises:
         ValueError: for ranks, a mesh, steps or plans that cannot be.
@@ -117,9 +118,8 @@ def rehearse(
         raise ValueError(f"mesh={dict(mesh)} has {size} ranks, and ranks={ranks}.")
     if ranks < 1 or steps < 1:
         raise ValueError(f"ranks={ranks}, steps={steps}: pass 1 or more.")
-    unknown_plans = [each for each in plans if each not in PLANS]
-    if unknown_plans:
-        raise ValueError(f"plans={unknown_plans}: pass some of {', '.join(PLANS)}.")
+    for name in plans:
+        plan_of(name)  # it raises for what is not one
     asked = [rank] if isinstance(rank, int) else list(rank)
     for each in asked:
         if not 0 <= each < ranks:
@@ -151,6 +151,7 @@ class _Run:
         self._ledger = Ledger(self._world.on_host)
         self._tensors = FakeTensors(values)
         self._order = OrderWatch()
+        self._meshes: list[Sizes] = []
         self._recording: Recording | None = None
         self._graph = Graph(())
         self._step = 0
@@ -172,6 +173,7 @@ class _Run:
             world.enter_context(self._tensors)
             world.enter_context(self._ledger)
             world.enter_context(device.operators())
+            world.enter_context(watch_meshes(self._meshes))
             world.enter_context(planned(plans))
             hook = register_optimizer_step_post_hook(self._stepped)
             world.callback(hook.remove)
@@ -245,6 +247,7 @@ class _Run:
             collectives=sent(self._graph, self._groups()),
             order=tuple(self._order.asked),
             printed=tuple(printed),
+            meshes=tuple(self._meshes),
         )
 
     def _groups(self) -> dict[str, str]:

@@ -52,9 +52,18 @@ def compare(parsed: argparse.Namespace) -> int:
 
 
 def process(
-    parsed: argparse.Namespace, rank: int, form: str, plans: Sequence[str] = ()
+    parsed: argparse.Namespace,
+    rank: int,
+    form: str,
+    plans: Sequence[str] = (),
+    args: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """The command for one rank, and in this form: its exit status, and what it printed."""
+    """The command for one rank, and in this form: its exit status, and what it printed.
+
+    Args:
+        plans: besides those that were given.
+        args: of the script, after its own.
+    """
     if parsed.out:
         raise ValueError("-o writes the graph of one rank: pass one --rank.")
     given: list[str] = []
@@ -67,7 +76,7 @@ def process(
     given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
     command = ["rehearse", *given, f"--rank={rank}", f"--format={form}"]
     done = subprocess.run(
-        [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args],
+        [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args, *args],
         stdout=subprocess.PIPE,
         text=True,
         check=False,

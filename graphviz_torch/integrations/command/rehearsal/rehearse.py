@@ -15,7 +15,7 @@ import sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from .... import draw_memory, rehearse, save, to_html
+from .... import draw_memory, plans, rehearse, save, to_html
 from ....graph.files.replacement import replacement
 from ..script import Script, show_error
 from .fit import fit
@@ -38,9 +38,12 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device-memory", type=_bytes, metavar="SIZE", help=says)
     says = "of one device: try what makes the step fit without new code, and tell what each costs"
     parser.add_argument("--fit", type=_bytes, metavar="SIZE", help=says)
-    says = (
-        "change this on the way to PyTorch: fused, checkpoint, reshard, bf16, offload; repeatable"
+    says = "other arguments of the script, which --fit tries like a plan: --try='--batch 4'"
+    parser.add_argument(
+        "--try", dest="other", action="append", default=[], metavar="ARGS", help=says
     )
+    names = ", ".join([*(name for name, _ in plans()), "mesh=16x4"])
+    says = f"change this on the way to PyTorch: {names}; repeatable"
     parser.add_argument("--plan", action="append", default=[], metavar="NAME", help=says)
     says = "run so many steps, and tell of the last (default 2: the first makes optimizer state)"
     parser.add_argument("--steps", type=int, default=2, metavar="N", help=says)
@@ -54,7 +57,10 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json", "order"), default="text", help=says)
     says = "do the ranks ask for the same collectives in the same order: rehearse one of each kind"
     parser.add_argument("--order", action="store_true", help=says)
-    says = "write the graph: .json or .html; or the memory over the step: .svg; repeatable"
+    says = (
+        "write the graph: .json or .html; or the memory over the step, with --fit the plans: .svg; "
+        "repeatable"
+    )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
     parser.add_argument("script", metavar="SCRIPT")
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)

@@ -1,0 +1,55 @@
+"""The meshes that a program makes by `init_device_mesh`: their sizes, and others in their place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch.distributed as dist
+from torch.distributed import device_mesh
+
+Sizes = tuple[int, ...]
+
+
+@contextmanager
+def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
+    """A context in which the sizes of each mesh that the program makes are put into a list."""
+
+    def note(sizes: Sizes) -> Sizes:
+        meshes.append(sizes)
+        return sizes
+
+    with _through(note):
+        yield
+
+
+def meshed(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
+    """A mesh of as many dimensions and ranks gets these sizes."""
+
+    def change(asked: Sizes) -> Sizes:
+        same = len(asked) == len(sizes) and math.prod(asked) == math.prod(sizes)
+        return tuple(sizes) if same else asked
+
+    return lambda: _through(change)
+
+
+@contextmanager
+def _through(change: Callable[[Sizes], Sizes]) -> Iterator[None]:
+    if not dist.is_available():
+        yield
+        return
+    init: Any = device_mesh.init_device_mesh
+
+    @wraps(init)
+    def init_device_mesh(device_type: str, mesh_shape: Any, *args: Any, **kwargs: Any) -> Any:
+        return init(device_type, change(tuple(mesh_shape)), *args, **kwargs)
+
+    with (
+        patch.object(device_mesh, "init_device_mesh", init_device_mesh),
+        patch.object(dist, "init_device_mesh", init_device_mesh),
+    ):
+        yield
