@@ -18,9 +18,10 @@ from torch.nn import Module, ModuleList, Sequential
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+
+from ..internals.tensors.pytree import map_tensors
 
 _BLOCKS = 2  # at least that a list has, of one class: they are checkpointed
 _BF16 = torch.bfloat16
@@ -129,11 +130,10 @@ def bf16_parameters() -> Iterator[None]:
 
 
 def _cast(_: Module, args: Any, kwargs: Any) -> Any:
-    def cast(value: Any) -> Any:
-        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.to(_BF16) if floats else value
+    def cast(value: torch.Tensor) -> torch.Tensor:
+        return value.to(_BF16) if value.is_floating_point() else value
 
-    return tree_map(cast, (args, kwargs))
+    return map_tensors(cast, (args, kwargs))
 
 
 def micro_batched(count: int) -> Change:

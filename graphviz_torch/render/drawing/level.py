@@ -204,7 +204,7 @@ class _Trial:
             self._enough = self._enough or drawing
             return "show less"
         skip = _parts_a_skip(drawing)
-        if skip or _jumps(drawing):
+        if (skip or _jumps(drawing)) and _has_modules(drawing):
             self._parted = drawing
             self.road = not skip
             self._fewest = min(_WHOLE, _SKIP * shown) if skip else _ROAD * shown
@@ -226,6 +226,11 @@ def _in_modules(drawing: Drawing) -> bool:
     """Do closed groups have names that mean something to a reader?"""
     groups = drawing.groups.groups if drawing.groups else ()
     return all(groups[number].kind != "run" for number in drawing.closed)
+
+
+def _has_modules(drawing: Drawing) -> bool:
+    """Were modules recorded? Else what is closed are runs, and a coarser drawing tells little."""
+    return any(part.kind == "module" for part in (drawing.groups.groups if drawing.groups else ()))
 
 
 def _jumps(drawing: Drawing) -> int:

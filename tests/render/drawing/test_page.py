@@ -209,8 +209,7 @@ def test_a_loss_without_modules_is_more_than_a_few_closed_groups() -> None:
     )
     drawn = draw(trace(loss), {})
     assert drawn.columns.fits
-    assert len(drawn.columns.parts) == 1  # the road is whole
-    assert len(drawn.nodes) + len(drawn.boxes) > 15
+    assert len(drawn.nodes) + len(drawn.boxes) > 20
 
 
 @pytest.mark.parametrize("limit", [90, 60, 20])
