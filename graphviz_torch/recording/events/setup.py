@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -212,7 +213,7 @@ def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterabl
 
 
 def _has(item: Any, owner: Any) -> bool:
-    if item is owner:
-        return True
-    inside = item.modules() if isinstance(item, torch.nn.Module) else ()
-    return any(module is owner for module in inside)
+    if item is owner or not isinstance(item, torch.nn.Module):
+        return item is owner
+    # Of a layer that ran inside a compiled region its parameters alone are known.
+    return any(each is owner for each in chain(item.modules(), item.parameters()))

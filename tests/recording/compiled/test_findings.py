@@ -7,6 +7,7 @@ torch.compile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -181,3 +182,33 @@ def test_that_nothing_is_found_does_not_hide_what_is_not_seen_inside() -> None:
         with record(model, compiled=compiled) as recording:  # type: ignore[arg-type]
             run(X).sum().backward()
         assert (said in str(find(recording))) == hidden
+
+
+class WithList(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.others = [nn.Linear(8, 8) for _ in range(2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.others:
+            x = layer(x).tanh()
+        return x
+
+
+def test_layers_in_a_plain_list_are_told_of_a_compiled_model_too() -> None:
+    said = []
+    for compiled in (False, True):
+        model = WithList()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = torch.compile(model, backend="aot_eager") if compiled else model
+        for recorder in (nullcontext(), record(model)):  # compiled before it is recorded
+            with recorder as recording:
+                run(X).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert recording is not None
+        [found] = [one for one in find(recording) if one.rule == "not-registered"]
+        said.append((found.severity, found.cause, "4 parameters in others" in found.message))
+    assert said == [("warning", said[0][1], True)] * 2
