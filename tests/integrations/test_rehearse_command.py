@@ -57,7 +57,7 @@ for (x,) in loader:
     optimizer.zero_grad()
 """
 KEYS = "ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes "
-KEYS += "gathered_bytes peak_bytes peak_at fits flops wire_bytes collectives seconds"
+KEYS += "gathered_bytes peak_bytes peak_at fits flops wire_bytes collectives at_peak meshes seconds"
 
 
 @pytest.fixture

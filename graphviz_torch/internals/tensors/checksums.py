@@ -20,6 +20,7 @@ from ..hooks.modes import unseen_calls, unseen_operators
 from .memory import elements, may_be_read
 
 _WORD = 8  # bytes
+_ODD = 0x9E3779B97F4A7C15  # 2 ** 64 / the golden ratio: sums that lie close are told apart (Knuth)
 _NARROW = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
@@ -48,7 +49,7 @@ class Checksums:
                     values = TensorBase.tolist(torch.stack([total for _, total in sums]))
                     for (key, _), value in zip(sums, values, strict=True):
                         found[key] = (31 * found.get(key, 0) + value) % (1 << 64)
-        return {key: (value ^ value >> 32) % (1 << 32) for key, value in found.items()}
+        return {key: value * _ODD % (1 << 64) >> 32 for key, value in found.items()}
 
 
 def _words(tensor: Tensor) -> list[Tensor]:

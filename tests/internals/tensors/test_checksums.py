@@ -32,8 +32,12 @@ def test_it_is_the_sum_of_the_memory_in_words_of_64_bits() -> None:
     tensor = torch.randn(10, 4)
     with np.errstate(over="ignore"):
         total = int(tensor.numpy().view(np.int64).sum())
-    total %= 1 << 64
-    assert checksum(tensor) == (total ^ total >> 32) % (1 << 32)
+    assert checksum(tensor) == total * 11400714819323198485 % (1 << 64) >> 32
+
+
+def test_sums_of_numbers_about_zero_are_told_apart() -> None:
+    found = [checksum(torch.tensor([number])) for number in range(-3, 4)]
+    assert len(set(found)) == len(found)
 
 
 def test_of_what_has_gaps_or_no_memory_there_is_none() -> None:
