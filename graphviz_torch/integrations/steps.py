@@ -11,7 +11,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -276,9 +276,13 @@ class LoopSteps(Steps):
             super()._look_away(recording)
 
 
-def _call(event: Event) -> tuple[type, str] | None:
-    """What two tellings of one call have in common: counts go on."""
-    return (type(event), event.where) if isinstance(event, IdleCall) else None
+def _call(event: Event) -> tuple[object, ...] | None:
+    """What two tellings of one call have in common: its names and its group, for counts go on."""
+    if not isinstance(event, IdleCall):
+        return None
+    values = (getattr(event, each.name) for each in fields(event))
+    names = (value for value in values if isinstance(value, str))
+    return type(event), getattr(event, "group", None), *names
 
 
 def _is_step(graph: Graph) -> bool:

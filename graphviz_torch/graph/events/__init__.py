@@ -9,22 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..values import Operand
-from .idle_calls import (
-    CallPerSample,
-    ClipBound,
-    DecayedNorms,
-    EmptyGroup,
-    EmptyStep,
-    FreeDropout,
-    IdleRate,
-    LoneScheduler,
-    Remake,
-    RetainedGraph,
-    SchedulerEnd,
-    SchedulerPace,
-    SharedParameters,
-    VanishedEpsilon,
-)
+from .idle_calls import AnyIdleCall
 from .occurrence import Occurrence
 
 # What ends a compiled region; "" for anything else.
@@ -278,40 +263,27 @@ Event = (
     | AttributeAssignment
     | AwaitedGradient
     | Broadcast
-    | CallPerSample
-    | ClipBound
     | ConstantTerm
     | DataAssignment
-    | DecayedNorms
     | EarlySchedulerStep
-    | EmptyGroup
-    | EmptyStep
     | EvalMode
-    | FreeDropout
     | GradientClearing
     | GradientClip
     | GradientRead
     | GraphBreak
-    | IdleRate
-    | RetainedGraph
     | LeafBackward
-    | LoneScheduler
     | LossCall
     | LossTarget
     | NonfiniteValue
     | OptimizerStep
     | ParameterFreeze
     | Recompilation
-    | Remake
     | RepeatedBatch
-    | SchedulerEnd
-    | SchedulerPace
-    | SharedParameters
     | SkippedFunction
     | StillParameters
     | StrayParameters
     | UnsteppedBackward
     | VainBackward
-    | VanishedEpsilon
     | WrapperBypass
+    | AnyIdleCall
 )

@@ -107,7 +107,7 @@ class DecayedNorms(IdleCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VanishedEpsilon(IdleCall):
-    """An eps that is 0 in the dtype of some parameters, of which `nodes` are."""
+    """An eps that is 0 in the dtype of some parameters: those of `nodes`."""
 
     optimizer: str = ""
     epsilon: float = 0.0
@@ -149,3 +149,21 @@ class CallPerSample(IdleCall):
 
     module: str = ""
     count: int = 0  # of calls
+
+
+AnyIdleCall = (
+    CallPerSample
+    | ClipBound
+    | DecayedNorms
+    | EmptyGroup
+    | EmptyStep
+    | FreeDropout
+    | IdleRate
+    | LoneScheduler
+    | Remake
+    | RetainedGraph
+    | SchedulerEnd
+    | SchedulerPace
+    | SharedParameters
+    | VanishedEpsilon
+)

@@ -66,8 +66,14 @@ class Trace(Protocol):
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """The graph is whole; the compiler has not changed it yet. A result that is no tensor is
-        None."""
+        """The graph is whole; the compiler has not changed it yet.
+
+        Args:
+            inputs: tensors.
+            results: None stands for a result that is not a tensor.
+            broken: what ended the graph.
+            again: why it was compiled once more.
+        """
 
     def compiled(self, kinds: list[Any]) -> None:
         """The compiler made these classes of nodes of it."""

@@ -66,7 +66,8 @@ class Regions:
         """This frame of dynamo's code is about to call a graph."""
         self._entered = None
         if self._program.is_here() and original(frame) is not None:
-            self._program.in_compiled_graph = torch.is_grad_enabled() and not own
+            if torch.is_grad_enabled() and not own:
+                self._program.compiled_graph_began()
             if not self._opens:
                 return
             trace = trace_again(frame, OperationTrace)
@@ -89,7 +90,7 @@ class Regions:
         """It has run; a cut may have been in what it was given."""
         if not self._program.is_here():
             return
-        self._program.in_compiled_graph = False
+        self._program.compiled_graph_ended()
         given, self._given = self._given, []
         if given and (end := sequence_number()) > self._start:
             tracker = self._program.tracker

@@ -13,9 +13,9 @@ from ..program.events import TensorRecord
 
 
 class TensorAttributes(Listener):
-    """Notes a `.grad` that is None for its tensor is no leaf, and what `x.data = h` cuts off.
+    """Notes a `.grad` that is None because its tensor is not a leaf, and a cut by `x.data = h`.
 
-    Both tell the program, too, of which parameters it makes steps by hand.
+    From both the program learns which parameters are stepped by hand.
     """
 
     needs = ("every_call",)

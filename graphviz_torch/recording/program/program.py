@@ -65,9 +65,8 @@ class Program:
         self.events = Events()
         self.ends: list[End] = []  # outputs of the last outermost module call
         self.remarks = Remarks()
-        self.in_compiled_graph = (
-            False  # PyTorch runs it without gradients, where the program has them
-        )
+        # Does a compiled graph run: without gradients, though the program has them.
+        self.in_compiled_graph = False
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
         self._model = model
         self.thread = get_ident()
@@ -107,6 +106,14 @@ class Program:
             plain = type(event.output) is Tensor
             tensors = [("", event.output)] if plain else flatten(event.output, ask=False)
             self.ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+
+    def compiled_graph_began(self) -> None:
+        """What a compiler made of a graph runs, with gradients as far as the program knows."""
+        self.in_compiled_graph = True
+
+    def compiled_graph_ended(self) -> None:
+        """It has run."""
+        self.in_compiled_graph = False
 
     def backward_began(self, event: object) -> None:
         """A backward is about to run: what is noted from here on came after its forward."""

@@ -92,6 +92,8 @@ class OptimizerCalls(Listener):
         if event.backward.call.accumulates:
             self._has_run = True
             self._reached |= event.backward.reached
+            if len(self._reached) > _PARAMETERS:  # inputs that need a gradient among them
+                self._reached &= self.program.table.every()
 
     def stepping(self, event: Stepping) -> None:
         optimizer = event.optimizer

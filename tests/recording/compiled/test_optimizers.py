@@ -28,8 +28,10 @@ def backward(model: nn.Sequential) -> None:
     model(X).square().mean().backward()
 
 
-def as_it_should_be(model: nn.Sequential, make: Any, compiled: Any) -> None:
-    optimizer = make(model.parameters())
+def as_it_should_be(
+    model: nn.Sequential, make: Any, compiled: Any, of: nn.Module | None = None
+) -> None:
+    optimizer = make((of or model).parameters())
     step = compiled(optimizer)
     for _ in range(2):
         optimizer.zero_grad()
@@ -38,12 +40,7 @@ def as_it_should_be(model: nn.Sequential, make: Any, compiled: Any) -> None:
 
 
 def of_half_the_model(model: nn.Sequential, make: Any, compiled: Any) -> None:
-    optimizer = make(model[0].parameters())
-    step = compiled(optimizer)
-    for _ in range(2):
-        optimizer.zero_grad()
-        backward(model)
-        step()
+    as_it_should_be(model, make, compiled, of=model[0])
 
 
 def with_old_gradients(model: nn.Sequential, make: Any, compiled: Any) -> None:

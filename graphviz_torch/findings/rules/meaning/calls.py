@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import RepeatedBatch
-from ....graph.events.idle_calls import (
-    CallPerSample,
-    ClipBound,
-    DecayedNorms,
-    EmptyGroup,
-    EmptyStep,
-    FreeDropout,
-    IdleRate,
-    LoneScheduler,
-    Remake,
-    RetainedGraph,
-    SchedulerEnd,
-    SchedulerPace,
-    SharedParameters,
-    VanishedEpsilon,
-)
+from ....graph.events import RepeatedBatch, idle_calls
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import Reading
@@ -30,10 +14,10 @@ from ...words import at
 from ..cuts import explained
 
 
-@rule(reads="end", of=(FreeDropout,))
+@rule(reads="end", of=(idle_calls.FreeDropout,))
 def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
     """A function drops values while the model is in eval mode, as it does in train mode."""
-    for event in reading.events(FreeDropout):
+    for event in reading.events(idle_calls.FreeDropout):
         attention = event.function == "scaled_dot_product_attention"
         passed = "dropout_p=p if self.training else 0.0" if attention else "training=self.training"
         yield finding(
@@ -47,12 +31,12 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(RetainedGraph,))
+@rule(reads="end", of=(idle_calls.RetainedGraph,))
 def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it."""
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
-    for event in reading.events(RetainedGraph):
+    for event in reading.events(idle_calls.RetainedGraph):
         memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
         yield finding(
             "info",
@@ -64,11 +48,11 @@ def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(SchedulerPace, SchedulerEnd))
+@rule(reads="end", of=(idle_calls.SchedulerPace, idle_calls.SchedulerEnd))
 def scheduler_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps more often than its optimizer, or goes on past its end, where the rate of a
     cosine rises again."""
-    for event in reading.events(SchedulerPace):
+    for event in reading.events(idle_calls.SchedulerPace):
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
@@ -79,7 +63,7 @@ def scheduler_steps(reading: Reading) -> Iterator[Finding]:
             "for each epoch.",
             where=event.where,
         )
-    for end in reading.events(SchedulerEnd):
+    for end in reading.events(idle_calls.SchedulerEnd):
         yield finding(
             "info",
             f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, "
@@ -97,11 +81,11 @@ _LOSES = {
 }
 
 
-@rule(reads="end", of=(Remake,))
+@rule(reads="end", of=(idle_calls.Remake,))
 def made_anew(reading: Reading) -> Iterator[Finding]:
     """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
     loses what it has learnt or counted."""
-    for event in reading.events(Remake):
+    for event in reading.events(idle_calls.Remake):
         steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "
         if event.what != "optimizer":
             steps = f"The {event.what} {event.name} of the step{at(event.where)} was made anew for "
@@ -115,13 +99,13 @@ def made_anew(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(EmptyStep,))
+@rule(reads="end", of=(idle_calls.EmptyStep,))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps, and no backward has given any of its parameters a gradient."""
     if reading.leaf_losses:
         return
     told = {parameter.node for _, parameter in explained(reading)}
-    for event in reading.events(EmptyStep):
+    for event in reading.events(idle_calls.EmptyStep):
         if event.nodes and told.issuperset(event.nodes):
             continue  # cut-gradient tells why
         yield finding(
@@ -134,10 +118,10 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(EmptyGroup,))
+@rule(reads="end", of=(idle_calls.EmptyGroup,))
 def empty_group(reading: Reading) -> Iterator[Finding]:
     """A group of an optimizer has no parameters: its options apply to nothing."""
-    for event in reading.events(EmptyGroup):
+    for event in reading.events(idle_calls.EmptyGroup):
         yield finding(
             "info",
             f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
@@ -150,10 +134,10 @@ def empty_group(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(DecayedNorms,))
+@rule(reads="end", of=(idle_calls.DecayedNorms,))
 def decayed_norms(reading: Reading) -> Iterator[Finding]:
     """A group decays biases and weights of norms, while another group is there to not decay."""
-    for event in reading.events(DecayedNorms):
+    for event in reading.events(idle_calls.DecayedNorms):
         names = listing(reading.call(node) for node in event.nodes)
         if event.nodes:
             yield finding(
@@ -168,11 +152,11 @@ def decayed_norms(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(SharedParameters,))
+@rule(reads="end", of=(idle_calls.SharedParameters,))
 def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
     moments and rate."""
-    for event in reading.events(SharedParameters):
+    for event in reading.events(idle_calls.SharedParameters):
         # Under one name, as in a function that steps several, they cannot be told apart.
         if event.nodes and event.other != event.optimizer:
             yield finding(
@@ -185,11 +169,11 @@ def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(IdleRate,))
+@rule(reads="end", of=(idle_calls.IdleRate,))
 def rate_of_zero(reading: Reading) -> Iterator[Finding]:
     """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
     nothing; or one below 0, which makes the loss larger."""
-    for event in reading.events(IdleRate):
+    for event in reading.events(idle_calls.IdleRate):
         yield finding(
             "info" if event.what == "group" else "warning",
             _RATES[event.what].format(
@@ -221,10 +205,10 @@ _RATES = {
 }
 
 
-@rule(reads="end", of=(VanishedEpsilon,))
+@rule(reads="end", of=(idle_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
     """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
-    for event in reading.events(VanishedEpsilon):
+    for event in reading.events(idle_calls.VanishedEpsilon):
         yield finding(
             "warning",
             f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}: in "
@@ -237,10 +221,10 @@ def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(LoneScheduler,))
+@rule(reads="end", of=(idle_calls.LoneScheduler,))
 def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps, and the optimizer that it was made for never does."""
-    for event in reading.events(LoneScheduler):
+    for event in reading.events(idle_calls.LoneScheduler):
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, and the optimizer "
@@ -251,11 +235,11 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ClipBound,))
+@rule(reads="end", of=(idle_calls.ClipBound,))
 def clip_bound(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length says nothing any
     more; or its bound is far above all of them."""
-    for event in reading.events(ClipBound):
+    for event in reading.events(idle_calls.ClipBound):
         low = event.share < 1
         text = (
             f"shortened each of {event.count} gradients, to {event.share:.2g} of their norm in the "
@@ -276,11 +260,11 @@ def clip_bound(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(CallPerSample,))
+@rule(reads="end", of=(idle_calls.CallPerSample,))
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module is called once for each sample of a batch, on one slice of a tensor after the
     other."""
-    for event in reading.events(CallPerSample):
+    for event in reading.events(idle_calls.CallPerSample):
         yield finding(
             "info",
             f"{event.module} ran {event.count} times{at(event.where)}, on one slice after the "

@@ -1,0 +1,281 @@
+"""Steps of optimizers, schedulers and scalers, right and wrong."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
+
+from tests.findings.corpus.cases import Record, step
+from tests.findings.corpus.models import mlp
+from tests.findings.mistakes.rows import says, silent
+
+CLASSES = torch.arange(8) % 3
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps by an optimizer that it is wrapped around, whose groups are its own."""
+
+    def __init__(self, inside: torch.optim.Optimizer) -> None:
+        super().__init__(inside.param_groups[0]["params"], {})
+        self.inside, self.param_groups = inside, inside.param_groups
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.inside.step()
+
+
+@silent("scheduler-without-steps", "shared-by-optimizers")
+def scheduler_of_a_wrapper(record: Record) -> None:
+    model = mlp()
+    inside = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(Lookahead(inside), 0.9)
+    with record(model):
+        for _ in range(4):
+            step(inside, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+            scheduler.step()
+
+
+@silent("scheduler-without-steps")
+def scheduler_of_what_steps_at_last(record: Record) -> None:
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    first, second = SGD(head.parameters(), lr=0.1), SGD(body.parameters(), lr=0.1)
+    scheduler = ExponentialLR(second, 0.9)
+    with record(nn.Sequential(body, head)):
+        for i in range(4):
+            step(first, F.cross_entropy(head(body(torch.randn(8, 6))), CLASSES))
+            if i == 3:
+                second.step()
+            scheduler.step()
+
+
+@silent("rate-of-zero")
+def rate_that_rises_from_zero(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = LambdaLR(optimizer, lambda i: i / 10)
+    with record(model):
+        for _ in range(4):
+            step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+            scheduler.step()
+
+
+@silent("decayed-norms", "empty-group")
+def groups_by_rate(record: Record) -> None:
+    body, norm, table = nn.Linear(6, 8), nn.LayerNorm(8), nn.Embedding(4, 6)
+    own = [*body.parameters(), *norm.parameters()]
+    rest = {"params": own, "weight_decay": 0.1}
+    optimizer = AdamW([rest, {"params": table.parameters(), "weight_decay": 0.0}])
+    with record(nn.ModuleList([body, norm, table])):
+        step(optimizer, norm(body(table(CLASSES))).square().mean())
+
+
+@silent("optimizer-epsilon")
+def epsilon_in_bfloat16(record: Record) -> None:
+    model = mlp().bfloat16()
+    with record(model):
+        x = torch.randn(8, 6, dtype=torch.bfloat16)
+        step(Adam(model.parameters()), F.cross_entropy(model(x).float(), CLASSES))
+
+
+@silent("clip-bound")
+def bound_that_is_reached_at_times(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for i in range(6):
+            loss = F.cross_entropy(model(torch.randn(8, 6)), CLASSES)
+            optimizer.zero_grad()
+            (loss * (1 if i % 2 else 100)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+@says("clip-bound", "shortened none of 6 gradients", severity="info")
+def bound_that_is_never_reached(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e4)  # cause
+            optimizer.step()
+
+
+@says("clip-bound", "clip_grads_with_norm_() at {cause} shortened each of 6 gradients")
+def bound_of_another_function(record: Record) -> None:
+    model = mlp()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            norm = torch.ones(())
+            nn.utils.clip_grads_with_norm_(model.parameters(), 0.01, norm)  # cause
+            optimizer.step()
+
+
+@says("made-anew", "The scheduler scheduler of the step at {cause}", "each of 4 steps")
+def scheduler_made_in_each_step(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(6):
+            scheduler = ExponentialLR(optimizer, 0.9)
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()  # cause
+            scheduler.step()
+
+
+@silent("made-anew")
+def scheduler_made_in_each_epoch(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            scheduler = ExponentialLR(optimizer, 0.9)
+            for _ in range(2):
+                step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+                scheduler.step()
+
+
+def scaled_steps(record: Record, anew: bool, enabled: bool = True) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    with record(model):
+        for _ in range(4):
+            if anew:
+                scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+            optimizer.zero_grad()
+            scaler.scale(F.cross_entropy(model(torch.randn(8, 6)), CLASSES)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@says("made-anew", "The scaler scaler of the step at ", "4 steps: it begins with its first scale")
+def scaler_made_in_each_step(record: Record) -> None:
+    scaled_steps(record, anew=True)
+
+
+@silent("made-anew")
+def scaler_of_the_whole_run(record: Record) -> None:
+    scaled_steps(record, anew=False)
+
+
+@silent("made-anew")
+def scaler_that_is_off(record: Record) -> None:
+    scaled_steps(record, anew=True, enabled=False)
+
+
+@says("graph-kept-for-nothing", "(create_graph=True) 3 times", advice="Leave out create_graph=True")
+def slope_whose_graph_is_not_used(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        for _ in range(3):
+            loss = F.cross_entropy(model(torch.randn(8, 6)), CLASSES)
+            torch.autograd.grad(loss, list(model.parameters()), create_graph=True)  # cause
+
+
+@silent("graph-kept-for-nothing")
+def penalty_of_a_slope(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x = torch.randn(8, 6, requires_grad=True)
+            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            step(optimizer, (slope.norm(dim=1) - 1).square().mean())
+
+
+def decayed(record: Record, *, steps: int, many: int, floor: float = 0.0) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = LambdaLR(optimizer, lambda i: max(floor, 1 - i / steps))
+    with record(model):
+        for _ in range(many):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()
+            scheduler.step()
+
+
+@says("rate-of-zero", "a learning rate of 0 in the last 4 of 8 steps", severity="warning")
+def schedule_that_ends_too_early(record: Record) -> None:
+    decayed(record, steps=4, many=8)
+
+
+@says("rate-of-zero", "below 0, in 3 of 8 steps", cause="a learning rate below 0")
+def schedule_that_goes_below_zero(record: Record) -> None:
+    decayed(record, steps=4, many=8, floor=-9.0)
+
+
+@silent("rate-of-zero")
+def schedule_that_ends_with_the_training(record: Record) -> None:
+    decayed(record, steps=8, many=9)
+
+
+@says("rate-of-zero", "Group 0 of the 2 groups of optimizer", severity="info")
+def rate_of_zero_for_a_part(record: Record) -> None:
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    groups = [{"params": body.parameters(), "lr": 0.0}, {"params": head.parameters()}]
+    optimizer = SGD(groups, lr=0.1)
+    with record(nn.Sequential(body, head)):
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(head(body(torch.randn(8, 6))), CLASSES).backward()
+            optimizer.step()  # cause
+
+
+@says("rate-of-zero", "in each of 4 steps: they change nothing")
+def rate_of_zero_as_a_tensor(record: Record) -> None:
+    model = mlp()
+    optimizer = Adam(model.parameters(), lr=torch.tensor(0.0))
+    with record(model):
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()  # cause
+
+
+def adversaries(record: Record, cut: bool) -> None:
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first, second = Adam(maker.parameters()), Adam(judge.parameters())
+    with record(judge):  # of both, cut-gradient tells why
+        for _ in range(3):
+            fake = maker(torch.randn(8, 6))
+            second.zero_grad()
+            (judge(fake.detach()).mean() - judge(torch.randn(8, 6)).mean()).backward()
+            second.step()
+            first.zero_grad()
+            (-judge(fake.detach() if cut else fake).mean()).backward()
+            first.step()
+
+
+@says("step-without-gradients", "first stepped 3 times", severity="warning")
+def generator_behind_a_cut(record: Record) -> None:
+    adversaries(record, cut=True)
+
+
+@silent("step-without-gradients")
+def generator_that_learns(record: Record) -> None:
+    adversaries(record, cut=False)
+
+
+@silent("step-without-gradients")
+def closure_that_runs_backward(record: Record) -> None:
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(torch.ones(8, 6)), CLASSES)
+        loss.backward()
+        return loss
+
+    with record(model):
+        for _ in range(3):
+            optimizer.step(closure)
