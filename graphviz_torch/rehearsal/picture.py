@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 
 from ..graph.units import bytes_text
-from ..render.style import COLORS, dark_rules, palette
+from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
+from ..render.style import COLORS
 from .rehearsal import Moment, Rehearsal
 
 # Roles from below, each with its colour: what stays is below, what comes and goes above.
@@ -60,20 +60,13 @@ def draw_memory(rehearsal: Rehearsal) -> str:
 
     sizes = [dict(moment.shares) for moment in moments]
     title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} over a step"
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="Helvetica,Arial,sans-serif" '
-        f'font-size="12"><style>{dark_rules()}</style><title>{escape(title)}</title>'
-        f'<rect width="100%" height="100%" fill="{palette("auto")["background"]}"/>',
-        _text(_LEFT, 24, title, size=15),
-    ]
+    out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
     peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
     peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"  # its line is at the end
-    out.append(_text(_LEFT, 44, peak, "muted"))
-    for i in range(5):
-        value = top * i / 4.2
-        out.append(_rule(_LEFT, y(value), _WIDTH - _RIGHT, "cluster_line"))
-        out.append(_text(_LEFT - 8, y(value) + 4, bytes_text(value), "muted", "end"))
+    out.append(svg_text(_LEFT, 44, peak, "muted"))
+    for value in byte_ticks(top):
+        out.append(svg_line(_LEFT, y(value), _WIDTH - _RIGHT, y(value)))
+        out.append(svg_text(_LEFT - 8, y(value) + 4, bytes_text(value), "muted", "end"))
     below = [0] * len(sizes)
     at_peak = dict(rehearsal.at_peak)
     rows = []
@@ -93,8 +86,8 @@ def draw_memory(rehearsal: Rehearsal) -> str:
             'stroke-dasharray="3 3" fill="none"/>'
         )
     if limit and limit <= top:
-        out.append(_rule(_LEFT, y(limit), _WIDTH - _RIGHT, "error"))
-        out.append(_text(_LEFT + 6, y(limit) - 5, f"device {bytes_text(limit)}", "error"))
+        out.append(svg_line(_LEFT, y(limit), _WIDTH - _RIGHT, y(limit), "error"))
+        out.append(svg_text(_LEFT + 6, y(limit) - 5, f"device {bytes_text(limit)}", "error"))
     for i, (role, color) in enumerate(reversed(rows)):
         line = _TOP + 20 + 20 * i
         fill = COLORS[color][0]
@@ -103,8 +96,8 @@ def draw_memory(rehearsal: Rehearsal) -> str:
             f'fill="{fill}"/>'
         )
         said = f"{role} {bytes_text(at_peak.get(role, 0))}"
-        out.append(_text(_WIDTH - _RIGHT + 34, line, said))
-    out.append(_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
+        out.append(svg_text(_WIDTH - _RIGHT + 34, line, said))
+    out.append(svg_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
     out += _phases(moments, places)
     return "".join([*out, "</svg>"])
 
@@ -129,7 +122,7 @@ def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
     out, before, last = [], "", -100.0
     for moment, at in zip(moments, places, strict=True):
         if moment.phase != before and moment.phase != "other" and at - last > 60:
-            out.append(_text(at, _HEIGHT - _BOTTOM + 18, moment.phase, "muted"))
+            out.append(svg_text(at, _HEIGHT - _BOTTOM + 18, moment.phase, "muted"))
             last = at
             if at > _LEFT:
                 line = COLORS["muted"][0]
@@ -137,16 +130,3 @@ def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
                 out.append(f'<path d="{border}" stroke="{line}" fill="none"/>')
         before = moment.phase if moment.phase != "other" else before
     return out
-
-
-def _text(
-    x: float, y: float, text: str, color: str = "ink", anchor: str = "start", size: int = 12
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
-        f'font-size="{size}">{escape(text)}</text>'
-    )
-
-
-def _rule(x1: float, y: float, x2: float, color: str) -> str:
-    return f'<path d="M{x1:.1f} {y:.1f}H{x2:.1f}" stroke="{COLORS[color][0]}" fill="none"/>'

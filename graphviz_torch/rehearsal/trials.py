@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..graph.text import shortened
 from ..graph.units import bytes_text
-from ..render.chart import svg_line, svg_start, svg_text
+from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
 from ..render.style import COLORS
 from .plans import kind_of, ladders, plan_of
 
@@ -182,15 +182,14 @@ def draw_trials(trials: Sequence[Trial], size: int) -> str:
     title = f"What fits in {bytes_text(size)}"
     out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
     out.append(svg_text(_LEFT, 44, "peak of a rank, by bytes on the wire in a step", "muted"))
-    for i in range(5):
-        across, up = right * i / 4.4, top * i / 4.4
+    for across in byte_ticks(right):
         out.append(svg_line(x(across), _TOP, x(across), _HEIGHT - _BOTTOM))
-        out.append(svg_line(_LEFT, y(up), _WIDTH - _RIGHT, y(up)))
         below = _HEIGHT - _BOTTOM + 18
         out.append(svg_text(x(across), below, bytes_text(across), "muted", "middle"))
+    for up in byte_ticks(top):
+        out.append(svg_line(_LEFT, y(up), _WIDTH - _RIGHT, y(up)))
         out.append(svg_text(_LEFT - 8, y(up) + 4, bytes_text(up), "muted", "end"))
-    limit = COLORS["error"][0]
-    out.append(f'<path d="M{_LEFT} {y(size):.1f}H{_WIDTH - _RIGHT}" stroke="{limit}" fill="none"/>')
+    out.append(svg_line(_LEFT, y(size), _WIDTH - _RIGHT, y(size), "error"))
     said = f"device {bytes_text(size)}"
     out.append(svg_text(_WIDTH - _RIGHT, y(size) - 5, said, "error", "end"))
     names: list[tuple[float, float, float]] = []  # from, to and height of each

@@ -104,6 +104,16 @@ class _Axis:
         return inside[:: max(1, math.ceil(len(inside) / 8))]
 
 
+def byte_ticks(most: float) -> list[float]:
+    """Round numbers of bytes from 0 on, three to six of them: 0 B, 128 MiB, 256 MiB.
+
+    >>> byte_ticks(424 * 2**20) == [128 * 2**20 * i for i in range(4)]
+    True
+    """
+    step = 2.0 ** math.ceil(math.log2(max(most, 1.0) / 5))
+    return [step * i for i in range(math.floor(most / step) + 1)]
+
+
 def svg_start(width: float, height: float, title: str) -> str:
     """How an SVG of this package begins: its size, its dark colours, its title and background."""
     return (
@@ -124,7 +134,7 @@ def svg_text(
     )
 
 
-def svg_line(x1: float, y1: float, x2: float, y2: float) -> str:
-    """A line of a grid."""
-    color = COLORS["cluster_line"][0]
-    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{color}" fill="none"/>'
+def svg_line(x1: float, y1: float, x2: float, y2: float, color: str = "cluster_line") -> str:
+    """A line in one of `COLORS`: of a grid, where nothing else is said."""
+    line = COLORS[color][0]
+    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{line}" fill="none"/>'

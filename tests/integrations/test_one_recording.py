@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, StepEnds, Training, find, load, record
+from graphviz_torch.graph.events import idle_calls
 from graphviz_torch.integrations.command.main import main
-from graphviz_torch.integrations.steps import LoopSteps, due_steps
+from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
 from tests.integrations.scripts_of_steps import (
     CARRIED_OVER,
     CLIPPED,
@@ -322,7 +323,9 @@ def test_a_step_ends_where_the_next_one_begins_and_its_tail_belongs_to_it() -> N
 
 
 def test_calls_of_one_line_are_told_apart_by_names_and_groups_and_not_by_counts() -> None:
-    anew = [idle_calls.Remake(where="t.py:3", what=what, count=3) for what in ("scaler", "optimizer")]
+    anew = [
+        idle_calls.Remake(where="t.py:3", what=what, count=3) for what in ("scaler", "optimizer")
+    ]
     groups = [idle_calls.EmptyGroup(where="t.py:3", group=i, groups=2) for i in range(2)]
     assert len({_call(event) for event in [*anew, *groups]}) == 4
     assert _call(replace(anew[0], count=4, times=2)) == _call(anew[0])
