@@ -64,7 +64,9 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .rehearsal.plans import plans
     from .rehearsal.rehearsal import Rehearsal
     from .rehearsal.rehearse import rehearse
-    from .rehearsal.trials import Trial, draw_trials, trial_table, try_plans
+    from .rehearsal.search import try_plans
+    from .rehearsal.trials import Trial, trial_table
+    from .rehearsal.trials_picture import draw_trials
     from .render.annotation import annotate_source
     from .render.collectives import collectives
     from .render.dot.dot import to_dot
@@ -234,7 +236,9 @@ _ROOMS = {
     "rehearsal.plans": "plans",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",
-    "rehearsal.trials": "Trial draw_trials trial_table try_plans",
+    "rehearsal.search": "try_plans",
+    "rehearsal.trials": "Trial trial_table",
+    "rehearsal.trials_picture": "draw_trials",
     "render.annotation": "annotate_source",
     "render.collectives": "collectives",
     "render.dot.dot": "to_dot",

@@ -99,8 +99,8 @@ def plan_of(name: str) -> Plan:
 
 
 def kind_of(name: str) -> str:
-    """What of two plans only one can be followed: "mesh" of "mesh=16x4"."""
-    return name.partition("=")[0]
+    """What of two plans only one can be followed: "mesh" of "mesh=16x4", "bf16" of both of it."""
+    return name.partition("=")[0].removesuffix("-parameters")
 
 
 def ladders(mesh: Sequence[int]) -> list[list[str]]:

@@ -1,26 +1,23 @@
-"""Plans that were tried, as plain values: which fits and costs least, as a table and a picture.
+"""Plans that were tried, as plain values: which fits and costs least, and a table of them.
 
-What fits stands first: that with the fewest operations, then that which sends least, then that with
-the fewest changes. The others follow, the smallest peak first. A plan with which a step sees less
-data (another mesh) is compared as if it took as many steps more.
+What fits stands first, the cheapest before the others; what does not fit follows, the smallest peak
+before the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from html import escape
 from typing import NamedTuple
 
-from ..graph.text import shortened
 from ..graph.units import bytes_text
-from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
-from ..render.style import COLORS
-from .plans import kind_of, ladders, plan_of
+from .plans import plan_of
 
 
 class Trial(NamedTuple):
     """A rehearsal of a script with some things changed: plans, or arguments of its own.
+
+    `at_peak` has the bytes of each role at the peak, as a rehearsal's has.
 
     >>> Trial(("fused", "bf16"), peak_bytes=8, wire_bytes=4, flops=2).name
     'fused + bf16'
@@ -30,6 +27,7 @@ class Trial(NamedTuple):
     peak_bytes: int
     wire_bytes: int
     flops: int
+    at_peak: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -37,76 +35,37 @@ class Trial(NamedTuple):
         return " + ".join(self.changes) or "as it is"
 
 
-def try_plans(
-    attempt: Callable[[tuple[str, ...]], Trial | None],
-    size: int,
-    *,
-    mesh: Sequence[int] = (),
-    others: Sequence[str] = (),
-) -> list[Trial]:
-    """Rehearse with plans, until the step fits: first as it is, then with each plan alone.
+def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
+    """What a plan costs beside the script as it is, and with how many changes.
 
-    Where no plan fits alone, those that free most are joined, one after the other. A plan of which
-    there can be more, such as micro-batches, is tried with more while that frees memory.
+    Operations and bytes on the wire are shares of the plain step's, and count alike: a plan that
+    sends twice as much costs as one that computes twice as much. What sees less data in a step
+    takes as many steps more.
 
-    Args:
-        attempt: rehearses with these changes; None where that does not run.
-        size: bytes that a device has.
-        mesh: sizes of the program's mesh, the innermost last.
-        others: changes that `attempt` knows besides `plans()`.
-
-    >>> def attempt(changes):
-    ...     return Trial(changes, 9 - 2 * len(changes), 1, 1)
-    >>> [each.name for each in try_plans(attempt, 8)][:2]
-    ['as it is', 'fused']
+    >>> cost(Trial(("checkpoint",), 5, wire_bytes=10, flops=8), Trial((), 9, 10, flops=6))
+    (2.333..., 1)
     """
-    plain = attempt(())
-    if plain is None:
-        return []
-    tries, helping = [plain], list[Trial]()
-    if plain.peak_bytes <= size:
-        return tries
-    for ladder in [*([name] for name in others), *ladders(mesh)]:
-        best = plain
-        for name in ladder:
-            found = attempt((name,))
-            if found is None or found.peak_bytes >= best.peak_bytes:
-                break
-            tries.append(found)
-            best = found
-            if best.peak_bytes <= size:
-                break
-        helping += [best] if best is not plain else []
-    joined: dict[str, str] = {}  # of each kind of plan, which
-    for each in sorted(helping, key=lambda each: each.peak_bytes):
-        if any(trial.peak_bytes <= size for trial in tries):
-            break
-        [name] = each.changes
-        if joined.setdefault(kind_of(name), name) == name and len(joined) > 1:
-            together = attempt(tuple(joined.values()))
-            tries += [together] if together is not None else []
-    return tries
+    steps = max(1.0, plain.flops / max(1, trial.flops))
+    wire = trial.wire_bytes / plain.wire_bytes if plain.wire_bytes else 0.0
+    return steps * (trial.flops / max(1, plain.flops) + wire), len(trial.changes)
 
 
 def best_first(trials: Sequence[Trial], size: int) -> list[Trial]:
-    """Those that fit into so many bytes, the cheapest first; then the others.
+    """Those that fit into so many bytes, the cheapest first; then the others, the smallest first.
 
     >>> large, small = Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)
     >>> best_first([large, small], 8)[0].name
     'bf16'
     """
-    whole = _plain(trials).flops
-
-    def cost(each: Trial) -> tuple[float, float, int]:
-        less = max(1.0, whole / max(1, each.flops))  # it sees less data in a step
-        return each.flops * less, each.wire_bytes * less, len(each.changes)
-
+    plain = as_it_is(trials)
     fitting = [each for each in trials if each.peak_bytes <= size]
     others = [each for each in trials if each.peak_bytes > size]
-    return [*sorted(fitting, key=cost), *sorted(others, key=lambda each: each.peak_bytes)]
+    fitting.sort(key=lambda each: cost(each, plain))
+    return [*fitting, *sorted(others, key=lambda each: each.peak_bytes)]
 
 
-def _plain(trials: Sequence[Trial]) -> Trial:
+def as_it_is(trials: Sequence[Trial]) -> Trial:
+    """That of the script without a change."""
     return next(each for each in trials if not each.changes)
 
 
@@ -118,7 +77,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
     as it is  4.0 KiB  -2.0 KiB      1.0 KiB  1,000
     None of these fits in 2.0 KiB.
     """
-    plain = _plain(trials)
+    plain = as_it_is(trials)
     rows = [("plan", "peak", "left", "on the wire", "FLOPs")]
     for each in best_first(trials, size):
         left = size - each.peak_bytes
@@ -128,7 +87,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
                 bytes_text(each.peak_bytes),
                 bytes_text(left) if left >= 0 else f"-{bytes_text(-left)}",
                 bytes_text(each.wire_bytes),
-                _more(each, plain) if each.changes else f"{each.flops:,}",
+                flops_more(each, plain) if each.changes else f"{each.flops:,}",
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -136,7 +95,11 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    for name in dict.fromkeys(name for each in trials for name in each.changes):
+    names: dict[str, str] = {}  # of plans that differ in a size, the one that stands highest
+    for each in best_first(trials, size):
+        for name in each.changes:
+            names.setdefault(name.partition("=")[0], name)
+    for name in names.values():
         with suppress(ValueError):  # the script's own arguments
             lines.append(f"{name}: {plan_of(name).says}")
     if all(each.peak_bytes > size for each in trials):
@@ -144,87 +107,10 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
     return "\n".join(lines)
 
 
-def _more(trial: Trial, plain: Trial) -> str:
-    return f"{trial.flops / max(1, plain.flops) - 1:+.1%}"
+def flops_more(trial: Trial, plain: Trial) -> str:
+    """The share of operations that a plan adds.
 
-
-_WIDTH, _HEIGHT = 820, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 40, 64, 56
-_LINE = 15  # between names
-_NAME = 40  # characters
-
-
-def draw_trials(trials: Sequence[Trial], size: int) -> str:
-    """What each plan takes and sends, as SVG: upwards the peak, to the right the bytes on the wire.
-
-    A line is the memory of a device: what lies below it fits. The cheapest that fits is named in
-    bold. A name has the operations that it costs beside it.
-
-    Args:
-        trials: the script as it is, and with plans.
-        size: bytes that a device has.
-
-    >>> picture = draw_trials([Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)], 8)
-    >>> picture.count("<circle"), "device 8 B" in picture
-    (2, True)
+    >>> flops_more(Trial(("checkpoint",), 5, 10, flops=8), Trial((), 9, 10, flops=6))
+    '+33.3%'
     """
-    plain = _plain(trials)
-    every = best_first(trials, size)
-    top = 1.1 * max(size, *(each.peak_bytes for each in every))
-    right = 1.1 * max(1, *(each.wire_bytes for each in every))
-
-    def x(nbytes: float) -> float:
-        return _LEFT + nbytes / right * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(nbytes: float) -> float:
-        return _HEIGHT - _BOTTOM - nbytes / top * (_HEIGHT - _TOP - _BOTTOM)
-
-    title = f"What fits in {bytes_text(size)}"
-    out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
-    out.append(svg_text(_LEFT, 44, "peak of a rank, by bytes on the wire in a step", "muted"))
-    for across in byte_ticks(right):
-        out.append(svg_line(x(across), _TOP, x(across), _HEIGHT - _BOTTOM))
-        below = _HEIGHT - _BOTTOM + 18
-        out.append(svg_text(x(across), below, bytes_text(across), "muted", "middle"))
-    for up in byte_ticks(top):
-        out.append(svg_line(_LEFT, y(up), _WIDTH - _RIGHT, y(up)))
-        out.append(svg_text(_LEFT - 8, y(up) + 4, bytes_text(up), "muted", "end"))
-    out.append(svg_line(_LEFT, y(size), _WIDTH - _RIGHT, y(size), "error"))
-    said = f"device {bytes_text(size)}"
-    out.append(svg_text(_WIDTH - _RIGHT, y(size) - 5, said, "error", "end"))
-    names: list[tuple[float, float, float]] = []  # from, to and height of each
-    for number, each in enumerate(every):
-        fits = each.peak_bytes <= size
-        color = COLORS["output_line" if fits else "edge"][0]
-        at, height = x(each.wire_bytes), y(each.peak_bytes)
-        out.append(f'<circle cx="{at:.1f}" cy="{height:.1f}" r="5" fill="{color}"/>')
-        text = shortened(each.name, _NAME)
-        text += f" {_more(each, plain)} FLOPs" if each.flops != plain.flops else ""
-        out.append(_named(text, at, height, names, bold=fits and not number))
-    return "".join([*out, "</svg>"])
-
-
-def _named(
-    text: str, x: float, y: float, names: list[tuple[float, float, float]], *, bold: bool
-) -> str:
-    """A name beside its point: on the side that has room, and above those that stand there."""
-    width = 6.6 * len(text)
-    left = x + 10 + width > _WIDTH
-    begin = x - 10 - width if left else x + 10
-    line = y + 4
-    while any(
-        begin < end and start < begin + width and abs(line - other) < _LINE
-        for start, end, other in names
-    ):
-        line -= _LINE
-    names.append((begin, begin + width, line))
-    color, weight = COLORS["ink" if bold else "muted"][0], "bold" if bold else "normal"
-    link = ""
-    if line < y:
-        edge = COLORS["cluster_line"][0]
-        beside = x - 8 if left else x + 8
-        link = f'<path d="M{x:.1f} {y:.1f}L{beside:.1f} {line - 4:.1f}" stroke="{edge}"/>'
-    return (
-        f'{link}<text x="{x - 10 if left else x + 10:.1f}" y="{line:.1f}" fill="{color}" '
-        f'text-anchor="{"end" if left else "start"}" font-weight="{weight}">{escape(text)}</text>'
-    )
+    return f"{trial.flops / max(1, plain.flops) - 1:+.1%}"

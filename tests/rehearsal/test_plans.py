@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from graphviz_torch import Trial, plans, rehearse, try_plans
-from graphviz_torch.rehearsal.trials import best_first
+from graphviz_torch.rehearsal.trials import best_first, cost
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 WIDTH, ROWS, LAYERS = 64, 512, 4
@@ -143,50 +145,74 @@ def test_module_zero_grad_and_a_closure_wait_for_the_last_micro_batch() -> None:
     assert backwards == [1, -1, -1, -1, 1, -1, -1, -1]
 
 
-def joining(peaks: dict[str, int], tries: list[tuple[str, ...]]) -> Callable[..., Trial | None]:
-    """Attempts in which each change frees what it frees alone, out of 100."""
+def a_step(tries: list[tuple[str, ...]], *, kept: int) -> Callable[..., Trial | None]:
+    """Attempts of a step with weights of 32, 8 gathered, and activations of `kept`: arithmetic."""
 
     def attempt(changes: tuple[str, ...]) -> Trial | None:
         tries.append(changes)
-        if not peaks.keys() >= set(changes):
-            return None
-        return Trial(changes, 100 - sum(100 - peaks[name] for name in changes), 10, 7)
+        weights, gathered, activations, wire, flops = 32.0, 8.0, float(kept), 100.0, 1000.0
+        for each in changes:
+            name, _, count = each.partition("=")
+            if name == "micro-batches":
+                activations, wire = activations / int(count), wire * int(count)
+            elif name == "checkpoint":
+                activations, flops = activations / 5, flops + 300
+            elif name == "bf16":
+                activations /= 2
+            elif name == "offload":
+                weights, gathered = weights / 2, gathered / 2
+            elif name == "reshard":
+                wire, gathered = wire + 50, 1
+            elif name == "--batch":
+                activations *= 0.9
+            else:
+                return None
+        sizes = {"parameter": weights, "gathered": gathered, "activation": activations}
+        roles = {role: round(size) for role, size in sizes.items()}
+        total = sum(roles.values())
+        return Trial(changes, total, round(wire), round(flops), tuple(roles.items()))
 
     return attempt
 
 
-def test_plans_are_joined_until_the_step_fits_and_one_of_each_kind() -> None:
+def all_sets() -> list[tuple[str, ...]]:
+    """Every choice of plans, one of each kind, the script's own argument among them."""
+    micro = ["", *(f"micro-batches={2**i}" for i in range(1, 7))]
+    single = ["checkpoint", "bf16", "offload", "reshard", "--batch=1"]
+    kinds = [micro, *(["", name] for name in single)]
+    return [tuple(name for name in names if name) for names in product(*kinds)]
+
+
+@pytest.mark.parametrize("size", range(24, 140, 4))
+@pytest.mark.parametrize("kept", [10, 60, 100])
+def test_the_search_finds_what_trying_everything_finds(kept: int, size: int) -> None:
     tries: list[tuple[str, ...]] = []
-    peaks = {
-        "fused": 95,
-        "checkpoint": 60,
-        "micro-batches=2": 80,
-        "micro-batches=4": 70,
-        "mesh=4x2": 100,
-        "mesh=1x8": 85,
-        "--batch=1": 90,
-    }
-    attempt = joining(peaks, tries)
-    assert [each.changes for each in try_plans(attempt, 100)] == [()]
-    tries.clear()
-    found = try_plans(attempt, 12, mesh=[2, 4], others=["--batch=1"])
-    assert best_first(found, 12)[0].changes == (
-        "checkpoint",
-        "micro-batches=4",
-        "mesh=1x8",
-        "--batch=1",
-    )
-    assert ("micro-batches=8",) in tries
-    assert ("micro-batches=16",) not in tries
+    found = try_plans(a_step(tries, kept=kept), size, others=["--batch=1"])
+    assert len(tries) < 30
+    every = [trial for each in all_sets() if (trial := a_step([], kept=kept)(each)) is not None]
+    plain, best, truth = found[0], best_first(found, size)[0], best_first(every, size)[0]
+    assert (best.peak_bytes <= size) == (truth.peak_bytes <= size)
+    if truth.peak_bytes <= size:
+        assert cost(best, plain)[0] <= 1.25 * cost(truth, plain)[0]
+
+
+def test_what_fits_as_it_is_is_tried_with_nothing_else() -> None:
+    tries: list[tuple[str, ...]] = []
+    assert [each.changes for each in try_plans(a_step(tries, kept=60), 100)] == [()] == tries
+
+
+def test_a_mesh_gives_its_factors_as_long_as_that_frees_memory() -> None:
+    tries: list[tuple[str, ...]] = []
+    peaks = {(): 100, ("mesh=1x8",): 85, ("mesh=4x2",): 100}
+
+    def attempt(changes: tuple[str, ...]) -> Trial | None:
+        tries.append(changes)
+        return Trial(changes, peaks[changes], 1, 1) if changes in peaks else None
+
+    found = try_plans(attempt, 12, mesh=[2, 4])
+    assert [each.name for each in found] == ["as it is", "mesh=1x8"]
     assert ("mesh=4x2",) in tries
     assert ("mesh=8x1",) not in tries
-    assert len([each for each in tries if len(each) > 1]) == 3
-    tries.clear()
-    assert best_first(try_plans(attempt, 80), 80)[0].changes in {
-        ("checkpoint",),
-        ("micro-batches=2",),
-    }
-    assert ("micro-batches=4",) not in tries
 
 
 def test_what_sees_less_data_in_a_step_is_not_cheaper_for_it() -> None:
@@ -205,10 +231,10 @@ def test_the_command_tells_and_draws_what_fits(
         parsed: Any, rank: int, form: str, names: Sequence[str], args: Sequence[str]
     ) -> tuple[int, str]:
         if "offload" in names:
-            return 1, ""
+            return 1, "TypeError: no"
         peak = 100 - 40 * ("checkpoint" in names) - 30 * ("2" in args)
         row = {"peak_bytes": peak, "wire_bytes": 10 * len(names), "flops": 7, "meshes": [[2, 4]]}
-        return 0, json.dumps(row)
+        return 0, json.dumps({**row, "at_peak": {}})
 
     monkeypatch.setattr(fit, "process", process)
     script, picture = str(Path(__file__)), tmp_path / "plans.svg"
@@ -217,10 +243,20 @@ def test_the_command_tells_and_draws_what_fits(
     said = capsys.readouterr()
     rows = json.loads(said.out)
     assert [row["plans"] for row in rows if row["fits"]] == [["checkpoint", "--batch 2"]]
-    assert said.err == "offload: does not run\n"
+    assert said.err.splitlines() == [
+        "as it is: 100 B",
+        "--batch 2: 70 B",
+        *(f"{name}: 100 B" for name in ("fused", "reshard", "bf16")),
+        "checkpoint: 60 B",
+        "offload: does not run: TypeError: no",
+        *(f"{name}: 100 B" for name in ("bf16-parameters", "micro-batches=2")),
+        *(f"mesh={sizes}: 100 B" for sizes in ("1x8", "4x2")),
+        "checkpoint + --batch 2: 30 B, fits",
+    ]
     drawn = picture.read_text()
     assert drawn.count("<circle") == len(rows) == 4
-    assert 'font-weight="bold">checkpoint + --batch 2<' in drawn
+    [bold] = re.findall('<g font-weight="bold"><text[^>]*>([^<]*)', drawn)
+    assert bold == "checkpoint + --batch 2"
     assert main([*given, "--fit", "4", script]) == 1
     text = capsys.readouterr().out
     assert text.splitlines()[1].startswith("checkpoint + --batch 2")

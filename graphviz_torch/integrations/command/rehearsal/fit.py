@@ -1,6 +1,7 @@
 """`rehearse --fit`: what makes a step fit, of what needs no new code, and what each costs.
 
-Each plan is a rehearsal of the whole script, in a process of its own.
+Each plan is a rehearsal of the whole script, in a process of its own. What it found is said at once
+on stderr.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 
 from .... import Trial, draw_trials, trial_table, try_plans
 from ....graph.files.replacement import replacement
+from ....graph.units import bytes_text
 from .processes import process
 
 
@@ -28,12 +30,17 @@ def fit(parsed: argparse.Namespace) -> int:
         args = [word for each in changes if each in parsed.other for word in shlex.split(each)]
         code, said = process(parsed, rank, "json", names, args)
         if code:
-            print(f"{' + '.join(changes) or 'the script'}: does not run", file=sys.stderr)
+            why = f": {said}" if changes and said else ""
+            print(f"{' + '.join(changes) or 'the script'}: does not run{why}", file=sys.stderr)
             return None
         found = json.loads(said)
         if not changes and found["meshes"]:
             mesh.extend(max(found["meshes"], key=lambda sizes: len(list(sizes))))
-        return Trial(changes, found["peak_bytes"], found["wire_bytes"], found["flops"])
+        roles = tuple(found["at_peak"].items())
+        trial = Trial(changes, found["peak_bytes"], found["wire_bytes"], found["flops"], roles)
+        fits = ", fits" if trial.peak_bytes <= size else ""
+        print(f"{trial.name}: {bytes_text(trial.peak_bytes)}{fits}", file=sys.stderr)
+        return trial
 
     trials = try_plans(attempt, size, mesh=mesh, others=parsed.other)
     if not trials:

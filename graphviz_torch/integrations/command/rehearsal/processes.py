@@ -61,7 +61,8 @@ def process(
     """The command for one rank, and in this form: its exit status, and what it printed.
 
     Args:
-        plans: besides those that were given.
+        plans: besides those that were given. With these, or with `args`, stderr is kept back; where
+            the command fails, its last line is returned.
         args: of the script, after its own.
     """
     if parsed.out:
@@ -78,7 +79,10 @@ def process(
     done = subprocess.run(
         [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args, *args],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if plans or args else None,
         text=True,
         check=False,
     )
+    if done.returncode and done.stderr:
+        return done.returncode, done.stderr.rstrip().rpartition("\n")[2]
     return done.returncode, done.stdout

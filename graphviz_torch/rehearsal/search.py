@@ -1,0 +1,143 @@
+"""Which plans to rehearse: each alone, then those together that should fit and be cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import combinations, product
+from math import prod
+
+from .plans import kind_of, ladders
+from .trials import Trial, cost
+
+_JOINED = 5  # plans at most in what is tried together, before all are
+_FITTING = 3  # of those together, enough to choose from
+_TRIES = 8  # of those together
+_LEAST = 0.99  # of the peak before: a plan, or more of it, that frees less is not gone on with
+
+
+def try_plans(
+    attempt: Callable[[tuple[str, ...]], Trial | None],
+    size: int,
+    *,
+    mesh: Sequence[int] = (),
+    others: Sequence[str] = (),
+) -> list[Trial]:
+    """Rehearse with plans: the script as it is, with each plan alone, and with some together.
+
+    A plan of which there can be more, such as micro-batches, is tried with more until that fits or
+    frees no more. What each frees and costs alone foretells what several do together: the cheapest
+    that should fit are rehearsed, until three do. Where none does, all are joined.
+
+    Args:
+        attempt: rehearses with these changes; None where that does not run.
+        size: bytes that a device has.
+        mesh: sizes of the program's mesh, the innermost last.
+        others: changes that `attempt` knows besides `plans()`.
+
+    >>> def attempt(changes):
+    ...     return Trial(changes, 90 - 20 * len(changes), 1, 1)
+    >>> [each.name for each in try_plans(attempt, 80)][:2]
+    ['as it is', 'fused']
+    """
+    plain = attempt(())
+    if plain is None or plain.peak_bytes <= size:
+        return [] if plain is None else [plain]
+    alone = [
+        each
+        for ladder in [*([name] for name in others), *ladders(mesh)]
+        for each in _climbed(attempt, ladder, plain, size)
+    ]
+    return [plain, *alone, *dict.fromkeys(_together(cache(attempt), alone, plain, size))]
+
+
+def _climbed(
+    attempt: Callable[[tuple[str, ...]], Trial | None], ladder: list[str], plain: Trial, size: int
+) -> Iterator[Trial]:
+    """Each rung alone, as long as it frees more than that before."""
+    best = plain
+    for name in ladder:
+        found = attempt((name,))
+        if found is None or found.peak_bytes > _LEAST * best.peak_bytes:
+            return
+        yield found
+        best = found
+        if best.peak_bytes <= size:
+            return
+
+
+def _together(
+    attempt: Callable[[tuple[str, ...]], Trial | None],
+    alone: Sequence[Trial],
+    plain: Trial,
+    size: int,
+) -> list[Trial]:
+    fitting = [set(each.changes) for each in alone if each.peak_bytes <= size]
+    found, tried, enough = list[Trial](), 0, len(fitting) + _FITTING
+    missed = 1.0  # how much more than foretold was needed
+    for foretold in sorted(_foretold(alone, plain), key=lambda each: cost(each, plain)):
+        if tried == _TRIES or len(fitting) == enough:
+            break
+        changes = set(foretold.changes)
+        if foretold.peak_bytes * missed > size or any(less < changes for less in fitting):
+            continue  # it is not enough, or less is
+        trial = attempt(foretold.changes)
+        tried += 1
+        if trial is not None:
+            found.append(trial)
+            missed = max(missed, trial.peak_bytes / max(1, foretold.peak_bytes))
+            fitting += [changes] if trial.peak_bytes <= size else []
+    return found if fitting else [*found, *_all_joined(attempt, alone, plain, size)]
+
+
+def _all_joined(
+    attempt: Callable[[tuple[str, ...]], Trial | None],
+    alone: Sequence[Trial],
+    plain: Trial,
+    size: int,
+) -> list[Trial]:
+    """Of each kind the plan that frees most; where that fits, without what can be left out."""
+    kinds = _by_kind(alone)
+    names = {kind: trials[-1].name for kind, trials in kinds}
+    joined = attempt(tuple(names.values())) if len(names) > 1 else None
+    found = [] if joined is None else [joined]
+    if joined is None or joined.peak_bytes > size:
+        return found
+    for kind, trials in sorted(kinds, key=lambda row: cost(row[1][-1], plain), reverse=True):
+        for less in ["", *(each.name for each in trials[:-1])]:
+            fewer = tuple(name for name in {**names, kind: less}.values() if name)
+            trial = attempt(fewer) if len(fewer) > 1 else None
+            found += [] if trial is None else [trial]
+            if trial is not None and trial.peak_bytes <= size:
+                names[kind] = less
+                break
+    return found
+
+
+def _foretold(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
+    """What plans of different kinds should do together, if each changes roles as it does alone."""
+    for count in range(2, _JOINED + 1):
+        for some in combinations(_by_kind(alone), count):
+            for trials in product(*(trials for _, trials in some)):
+                rows = [dict(each.at_peak) or {"": each.peak_bytes} for each in (plain, *trials)]
+                roles = {role for row in rows for role in row}
+                yield Trial(
+                    tuple(name for each in trials for name in each.changes),
+                    sum(_joined([row.get(role, 0) for row in rows]) for role in roles),
+                    _joined([each.wire_bytes for each in (plain, *trials)]),
+                    _joined([each.flops for each in (plain, *trials)]),
+                )
+
+
+def _joined(numbers: Sequence[int]) -> int:
+    """A number of the script as it is, changed as each of the others changes it."""
+    before, *after = numbers
+    return round(before * prod(each / before for each in after)) if before else max(after)
+
+
+def _by_kind(alone: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+    """Of each kind the plans as they were tried, first the kind that frees most."""
+    kinds: dict[str, list[Trial]] = {}
+    for each in alone:
+        kinds.setdefault(kind_of(each.name), []).append(each)
+    return sorted(kinds.items(), key=lambda row: row[1][-1].peak_bytes)

@@ -1,0 +1,96 @@
+"""Plans that were tried, as one SVG file: memory against traffic, and a key.
+
+It follows the reader's dark setting and loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..graph.text import shortened
+from ..graph.units import bytes_text
+from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
+from ..render.style import COLORS
+from .trials import Trial, as_it_is, best_first, flops_more
+
+_WIDTH, _LEAST_HEIGHT = 1000, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 430, 64, 56
+_LINE, _NAME = 18, 54  # of the key: its height, and characters of a name
+_DOT = 4
+
+
+def draw_trials(trials: Sequence[Trial], size: int) -> str:
+    """What each plan takes and sends, as SVG: upwards the peak, to the right the bytes on the wire.
+
+    A line is the memory of a device: what lies below it fits. A key names the points, the cheapest
+    that fits first and in bold, with the operations that each costs.
+
+    Args:
+        trials: the script as it is, and with plans.
+        size: bytes that a device has.
+
+    >>> picture = draw_trials([Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)], 8)
+    >>> picture.count("<circle"), "device 8 B" in picture
+    (2, True)
+    """
+    plain = as_it_is(trials)
+    every = best_first(trials, size)
+    top = 1.1 * max(size, *(each.peak_bytes for each in every))
+    right = 1.1 * max(1, *(each.wire_bytes for each in every))
+    height = max(_LEAST_HEIGHT, _TOP + _BOTTOM + _LINE * len(every))
+    low, end = height - _BOTTOM, _WIDTH - _RIGHT
+
+    def x(nbytes: float) -> float:
+        return _LEFT + nbytes / right * (end - _LEFT)
+
+    def y(nbytes: float) -> float:
+        return low - nbytes / top * (low - _TOP)
+
+    title = f"What fits in {bytes_text(size)}"
+    out = [svg_start(_WIDTH, height, title), svg_text(_LEFT, 24, title, size=15)]
+    for across in byte_ticks(right):
+        out.append(svg_line(x(across), _TOP, x(across), low))
+        out.append(svg_text(x(across), low + 18, bytes_text(across), "muted", "middle"))
+    for up in byte_ticks(top):
+        out.append(svg_line(_LEFT, y(up), end, y(up)))
+        out.append(svg_text(_LEFT - 8, y(up) + 4, bytes_text(up), "muted", "end"))
+    out.append(svg_text(_LEFT, _TOP - 12, "peak of a rank", "muted"))
+    out.append(svg_text(end, low + 38, "bytes on the wire in a step", "muted", "end"))
+    out.append(svg_line(_LEFT, y(size), end, y(size), "error"))
+    out.append(svg_text(end, y(size) - 5, f"device {bytes_text(size)}", "error", "end"))
+    points = [(x(each.wire_bytes), y(each.peak_bytes)) for each in every]
+    taken = list(points)
+    for number, (each, point) in enumerate(zip(every, points, strict=True), 1):
+        fits = each.peak_bytes <= size
+        color = COLORS["output_line" if fits else "edge"][0]
+        out.append(f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="{_DOT}" fill="{color}"/>')
+        out.append(_numbered(number, point, taken))
+        line = _TOP + _LINE * (number - 1)
+        out.append(svg_text(end + 40, line, str(number), "muted", "end"))
+        flops = f" {flops_more(each, plain)} FLOPs" if each.flops != plain.flops else ""
+        weight = "bold" if fits and number == 1 else "normal"
+        name = svg_text(end + 48, line, shortened(each.name, _NAME) + flops)
+        out.append(f'<g font-weight="{weight}">{name}</g>')
+    return "".join([*out, "</svg>"])
+
+
+def _numbered(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:
+    """The number of a point, at the nearest place beside it that is free."""
+    ways = [(1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1.4), (0, 1.4), (1.4, 0), (-1.4, 0)]
+    places = [
+        (point[0] + away * right, point[1] + away * down)
+        for away in range(10, 60, 10)
+        for right, down in ways
+    ]
+    at = next(
+        (
+            (x, y)
+            for x, y in places
+            if all(abs(x - other) > 13 or abs(y - line) > 11 for other, line in taken)
+        ),
+        places[0],
+    )
+    taken.append(at)
+    far = abs(at[0] - point[0]) + abs(at[1] - point[1]) > 24
+    link = svg_line(*point, *at) if far else ""
+    return link + svg_text(at[0], at[1] + 4, str(number), "ink", "middle", 11)
