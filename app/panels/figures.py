@@ -23,7 +23,7 @@ _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 def draw_error(error: str) -> None:
     """An error in place: its first line, and below it the place that the rest points at."""
     first, _, rest = error.partition("\n")
-    st.error(text.escape(first), icon=_ICONS["error"])
+    st.error(text.prose(first), icon=_ICONS["error"])
     if rest:
         st.code(rest, language=None)
 
@@ -57,7 +57,7 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
             return
         checks = graphviz_torch.rules()  # loaded here: the first page does not need it
         with st.expander(f"{len(checks)} rules: nothing found", icon=":material/check:"):
-            st.markdown("\n".join(f"- {text.escape(sentence)}" for _, sentence in checks))
+            st.markdown("\n".join(f"- {text.prose(sentence)}" for _, sentence in checks))
         return
     worst = findings[0]
     first = text.escape(worst.message)
@@ -66,7 +66,7 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
         for finding in findings[:50]:
             lines = [f"**{text.escape(finding.message)}**"]
             if finding.advice:
-                lines.append(text.escape(finding.advice))
+                lines.append(text.prose(finding.advice))
             facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
             lines.append(f":small[{text.escape(' · '.join(filter(None, facts)))}]")
             _SHOW[finding.severity]("  \n".join(lines), icon=_ICONS[finding.severity])

@@ -11,7 +11,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ..jobs.job import Job, JobError, Queued
-from .text import escape
+from .text import escape, prose
 
 T = TypeVar("T")
 _QUIET = 0.7  # seconds: what is faster than this shows no progress
@@ -79,7 +79,7 @@ def wait(
     try:
         return job.result
     except JobError as error:
-        st.error(escape(f"{error.kind}: {error}"), icon=":material/error:")
+        st.error(prose(f"{error.kind}: {error}"), icon=":material/error:")
         return None
 
 

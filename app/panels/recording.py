@@ -53,13 +53,13 @@ def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = N
 def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
     """Copies, the order of everything, and gradients."""
     graph = opened.graph
-    st.markdown("#### Copies between devices", help=text.TRANSFER)
+    st.markdown("## Copies between devices", help=text.TRANSFER)
     draw_transfers(graph, key=key, ran=ran)
     if graph.collectives:
-        st.markdown("#### Between ranks")
+        st.markdown("## Between ranks")
         draw_collectives(graph, key=key)
     st.markdown(
-        "#### Order",
+        "## Order",
         help="Order, not time: forward on the left, backward on the right, a lane for each device. "
         "Orange arrows are copies. A click marks the same node on the whole page.",
     )
@@ -67,7 +67,7 @@ def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
     if left_out:
         st.caption(f"{left_out:,} more are not drawn.")
     if ran:
-        st.markdown("#### Gradients", help=f"{text.GRADIENT}\n\n{text.LEAF}")
+        st.markdown("## Gradients", help=f"{text.GRADIENT}\n\n{text.LEAF}")
         draw_gradients(graph, key=key)
 
 

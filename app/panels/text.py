@@ -61,3 +61,17 @@ def escape(text: str) -> str:
     return "".join(f"\\{letter}" if letter in special else letter for letter in text).replace(
         "\n", " "
     )
+
+
+def prose(text: str) -> str:
+    """A sentence of ours: as `escape`, but what stands between backticks is code, as it is meant.
+
+    >>> print(prose("Try `mean(x ** 2)`, or 2 * 3."))
+    Try `mean(x ** 2)`, or 2 \\* 3\\.
+    """
+    parts = text.replace("\n", " ").split("`")
+    if len(parts) % 2 == 0:  # one has no partner
+        return escape(text)
+    return "".join(
+        f"`{part}`" if i % 2 and part.strip() else escape(part) for i, part in enumerate(parts)
+    )

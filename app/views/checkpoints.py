@@ -28,7 +28,7 @@ def draw() -> None:
         "is run.",
     )
     titles = gallery.titles(failing=False)
-    st.subheader("Save", anchor=False)
+    st.header("Save", anchor=False)
     left, middle, right = st.columns(3)
     with left:
         model = str(st.selectbox("Model", list(titles), key="model", bind="query-params"))
@@ -43,7 +43,7 @@ def draw() -> None:
     if saved is not None:
         _draw_saved(saved)
 
-    st.subheader("Load", anchor=False)
+    st.header("Load", anchor=False)
     left, middle, right = st.columns(3)
     with left:
         what = st.selectbox("File", [SAVED, MINE], key="file", bind="query-params")
@@ -115,7 +115,7 @@ def _draw_loaded(loaded: Loaded) -> None:
     st.success("Every name and shape fits.", icon=":material/check:")
     if loaded.differences:
         st.code(loaded.differences, language=None, wrap_lines=True)
-    st.subheader("Verify", anchor=False)
+    st.header("Verify", anchor=False)
     if loaded.same:
         said = text.escape(loaded.verification)
         st.success(f"{said[:1].upper()}{said[1:]}.", icon=":material/check:")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import altair as alt
 import streamlit as st
 
 from ..jobs.values import MOVING, SAMPLES, Divided, Measured, Moved
@@ -12,8 +11,6 @@ from ..panels import devices, recording, text
 from ..panels.figures import draw_graph, draw_transfers
 from ..panels.results import SECONDS, forget, result
 
-_LEGEND = alt.Legend(orient="top", symbolOpacity=1, symbolDash=[1, 0])
-_AXIS = alt.Axis(tickCount=5)
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 
 
@@ -36,7 +33,7 @@ def draw() -> None:
 
 
 def _draw_memory() -> None:
-    st.subheader("Memory of the GPU, for one step of an MLP", anchor=False)
+    st.header("Memory of the GPU, for one step of an MLP", anchor=False)
     rows = result("memory", "Running a step", ".measurement:cuda_memory")
     if rows:
         st.table(rows)
@@ -47,7 +44,7 @@ def _draw_memory() -> None:
 
 
 def _draw_worth() -> None:
-    st.subheader("What a device, and a thread, is worth", anchor=False)
+    st.header("What a device, and a thread, is worth", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         work = st.segmented_control(
             "Work", WORKS, default=WORKS[0], required=True, key="work", bind="query-params"
@@ -95,20 +92,40 @@ def _draw_measured(measured: Measured) -> None:
         }
         for timing in measured.timings
     ]
-    base = alt.Chart({"values": rows}).encode(
-        x=alt.X("size:Q", title="size", scale=alt.Scale(type="log", base=2)),
-        color=alt.Color("device:N", title=None, legend=_LEGEND),
-    )
-    scale = alt.Scale(type="log")
-    lines = base.mark_line(point=True).encode(
-        y=alt.Y("ms:Q", title="milliseconds, with copies", scale=scale, axis=_AXIS),
-        strokeDash=alt.StrokeDash("device:N", legend=None),
-        tooltip=["device:N", "size:Q", alt.Tooltip("ms:Q", format=".3g"), "parts:N"],
-    )
-    bands = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q")
+    log = {"type": "log"}
+    x = {"field": "size", "type": "quantitative", "title": "size"}
+    low = {"field": "low", "type": "quantitative"}
+    time = {"field": "ms", "type": "quantitative", "title": "milliseconds, with copies"}
+    name = {"field": "device", "type": "nominal"}
+    legend = {"orient": "top", "symbolOpacity": 1, "symbolDash": [1, 0]}
+    band = {
+        "mark": {"type": "area", "opacity": 0.2},
+        "encoding": {"y": {**low, "scale": log}, "y2": {"field": "high"}},
+    }
+    line = {
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "y": {**time, "scale": log, "axis": {"tickCount": 5}},
+            "strokeDash": {**name, "legend": None},
+            "tooltip": [
+                name,
+                x,
+                {**time, "title": "ms", "format": ".3g"},
+                {"field": "parts", "type": "nominal"},
+            ],
+        },
+    }
+    chart = {
+        "data": {"values": rows},
+        "encoding": {
+            "x": {**x, "scale": {"type": "log", "base": 2}},
+            "color": {**name, "title": None, "legend": legend},
+        },
+        "layer": [band, line],
+    }
     left, right = st.columns([3, 2], gap="large")
     with left:
-        st.altair_chart(bands + lines, alt="Time by size for each device")
+        st.vega_lite_chart(chart, alt="Time by size for each device")
         st.caption("A band holds the middle half of the measurements of each number.")
     with right:
         for device, size in measured.pays:
@@ -129,7 +146,7 @@ def _draw_measured(measured: Measured) -> None:
 
 
 def _draw_moving() -> None:
-    st.subheader(
+    st.header(
         "Move everything at once",
         anchor=False,
         help="`to_device` takes a namespace, and what shared memory before shares it afterwards.",
@@ -149,7 +166,7 @@ def _draw_moving() -> None:
 
 
 def _draw_division() -> None:
-    st.subheader("How DataParallel divides a batch", anchor=False)
+    st.header("How DataParallel divides a batch", anchor=False)
     left, right = st.columns(2, gap="medium")
     with left:
         count = st.slider("Devices (simulated)", 1, 8, 2, key="count", bind="query-params")

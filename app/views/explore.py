@@ -117,7 +117,7 @@ def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None
     elif name == "Copies":
         draw_transfers(graph, key="explore")
         if graph.collectives:
-            st.markdown("#### Between ranks")
+            st.markdown("## Between ranks")
             draw_collectives(graph, key="explore")
         draw_timeline(graph, key="explore")
     elif name == "Memory":

@@ -116,7 +116,7 @@ def _draw(found: Fit, gib: float) -> None:
         alt = "The memory of this rank over the step"
         st.html(f'<img alt="{alt}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">')
     if found.collectives:
-        st.markdown("#### What it sends")
+        st.markdown("## What it sends")
         rows = []
         for kind, group, count, nbytes, module, where in found.collectives:
             cells = (kind, group, f"{count:,}", text.size(nbytes), module, where)

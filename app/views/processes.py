@@ -63,7 +63,7 @@ def draw() -> None:
             with st.expander("What the ranks said to each other", icon=":material/sync_alt:"):
                 st.table([{k: text.escape(v) for k, v in row} for row in difference.collectives])
     if any(parameter.placement for graph in graphs for parameter in graph.parameters):
-        st.markdown("#### Who has what")
+        st.markdown("## Who has what")
         draw_parts([(name, one.graph) for name, one in ranks])
     for start in range(0, len(ranks), 2):
         columns = st.columns(2, gap="medium")
@@ -75,7 +75,7 @@ def draw() -> None:
 
 def _draw_rank(name: str, opened: Opened, *, key: str, start: int | None) -> None:
     """A rank's graph, which opens where it is not as the others'."""
-    st.markdown(f"#### {text.escape(name)}")
+    st.markdown(f"## {text.escape(name)}")
     recording.begin(opened, key=key, start=start)
     draw_graph(opened.payload, key=key, height=520)
     if opened.graph.collectives:

@@ -140,7 +140,7 @@ def _draw_left(made: Run, backward: bool) -> None:
     if made.error:
         draw_error(made.error)
     if made.note:
-        st.info(text.escape(made.note), icon=":material/info:")
+        st.info(text.prose(made.note), icon=":material/info:")
     if made.program:
         graph = made.opened.graph if made.opened is not None else None
         height = 420 if len(made.program) > 18 else None
@@ -200,6 +200,6 @@ def _program() -> tuple[str, str]:
         max_chars=2000,
         key="program",
         bind="query-params",
-        help=text.escape(GRAMMAR),
+        help=text.prose(GRAMMAR),
     )
     return program, inputs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-import altair as alt
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -174,17 +174,19 @@ def _draw_steps(steps: list[Step]) -> None:
     middle.metric("Gradient norm, first layer", norm, border=True)
     right.metric("First layer's, relative to the last's", ratio, border=True)
     left, right = st.columns(2)
-    step = alt.X("step:Q", title="step", axis=alt.Axis(tickMinStep=1))
-    losses = [{"step": each.step, "loss": each.loss} for each in steps]
-    chart = alt.Chart({"values": losses}).mark_line(
-        strokeWidth=2, color="#3a94d0", aria=bool(steps)
-    )
-    left.altair_chart(
-        chart.encode(
-            x=step,
-            y=alt.Y("loss:Q", title="loss", scale=alt.Scale(zero=False)),
-            tooltip=["step:Q", alt.Tooltip("loss:Q", format=".4g")],
-        ).properties(height=280),
+    step = _quantity("step", axis={"tickMinStep": 1})
+    line: dict[str, Any] = {"type": "line", "strokeWidth": 2, "aria": bool(steps)}
+    left.vega_lite_chart(
+        {
+            "data": {"values": [{"step": each.step, "loss": each.loss} for each in steps]},
+            "mark": {**line, "color": "#3a94d0"},
+            "encoding": {
+                "x": step,
+                "y": _quantity("loss", scale={"zero": False}),
+                "tooltip": [_quantity("step"), _quantity("loss", format=".4g")],
+            },
+            "height": 280,
+        },
         alt="Loss over the steps",
     )
     rows = [
@@ -192,20 +194,36 @@ def _draw_steps(steps: list[Step]) -> None:
         for each in steps
         for layer, norm in enumerate(each.norms)
     ]
-    axis = alt.Axis(format="~e", tickCount=6)
-    right.altair_chart(
-        alt.Chart({"values": rows})
-        .mark_line(interpolate="monotone", strokeWidth=2, aria=bool(steps))
-        .encode(
-            x=step,
-            y=alt.Y("norm:Q", title="gradient norm", scale=alt.Scale(type="log"), axis=axis),
-            color=alt.Color("layer:Q", title="layer", scale=alt.Scale(scheme="viridis")),
-            detail="layer:Q",
-            tooltip=["layer:Q", "step:Q", alt.Tooltip("norm:Q", format=".3g")],
-        )
-        .properties(height=280),
+    norms = _quantity(
+        "norm",
+        title="gradient norm",
+        scale={"type": "log"},
+        axis={"format": "~e", "tickCount": 6},
+    )
+    right.vega_lite_chart(
+        {
+            "data": {"values": rows},
+            "mark": {**line, "interpolate": "monotone"},
+            "encoding": {
+                "x": step,
+                "y": norms,
+                "color": _quantity("layer", scale={"scheme": "viridis"}),
+                "detail": {"field": "layer"},
+                "tooltip": [
+                    _quantity("layer"),
+                    _quantity("step"),
+                    _quantity("norm", format=".3g"),
+                ],
+            },
+            "height": 280,
+        },
         alt="Gradient norm of each layer over the steps",
     )
+
+
+def _quantity(field: str, **how: Any) -> dict[str, Any]:
+    """A number of a row, as Vega-Lite is told of it; Altair would take half a second to load."""
+    return {"field": field, "type": "quantitative", "title": field, **how}
 
 
 def _draw_end(trained: Trained) -> None:
@@ -215,12 +233,12 @@ def _draw_end(trained: Trained) -> None:
     draw_findings(opened.findings)
     left, right = st.columns(2, gap="medium")
     with left:
-        st.markdown("#### The last step's graph", help=text.NODE)
+        st.markdown("## The last step's graph", help=text.NODE)
         draw_graph(opened.payload, key="training", color_by="gradient")
     with right:
-        st.markdown("#### Gradients", help=text.GRADIENT)
+        st.markdown("## Gradients", help=text.GRADIENT)
         draw_gradients(opened.graph, key="training")
-        st.markdown("#### In TensorBoard")
+        st.markdown("## In TensorBoard")
         st.markdown("Loss and gradient norms over the steps, and the graph. Unpack the file, then:")
         st.code("tensorboard --logdir training", language=None)
         st.download_button(

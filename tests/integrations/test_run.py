@@ -215,7 +215,11 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
 ) -> None:
     code, _, said = command("-o", "missing/g.json", "-o", "g.txt", "train.py")
     assert code == 2
-    [line] = [line for line in said.splitlines() if "missing" in line]
+    early, line = (line for line in said.splitlines() if "missing" in line)
+    assert said.startswith(early)  # before hours of work
+    assert early.endswith(
+        "/missing' does not exist: unless the script makes it, g.json is not written."
+    )
     assert line.startswith("graphviz-torch: g.json was not written: ")
     assert "missing/g.json: the folder '" in line
     assert line.endswith("/missing' does not exist; make it first.")
@@ -267,7 +271,7 @@ def test_modes_that_the_script_holds_over_a_steps_end_do_no_harm(training: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["missing.py"], "missing.py"),
+        (["missing.py"], "missing.py: there is no such file; check its name."),
         (["."], "folder"),
         (["-m", "no_such_module"], "no_such_module"),
         (["--steps", "-1", "train.py"], "--steps -1"),

@@ -218,7 +218,7 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         "no-update",
         60,
         110,
-        "the steps change no weight any more, from a step between 49 and 64 on",
+        "no step has changed any weight since a step between 49 and 64",
     ),
     "gradients not cleared (SGD)": (
         gradients_not_cleared(torch.optim.SGD, True),

@@ -9,7 +9,7 @@ from graphviz_torch import Experiment
 from ...jobs.values import Answers, Choice
 from ..figures import draw_graph
 from ..results import result
-from ..text import escape
+from ..text import escape, prose
 
 _HELP = (
     "The forward runs again with one thing changed: another sample, later tokens, another seed, "
@@ -44,7 +44,7 @@ def _draw_answer(each: Experiment) -> None:
     lines = [f"{name}: {escape(each.changed)}" if each.changed else name, escape(each.message)]
     found = each.finding
     if found is not None and found.advice:
-        lines.append(escape(found.advice))
+        lines.append(prose(found.advice))
     facts = [found.rule if found is not None else "", each.operation, each.where]
     if any(facts):
         lines.append(f":small[{escape(' · '.join(filter(None, facts)))}]")
@@ -59,7 +59,7 @@ def _draw_influence(made: Answers, *, key: str) -> None:
         st.info("How far a change goes is not known: the path depends on the values.")
         return
     st.markdown(
-        "#### How far does it reach?",
+        "## How far does it reach?",
         help="The bar of each node: how much of its value changes with the sample, position or "
         "input that is chosen below the graph. What it never reaches is grey.",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import altair as alt
 import streamlit as st
 
 from graphviz_torch import Graph
@@ -36,16 +35,20 @@ def draw_memory(graph: Graph, *, key: str) -> None:
         for module, nbytes in largest[:_BARS]
         if nbytes
     ]
-    chart = (
-        alt.Chart({"values": bars})
-        .mark_bar(color="#3a94d0", cornerRadiusEnd=3)
-        .encode(
-            x=alt.X("bytes:Q", title="bytes saved", axis=alt.Axis(format="~s", tickCount=4)),
-            y=alt.Y("module:N", sort=None, title=None, axis=alt.Axis(labelLimit=150)),
-            tooltip=["module:N", "size:N"],
-        )
+    long = {"field": "bytes", "type": "quantitative", "title": "bytes saved"}
+    module = {"field": "module", "type": "nominal"}
+    st.vega_lite_chart(
+        {
+            "data": {"values": bars},
+            "mark": {"type": "bar", "color": "#3a94d0", "cornerRadiusEnd": 3},
+            "encoding": {
+                "x": {**long, "axis": {"format": "~s", "tickCount": 4}},
+                "y": {**module, "sort": None, "title": None, "axis": {"labelLimit": 150}},
+                "tooltip": [module, {"field": "size", "type": "nominal"}],
+            },
+        },
+        alt="Bytes saved for backward by module",
     )
-    st.altair_chart(chart, alt="Bytes saved for backward by module")
     if len(largest) > _BARS:
         st.caption(f"The {_BARS} largest of {len(largest):,} modules.")
     rows = sorted(

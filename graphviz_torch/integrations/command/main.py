@@ -7,6 +7,7 @@ code of its script. Only `run`, `rehearse` and `app` load torch.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -103,6 +104,9 @@ def parser(*names: str) -> argparse.ArgumentParser:
 def sentence(error: Exception) -> str:
     """What went wrong, for a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:
+        if error.strerror == os.strerror(errno.ENOENT):
+            here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
+            return f"{error.filename}: there is no such file{here}; check its name."
         return f"{error.filename}: {error.strerror}."
     return str(error)
 

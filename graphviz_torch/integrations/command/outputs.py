@@ -89,6 +89,13 @@ class Outputs:
         self._experimented = False
         self.running = True  # the script, to which nothing may happen
 
+    def foretell(self) -> None:
+        """Say before the script runs, which may take hours, that a file has no folder yet."""
+        for path in self._files:
+            if not path.parent.exists():
+                folder = f"the folder {str(path.parent)!r} does not exist"
+                self._say(f"{folder}: unless the script makes it, {path.name} is not written.")
+
     def add_early(self, step: TrainingStep) -> None:
         """Write a step that goes on into the files that grow, for a signal may end it; `add` will
         take it when it is over."""

@@ -69,6 +69,7 @@ def _run(parsed: argparse.Namespace) -> int:
     from ..steps import LoopSteps, due_steps
 
     outputs, children, process = Outputs(parsed), Children(), os.getpid()
+    outputs.foretell()
     steps: LoopSteps | None = None
     ended: BaseException | None = None
     code: Any = 0

@@ -166,11 +166,11 @@ class Signs:
     def still(
         self, step: int, parameters: Sequence[int], since: tuple[int, int], *, all_of_them: bool
     ) -> Iterator[WatchReport]:
-        """Take parameters that the steps change no more, since a step that lies between two."""
-        what = "no weight" if all_of_them else "{}"
+        """Take parameters that no step has changed since one that lies between two."""
+        what = "any weight" if all_of_them else "{}"
         first, last = since
         when = f"step {last}" if first >= last - 1 else f"a step between {first + 1} and {last}"
-        text = f"There are gradients, and the steps change {what} any more, from {when} on."
+        text = f"There are gradients, but no step has changed {what} since {when}."
         yield from self._say(step, "no-update", parameters, text)
 
     def memory(self, step: int, nbytes: int) -> Iterator[WatchReport]:

@@ -21,8 +21,9 @@ SIGNS: Final = {
     "many": f"(3{labels.TIMES}) used by 3 operations",
 }
 _MOST_FINDINGS = 6
-_WIDEST = 120  # characters in a line
-_MOST_LINES = 4  # of one finding
+_FINDING = 76  # characters in a line of a finding, which is bold
+_NOTE = 120  # and of a note
+_MOST_LINES = 6
 
 
 def legend(
@@ -39,19 +40,19 @@ def legend(
     folded = bool(drawing.inner.inside)
     rows = [_roles(roles, folded, signs, theme, bool(shading.fills)), _scale(shading, theme)]
     said = [
-        _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message)}</B>", colors[f.severity])
+        _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message, _FINDING)}</B>", colors[f.severity])
         for f in findings
     ]
     rows += at_most(said, _MOST_FINDINGS, _text("and {:,} more findings", colors["muted"]))
-    rows += [_text(_lines(note), colors["muted"]) for note in notes]
+    rows += [_text(_lines(note, _NOTE), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""
 
 
-def _lines(message: str) -> str:
+def _lines(message: str, most: int) -> str:
     """A message in lines that are no wider than a picture should be for its sake."""
     wide = any(east_asian_width(letter) in "WF" for letter in message)
-    lines = wrap(message, _WIDEST // (1 + wide), max_lines=_MOST_LINES, placeholder=" …")
+    lines = wrap(message, most // (1 + wide), max_lines=_MOST_LINES, placeholder=" …")
     return '<BR ALIGN="LEFT"/>'.join(map(markup.escape, lines)) + (
         '<BR ALIGN="LEFT"/>' if len(lines) > 1 else ""
     )
