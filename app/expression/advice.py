@@ -66,7 +66,7 @@ def of_statement(statement: ast.stmt) -> str:
     if isinstance(statement, ast.AugAssign):
         names = [ast.unparse(part)[:40] for part in (statement.target, statement.value)]
         sign = ast.unparse(statement)[len(ast.unparse(statement.target)) :].split("=")[0].strip()
-        return f"There is no `{sign}=` here: write {names[0]} = {names[0]} {sign} {names[1]}."
+        return f"There is no `{sign}=` here: write `{names[0]} = {names[0]} {sign} {names[1]}`."
     said = _STATEMENTS.get(type(statement), "Only the last line may stand without `name =`.")
     return said if isinstance(statement, ast.Expr) else f"{said} {OWN}"
 

@@ -48,7 +48,7 @@ _PAGE = """\
 <style>{style}</style>
 </head>
 <body>
-<div id="view" class="graphviz-torch-view"></div>
+<main id="view" class="graphviz-torch-view"></main>
 {without}
 <script type="text/plain" id="graph">{payload}</script>
 <script type="module">{script}</script>

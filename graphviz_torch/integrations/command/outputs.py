@@ -197,7 +197,7 @@ class Outputs:
             errors = self._write(pictures=True)
         shown = self._parsed.format is None and self._run is not None
         self._say(said, *self._lines(new) * shown)
-        for path in self._files:
+        for path in self._files if self._parsed.hint else ():  # else a file of the caller's
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
         for error in errors:

@@ -14,7 +14,11 @@ from tests.support.viewed import Open, block, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]
 
-RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+RULES = {
+    "runOnly": {"type": "tag", "values": TAGS},
+    "rules": {"landmark-one-main": {"enabled": True}},
+}
 themes = pytest.mark.parametrize("theme", ["light", "dark"])
 
 

@@ -163,7 +163,7 @@ export class Cards {
     const last = nodes.findLast((node) => !this.model.leaf[node]);
     const made = unit && last !== undefined ? this.model.firstOutput(last) : null;
     const size: Span[] = made ? [{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }] : [{ text: count(nodes.length, "node"), look: "quiet" }];
-    if (alike > 1 && !unit) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
+    if (alike > 1 && !unit) size.push({ text: `· 1 of ${alike} alike`, look: "quiet" });
     const lines = [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" as const }], size];
     const gradients = this.range(nodes);
     if (gradients) lines.push([{ text: `grad norm ${gradients}`, look: "mono" }]);
