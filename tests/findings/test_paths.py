@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,32 @@ def test_a_step_gives_zeros_and_one_with_the_gradient_passed_through_does_not(
         f"body.weight and body.bias got a gradient of zeros only: {step.__name__} at test_paths.py:"
     )
     assert serious(trained(Cutting(through), torch.randn(64, 4))) == []
+
+
+class OneKey(nn.Module):
+    """An attention, as an image has that is so small that one position is left of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(-1, -2)
+        mixed: Tensor = x + scores.softmax(-1) @ self.v(x)
+        return mixed
+
+
+def test_attention_over_one_position_is_told_once_for_all_its_layers() -> None:
+    found = only("zero-gradient", trained(nn.Sequential(OneKey(), OneKey()), torch.randn(8, 1, 4)))
+    line = inspect.getsourcelines(OneKey.forward)[1] + 2
+    assert found.message == (
+        "0.q.weight, 0.q.bias, 0.k.weight and 5 more got a gradient of zeros only: softmax in 0, "
+        f"and in 1 other module, at test_paths.py:{line} is over a dimension of size 1: its result "
+        "is the same, whatever it is given."
+    )
+    assert found.advice == ""  # what sigmoid would give is no weight
+    many = trained(nn.Sequential(OneKey(), OneKey()), torch.randn(8, 3, 4))
+    assert "zero-gradient" not in {each.rule for each in find(many)}
 
 
 def test_a_gradient_left_from_before_the_recording_hides_no_finding() -> None:

@@ -46,6 +46,8 @@ _ADVICE = {
     "float": "Keep the tensor instead of the number that float() gives{at}.",
     "tensor": "Use the tensor itself, or torch.stack for several: torch.tensor() copies their "
     "values{at}.",
+    "nested_tensor": "Use torch.nested.as_nested_tensor(){at}: nested_tensor() copies values, and "
+    "leaves their history behind.",
     **{
         how: f"Use torch.stack{{at}}, which keeps the gradient: {how}() of a list copies numbers."
         for how in ("as_tensor", "asarray")

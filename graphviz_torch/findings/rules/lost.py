@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding, GradientStats, Node, Parameter
+from ...graph.units import count_text
+from ..axes import number
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
@@ -13,8 +15,9 @@ from ..words import at, grouped, names_of, nodes_of
 _FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli", "normal", "poisson")
 # Their slope is 0 for some inputs: what is said of one that passes only zeros on.
 _SATURATED = {
-    "softmax": "is over a dimension of size 1, or saturated: its slope is 0",
-    "log_softmax": "is over a dimension of size 1: its slope is 0",
+    **dict.fromkeys(
+        ("softmax", "log_softmax"), "is saturated: one input is so large that its slope is 0"
+    ),
     "sigmoid": "is saturated: its inputs are so large that its slope is 0",
     "tanh": "is saturated: its inputs are so large that its slope is 0",
     "clamp": "clamped every value: its slope is 0 there",
@@ -24,18 +27,25 @@ _SATURATED = {
 }
 
 
+# With the weights of a sum: those of one value are 1.
+_PRODUCTS = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
 _TORCHS = ("_", "CheckpointFunction", "Broadcast", "Gather", "Scatter")  # classes of PyTorch's own
 _STRAIGHT = (
     "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
 )
 _DRAW = "Draw with rsample() of a distribution, mean + std * torch.randn_like(std)."
+_SINGLE = {  # of a softmax over one value: what to use for an output
+    "softmax": "Use sigmoid for a single output.",
+    "log_softmax": "Use logsigmoid for a single output.",
+}
 _ADVICE = {
     "normal": _DRAW,
     "poisson": "A draw from a Poisson distribution has no gradient: use a score function, "
     "log_prob(draw).",
-    "softmax": "Use sigmoid for a single output; for several, lower the scale of its input.",
-    "log_softmax": "Use logsigmoid for a single output.",
-    **dict.fromkeys(("sigmoid", "tanh"), "Lower the scale of its input, or normalise it."),
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "sigmoid", "tanh"),
+        "Lower the scale of its input, or normalise it.",
+    ),
     **dict.fromkeys(
         ("clamp", "clamp_min", "clamp_max", "hardtanh"), "Widen its bounds, or leave it out."
     ),
@@ -93,17 +103,37 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
                 step[node.id] = user.id
             elif user.id in step:
                 step.setdefault(node.id, step[user.id])
-    for flat, parameters in grouped((step[node], p) for node, p in zeros if node in step):
-        node = nodes[flat]
+    rows = [(step[node], p) for node, p in zeros if node in step]
+    # What is of one line, be it in many modules, is told once.
+    lines = {flat: (nodes[flat].title, nodes[flat].source or flat) for flat, _ in rows}
+    whys = {flat: _why(reading, flat) for flat, _ in rows}
+    for (_, (why, advice)), found in grouped(((lines[f], whys[f]), (f, p)) for f, p in rows):
+        flats = list(dict.fromkeys(flat for flat, _ in found))
+        node, parameters = nodes[flats[0]], [p for _, p in found]
+        more = f", and in {count_text(len(flats) - 1, 'other module')}," if flats[1:] else ""
         yield finding(
             "warning",
-            f"{names_of(parameters)} got a gradient of zeros only: {reading.call(flat)}"
-            f"{at(node.source)} {_SATURATED.get(node.title, 'has slope 0 everywhere')}.",
+            f"{names_of(parameters)} got a gradient of zeros only: {reading.call(node.id)}"
+            f"{more}{at(node.source)} {why}.",
             cause=f"{node.title} has no slope",
-            advice=_ADVICE.get(node.title, _STRAIGHT).format(node.title),
+            advice=advice,
             where=node.source,
-            nodes=(flat, *nodes_of(parameters)),
+            nodes=(*flats, *nodes_of(parameters)),
         )
+
+
+def _why(reading: Reading, flat: int) -> tuple[str, str]:
+    """Why a node has no slope, and what to do."""
+    node, meta = reading.graph.nodes[flat], reading.meta(flat)
+    dim = number(node, "dim")
+    if node.title in _SINGLE and meta is not None and dim is not None and meta.shape[dim] == 1:
+        weighs = any(
+            reading.graph.nodes[edge.target].operation in _PRODUCTS for edge in reading.users[flat]
+        )
+        why = "is over a dimension of size 1: its result is the same, whatever it is given"
+        return why, "" if weighs else _SINGLE[node.title]
+    advice = _ADVICE.get(node.title, _STRAIGHT).format(node.title)
+    return _SATURATED.get(node.title, "has slope 0 everywhere"), advice
 
 
 def _some(node: Node) -> bool:

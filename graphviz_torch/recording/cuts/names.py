@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributions
+import torch.nested
 import torch.utils.checkpoint
 from torch import Tensor
 
@@ -19,7 +20,10 @@ from ..program.tracking import name_of
 PLAIN = ("detach", "detach_", "data")
 READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
 _DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent) + os.sep
-_CHECKPOINT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
+_RUN_WITHOUT = {
+    torch.utils.checkpoint.CheckpointFunction.forward.__code__: "checkpoint",
+    torch.nested.nested_tensor.__code__: "nested_tensor",
+}
 
 
 def cut_name(func: Any, made: list[Tensor]) -> str:
@@ -56,12 +60,12 @@ def results_cut(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
 
 
 def _switched_off_by(frame: FrameType | None) -> str:
-    """What of PyTorch's own runs under no_grad: sample() of a distribution, or a checkpoint."""
+    """What of PyTorch's own runs under no_grad: sample() of a distribution, or one of these."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "sample" and code.co_filename.startswith(_DISTRIBUTIONS):
             return "sample"
-        if code is _CHECKPOINT:
-            return "checkpoint"
+        if code in _RUN_WITHOUT:
+            return _RUN_WITHOUT[code]
         frame = frame.f_back
     return ""

@@ -82,6 +82,17 @@ def checkpoint_of_the_first_layer(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("cut-gradient", "torch.nested.as_nested_tensor()", "body.weight", "body.bias")
+def tokens_of_several_lengths(record: Record, followed: bool) -> Tensor:
+    model = two(nn.Linear(6, 8), nn.Linear(8, 3))
+    make = torch.nested.as_nested_tensor if followed else torch.nested.nested_tensor
+    with record(model):
+        rows = make([*model["body"](torch.randn(8, 6)).split([2, 6])], layout=torch.jagged)
+        loss = F.cross_entropy(model["head"](rows).values(), torch.arange(8) % 3)
+        loss.backward()
+    return loss
+
+
 @follows("cut-gradient", "softmax", "body.weight", "body.bias", same_loss=False)
 def expert_chosen_by_argmax(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 4), nn.Linear(4, 3))
@@ -138,6 +149,16 @@ def softmax_of_one_output(record: Record, followed: bool) -> Tensor:
         out = model(torch.randn(8, 6))
         p = out.sigmoid() if followed else out.softmax(1)
         loss = F.binary_cross_entropy(p, (torch.arange(8) % 2)[:, None].float())
+        loss.backward()
+    return loss
+
+
+@follows("zero-gradient", "Lower the scale", "body.weight", "body.bias", same_loss=False)
+def softmax_of_huge_scores(record: Record, followed: bool) -> Tensor:
+    model = two(nn.Linear(6, 3), nn.Linear(3, 3))
+    with record(model):
+        weights = ((1 if followed else 1e6) * model["body"](torch.randn(8, 6))).softmax(1)
+        loss = F.cross_entropy(model["head"](weights), torch.arange(8) % 3)
         loss.backward()
     return loss
 

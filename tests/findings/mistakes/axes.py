@@ -30,6 +30,16 @@ def heads_split_and_merged(record: Record) -> None:
 
 
 @silent(*AXES)
+def heads_mixed_after_the_softmax(record: Record) -> None:
+    """As in DeepViT and CaiT: a product over heads comes before that with the values."""
+    project, mix = nn.Linear(6, 24), nn.Parameter(torch.randn(2, 2))
+    with record(project):
+        q, k, v = project(torch.randn(3, 5, 6)).view(3, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        weights = torch.einsum("bhij,hg->bgij", (q @ k.transpose(-1, -2)).softmax(-1), mix)
+        torch.einsum("bhij,bhjd->bhid", weights, v).square().mean().backward()
+
+
+@silent(*AXES)
 def relative_shift(record: Record) -> None:
     project = nn.Linear(6, 10)
     with record(project):

@@ -110,6 +110,15 @@ def losses_put_into_a_tensor(record: Record) -> None:
         torch.as_tensor(parts).mean().backward()  # cause
 
 
+@says("cut-gradient", "nested_tensor() at {cause}", advice="as_nested_tensor()")
+def images_of_several_sizes(record: Record) -> None:
+    embed, head = nn.Linear(4, 4), nn.Linear(4, 2)
+    with record():
+        rows = embed(torch.randn(5, 4)).split([2, 3])
+        tokens = torch.nested.nested_tensor([*rows], layout=torch.jagged)  # cause
+        head(tokens).values().square().mean().backward()
+
+
 @says("copy-in-backward", "4 copies between devices", advice="DistributedDataParallel")
 def replicas_copied_by_hand(record: Record) -> None:
     with simulate_accelerator(2) as (first, second):

@@ -72,6 +72,8 @@ def softmax_axis(reading: Reading) -> Iterator[Finding]:
         for product, summed in _products(reading, axes, node.id):
             if not over or not summed or not set(over).isdisjoint(summed):
                 continue
+            if any(set(over) & set(later) for _, later in _products(reading, axes, product)):
+                continue  # heads are mixed in between, and then the values are summed
             yield finding(
                 "warning",
                 f"softmax{at(node.source)} runs over dimension {dim} of "
