@@ -171,7 +171,8 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         elif event.origin == "operation" and not event.operation:
             name, module, advice = "What backward starts from", "", "Look at what it is made of."
         elif event.origin == "input":
-            advice = "Look at the data: call torch.isnan(x).any() on what goes into the model."
+            advice = "Look at where that comes from: call torch.isnan(x).any() on the data, and on "
+            advice += "what is computed without gradients."
         yield finding(
             "error",
             f"{name}{f' in {module}' if module else ''}{at(event.where)} {_said(event, reason)}; "
