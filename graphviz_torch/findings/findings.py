@@ -137,7 +137,7 @@ def _counts(findings: list[Finding]) -> str:
 
 
 def _steps(finding: Finding, checked: Checked) -> str:
-    """ "in step 1 to 3, 7 of 9"; nothing where it holds in all."""
+    """ "in steps 1 to 3, 7 of 9"; nothing where it holds in all."""
     if len(finding.steps) == checked.steps:
         return ""
     return steps_text(finding, checked.steps, checked.noun)

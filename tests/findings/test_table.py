@@ -97,4 +97,4 @@ def test_the_steps_of_a_finding_that_holds_in_some_are_named() -> None:
 
     some = replace(LOST, steps=(0, 1, 2, 6))
     text = str(Findings([some], Checked(45, 7, 1, 9)))
-    assert "backward 1 to 3, 7 of 9" in text
+    assert "backwards 1 to 3, 7 of 9" in text

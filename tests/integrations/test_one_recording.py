@@ -165,7 +165,7 @@ def test_a_report_is_printed_once_and_says_in_which_steps_a_finding_holds(
     main(["run", "--steps", "6", str(path)])
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("got no gradient") == 1
-    assert "= note: in step 1 to 2 of 6, and no longer" in said
+    assert "= note: in steps 1 to 2 of 6, and no longer" in said
     path.write_text(MODEL + NO_ZERO_GRAD.format(kind="SGD"))
     main(["run", "--steps", "2", str(path)])
     said = capsys.readouterr().err

@@ -236,12 +236,14 @@ def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
 def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: Severity) -> str:
     """What to do; "" where the cut may be meant."""
     if not reading.blocked and (
-        severity == "info"
-        or _ran_inside(cut, {p.node for p in parameters})
-        or passes_straight(reading, cut)
-        or _is_used_as_it_is(reading, cut)
+        severity == "info" or passes_straight(reading, cut) or _is_used_as_it_is(reading, cut)
     ):
         return ""
+    if not reading.blocked and _ran_inside(cut, {p.node for p in parameters}):
+        return (
+            f"Call {_around(parameters)} outside of {{how}}; if it is to stay as it is, freeze "
+            "it with requires_grad_(False)."
+        )
     return advice_on(cut.how)
 
 

@@ -170,9 +170,12 @@ def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str
     if not changes:
         return f"Look for what changes it after {user} took it: compiled code, another thread, C++."
     first = changes[0]
-    if first.operation == "step" or (
-        failure.modified is not None and failure.modified.node is not None
-    ):
+    if first.operation == "step":
+        return (
+            "Run backward before it, or the forward again after it. If a tensor is carried from "
+            "one step to the next, such as a hidden state, detach() it in between."
+        )
+    if failure.modified is not None and failure.modified.node is not None:
         return "Run backward before it, or the forward again after it."
     line, written = at(first.where), _AUGMENTED.match(first.text)
     if "max_norm=" in first.operation:

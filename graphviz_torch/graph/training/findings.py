@@ -70,9 +70,9 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
     """Where a finding holds, of so many steps: "in each of 3 steps".
 
     >>> steps_text(Finding("r", "info", "", steps=(0, 1, 4)), 9)
-    'in step 1 to 2, 5 of 9, and no longer'
+    'in steps 1 to 2, 5 of 9, and no longer'
     >>> steps_text(Finding("r", "info", "", steps=(0, 2, 4, 6)), 8)  # it may come again
-    'in step 1, 3, 5, 7 of 8'
+    'in steps 1, 3, 5, 7 of 8'
     """
     steps = finding.steps
     if count < 2 or not steps:
@@ -88,7 +88,8 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
     parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:_RUNS]]
     more = " and more" if len(runs) > _RUNS else ""
     over = ", and no longer" if noun == "step" and _is_over(steps, count) else ""
-    return f"in {noun} {', '.join(parts)}{more} of {count}{over}"
+    some = f"{noun}s" if len(steps) > 1 else noun
+    return f"in {some} {', '.join(parts)}{more} of {count}{over}"
 
 
 def _spoils(finding: Finding) -> bool:

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional as F
+from torch.optim import Adam
 from torch.utils.checkpoint import checkpoint
 
 from tests.findings.advice.rows import follows, two
-from tests.findings.corpus.cases import Record
+from tests.findings.corpus.cases import Record, step
+from tests.findings.corpus.models import mlp
 
 # --- cuts ----------------------------------------------------------------------------------------
 
@@ -57,6 +59,32 @@ def features_scaled_without_gradients(record: Record, followed: bool) -> Tensor:
         loss = F.cross_entropy(model["head"](h.relu()), torch.arange(8) % 3)
         loss.backward()
     return loss
+
+
+def body_under_no_grad(record: Record, *, graded: bool, frozen: bool) -> Tensor:
+    """A body that an optimizer holds, called whole under no_grad."""
+    model = two(mlp(6, 8), nn.Linear(8, 3))
+    model["body"].requires_grad_(not frozen)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        with torch.set_grad_enabled(graded):
+            h = model["body"](torch.randn(8, 6))
+        loss = F.cross_entropy(model["head"](h), torch.arange(8) % 3)
+        step(optimizer, loss)
+    return loss
+
+
+BODY = tuple(f"body.{name}" for name, _ in mlp(6, 8).named_parameters())
+
+
+@follows("cut-gradient", "Call body outside of torch.no_grad()", *BODY)
+def body_that_is_to_learn(record: Record, followed: bool) -> Tensor:
+    return body_under_no_grad(record, graded=followed, frozen=False)
+
+
+@follows("cut-gradient", "freeze it with requires_grad_(False)", freezes=BODY)
+def body_that_is_to_stay(record: Record, followed: bool) -> Tensor:
+    return body_under_no_grad(record, graded=False, frozen=followed)
 
 
 @follows("cut-gradient", "Call rsample()", "body.weight", "body.bias")

@@ -10,7 +10,7 @@ from torch.distributions import Categorical
 from torch.nn import functional as F
 from torch.optim import Adam
 
-from tests.findings.advice.rows import meant, two
+from tests.findings.advice.rows import meant
 from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import mlp
 
@@ -68,18 +68,6 @@ def target_network_behind_detach_in_the_optimizer(record: Record) -> Tensor:
         q = online(torch.randn(8, 4)).gather(1, torch.randint(3, (8, 1))).squeeze(1)
         best = model["target"](torch.randn(8, 4)).max(1)[0].detach()
         loss = F.mse_loss(q, torch.randn(8) + 0.99 * best)
-        step(optimizer, loss)
-    return loss
-
-
-@meant
-def backbone_under_no_grad(record: Record) -> Tensor:
-    model = two(mlp(6, 8), nn.Linear(8, 3))
-    optimizer = Adam(model.parameters())
-    with record(model):
-        with torch.no_grad():
-            h = model["body"](torch.randn(8, 6))
-        loss = F.cross_entropy(model["head"](h), torch.arange(8) % 3)
         step(optimizer, loss)
     return loss
 
