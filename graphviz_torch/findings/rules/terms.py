@@ -44,12 +44,14 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
             continue  # x - x.detach(), which is there to give a gradient and no value
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+        meant = _trains_elsewhere(reading, cut)
+        advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
         yield finding(
-            "warning",
+            "info" if meant else "warning",
             f"A term of the loss{at(reading.graph.nodes[after].source)} has no gradient and trains "
             f"nothing: {what} was cut by {word_of(cut)}{at(where)}.",
             cause=f"cut by {word_of(cut)}",
-            advice=advice_on(how).format(at=at(where), names="it", how=word_of(cut)),
+            advice="" if meant else advice.format(at=at(where), how=word_of(cut)),
             where=where,
             nodes=(after, *(() if cut.before is None else (cut.before,))),
         )
@@ -67,6 +69,16 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+def _trains_elsewhere(reading: Reading, cut: Cut) -> bool:
+    """Is it a tensor that goes to the loss uncut as well, as the code of an autoencoder does that
+    is drawn to what it stands for, and what it stands for to it."""
+    single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
+    if cut.how not in PLAIN or cut.before is None or single:
+        return False
+    users = {edge.target for edge in reading.users[cut.before]} - {*cut.after}
+    return any(reading.graph.nodes[user].order is not None for user in users)
 
 
 @rule(of=(GradientStats,))

@@ -189,6 +189,15 @@ class Cuts(Listener):
         ]
         if live.failed:  # a cut that left nothing may be the reason too
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
+        elif (
+            rows
+        ):  # what hides no parameter, and came back into another graph alone, is not of this
+            made = set(live.numbers)
+            rows = [
+                (cut, label, before)
+                for cut, label, before in rows
+                if before is not None or not cut.after or not made.isdisjoint(cut.after)
+            ]
         self._rows[live.position] = rows
         self._taken, self._hidden = [], []
 

@@ -14,7 +14,7 @@ def summed(cut: Cut = CUT) -> Graph:
     graph = graph.annotate(
         outputs=dict.fromkeys((1, 2), (NUMBER,)), order={i: 2 - i for i in range(3)}
     )
-    cut = replace(cut, before=0, after=(2,), where="net.py:7")
+    cut = replace(cut, before=0, after=(2,), where="net.py:7", tensor=NUMBER)
     return replace(
         graph, cuts=(cut,), parameters=(parameter("body.weight", node=0, got_gradient=True),)
     )

@@ -202,6 +202,26 @@ def parameter_of_the_callers_own(record: Record) -> None:
         optimizer.step()
 
 
+@says("unused-result", "out.weight and out.bias got no gradient: out ran, but the loss does not")
+def straight_through_beside_the_loss(record: Record) -> None:
+    """What is cut for the result that nobody uses cut nothing of the loss."""
+    into, out = nn.Linear(4, 4), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"into": into, "out": out})):
+        x = into(torch.randn(3, 4))
+        signs = torch.where(x > 0, 1.0, -1.0)
+        out(x + (signs - x).detach())
+        (x.softmax(-1) * x).sum().backward()
+
+
+@silent()
+def codes_of_data_that_does_not_learn(record: Record) -> None:
+    codes, x = nn.Parameter(torch.randn(8, 4)), torch.randn(5, 4)
+    with record():
+        chosen = codes[torch.cdist(x, codes).argmin(1)]
+        loss = F.mse_loss(x.detach(), chosen) + 0.25 * F.mse_loss(x, chosen.detach())
+        loss.backward()
+
+
 @says("unused-result", "head.weight and head.bias got no gradient: head ran, but the loss does not")
 @silent("cut-gradient")
 def accuracy_of_a_part_that_the_loss_leaves_out(record: Record) -> None:
