@@ -61,12 +61,12 @@ class DrawingOptions(TypedDict, total=False):
             None,
             'fill nodes by "device", "dtype", "module", "mode" (train or eval), "trainable" '
             "(whether the module's own parameters require a gradient, or are frozen), "
-            '"gradient" (norm), "time" (seconds in backward) or "saved" (bytes kept for backward) '
-            "in place of what they are; or by a function that takes a Node and returns a number, "
-            "or a text as its category, or None. Time and bytes are those of a node with all that "
-            "is written inside it, or of a whole closed group; of gradients, and of numbers that a "
-            "function returns, a group has its "
-            "largest.",
+            '"gradient" (norm), "time" (seconds in backward), "saved" (bytes kept for backward) or '
+            '"influence" (how far a change reaches) in place of what they are. Time and bytes are '
+            "those of a node with all that is written inside it, or of a whole closed group; of "
+            "gradients a group has the largest. "
+            "In Python also by a function that takes a Node and returns a number, a text as its "
+            "category, or None; of its numbers a group has the largest, too.",
         ),
     ]
     parameters: Annotated[

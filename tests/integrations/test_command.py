@@ -264,6 +264,17 @@ def test_python_dash_m_is_the_same_command(saved: Path) -> None:
     assert "COMMAND; graphviz-torch --help lists" in done.stderr
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_speaks_of_flags_and_of_each_argument(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert re.findall(r"\b(?:None|True|False|math\.inf|In Python|\w+=True)\b", said) == []
+    assert re.findall(r"^  (SCRIPT|ARGS|FILE|NAME|A|B)$", said, re.M) == []
+
+
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     y = torch.ones(2, requires_grad=True)
     for _ in range(5000):

@@ -41,7 +41,8 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     add_compiled(parser)
     says = "a script to run first, as `run` does, or a recording (.json, .json.gz) to open"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
-    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
+    says = "what the script is given"
+    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
     parser.set_defaults(run=_app)
 
 

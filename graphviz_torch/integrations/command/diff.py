@@ -34,7 +34,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     )
     choices = ("difference", "structure", "never")
     parser.add_argument("--fail-on", choices=choices, default="difference", help=says)
-    says = "tell where the values part, of two recordings made with record(values=True)"
+    says = "tell where the values part, of two recordings made by `run --values`"
     parser.add_argument("--values", action="store_true", help=says)
     add_options(parser, diff)
     parser.set_defaults(run=_diff)

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser, function: Callable[..., Any]) -
         how = _how(name, hints[name])
         if how is not None:
             flag = "--" + name.replace("_", "-")
-            text = says.get(name, "").replace("%", "%%")
+            text = in_shell(says.get(name, ""), flag).replace("%", "%%")
             parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=text, **how)
 
 
@@ -38,6 +38,20 @@ def given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str,
     keywords = inspect.signature(function).parameters.values()
     names = [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
     return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+
+
+def in_shell(says: str, flag: str) -> str:
+    """What a docstring says of a keyword, for those who type a flag: a shell has no None.
+
+    >>> in_shell("draw it as one; None does so where there are many; False never.", "--fold")
+    'draw it as one; left out, it does so where there are many; --no-fold never.'
+    >>> in_shell('colour by "device". In Python also by a function, or None.', "--color-by")
+    'colour by "device".'
+    """
+    says = says.partition(" In Python ")[0].replace("`math.inf`", "inf")
+    says = re.sub(r"\. None: ", "; left out, ", says)
+    says = re.sub(r"; None ", "; left out, it ", says)
+    return re.sub(r"\bFalse\b", flag.replace("--", "--no-", 1), says)
 
 
 def _how(name: str, hint: Any) -> dict[str, Any] | None:

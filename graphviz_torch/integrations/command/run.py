@@ -48,8 +48,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
-    parser.add_argument("script", metavar="SCRIPT")
-    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
+    parser.add_argument("script", metavar="SCRIPT", help="the script to run")
+    says = "what the script is given"
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
     arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
     parser.set_defaults(run=_run)
 

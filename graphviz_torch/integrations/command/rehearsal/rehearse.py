@@ -62,8 +62,9 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
         "repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
-    parser.add_argument("script", metavar="SCRIPT")
-    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
+    parser.add_argument("script", metavar="SCRIPT", help="the script to rehearse")
+    says = "what the script is given"
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
     arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
     parser.set_defaults(run=_run)
 
