@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 from playwright.sync_api import expect
 from torch import nn
@@ -26,6 +27,18 @@ from tests.support.viewed import Open, bring, cards, find, mlp, search, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]
 INSIDE = "document.querySelector('#view').firstChild.shadowRoot"
+# The texts of the edges that stand beside no line that is seen.
+LOST = f"""() => {{
+  const seen = [...{INSIDE}.querySelectorAll(".wire")]
+    .filter((wire) => getComputedStyle(wire).display !== "none")
+    .flatMap((wire) => Array.from({{length: wire.getTotalLength() / 4}}, (_, i) =>
+      wire.getPointAtLength(4 * i).matrixTransform(wire.getScreenCTM())));
+  return [...{INSIDE}.querySelectorAll(".wire-label")].filter((label) => {{
+    const box = label.getBoundingClientRect();
+    return !seen.some(({{x, y}}) => x > box.left - 15 && x < box.right + 15
+      && y > box.top - 4 && y < box.bottom + 4);
+  }}).map((label) => label.textContent);
+}}"""
 
 
 def test_a_small_graph_opens_whole_and_says_the_gradients(opened: Open) -> None:
@@ -113,6 +126,20 @@ def test_edges_that_reach_far_show_at_a_click(opened: Open) -> None:
     page.locator('.card[data-item="0"]').click()
     shown = [wire for wire in far.all() if wire.is_visible()]
     assert 0 < len(shown) < far.count()
+
+
+@pytest.mark.parametrize("count", [12, 20])  # bows at the side; none until a click
+def test_what_an_edge_carries_stands_beside_a_line_that_is_seen(opened: Open, count: int) -> None:
+    first, *parts = torch.ones(count, 3, requires_grad=True).mul(2).unbind()
+    for part in parts:
+        first = (first.sin() + part).tanh().exp().cos()
+    page = opened(trace(first.sum(), names={}))
+    page.get_by_role("button", name="Open all groups").click()
+    expect(page.locator(".frame, .wire.distant").first).to_be_attached()
+    assert page.locator(".wire.distant.cut").count() == (
+        0 if count == 12 else page.locator(".wire.distant").count()
+    )
+    assert page.evaluate(LOST) == []
 
 
 def test_a_group_opens_by_double_click_and_by_enter(opened: Open, transformer: Graph) -> None:

@@ -100,7 +100,7 @@ export class Drawing {
       const kind = `wire ${said}${path.far ? " distant" : ""}${path.cut ? " cut" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
       const element = svg("path", { class: kind, d: (path.far ? bow : curve)(path.points) }, svg("title", {}, title));
       this.wires.push({ path, element });
-      if (label) labels.push({ path, text: label, width, always });
+      if (label && (always || !path.far)) labels.push({ path, text: label, width, always });
     }
     for (const label of placeLabels(scene, labels, (item) => this.words.frame(item).width)) this.labels.append(wireLabel(label));
     this.paths.replaceChildren(...this.wires.map(({ element }) => element));
