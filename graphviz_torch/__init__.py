@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .recording.collectives.counter import CollectiveCounter
     from .recording.recording import Recording, record
     from .recording.steps.step_ends import StepEnds
+    from .rehearsal.difference import RehearsalDiff, compare_rehearsals
     from .rehearsal.order import Asked, Disagreement, compare_order, kinds_of_rank
     from .rehearsal.picture import draw_memory
     from .rehearsal.plans import plans
@@ -143,8 +144,10 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Asked",
     "Disagreement",
     "Rehearsal",
+    "RehearsalDiff",
     "Trial",
     "compare_order",
+    "compare_rehearsals",
     "draw_memory",
     "draw_trials",
     "kinds_of_rank",
@@ -236,6 +239,7 @@ _ROOMS = {
     "rehearsal.plans": "plans",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",
+    "rehearsal.difference": "RehearsalDiff compare_rehearsals",
     "rehearsal.search": "try_plans",
     "rehearsal.trials": "Trial trial_table",
     "rehearsal.trials_picture": "draw_trials",

@@ -10,6 +10,7 @@ import math
 from decimal import ROUND_HALF_UP, Decimal
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
+_OPERATIONS = ("", "k", "M", "G", "T", "P", "E")
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
@@ -58,6 +59,16 @@ def number_text(value: float, digits: int = 4) -> str:
         return f"{mantissa}e{int(power)}"
     text = f"{float(rounded):.{max(digits - 1 - int(power), 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def operations_text(count: int) -> str:
+    """Floating-point operations in the unit that fits, with three digits.
+
+    >>> operations_text(403_726_925_824), operations_text(20_000), operations_text(999)
+    ('404 GFLOP', '20 kFLOP', '999 FLOP')
+    """
+    power = min((len(f"{float(f'{count:.3g}'):.0f}") - 1) // 3, len(_OPERATIONS) - 1)
+    return f"{number_text(count / 1000**power, 3)} {_OPERATIONS[power]}FLOP"
 
 
 def count_text(number: int, noun: str) -> str:

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+LOOP = "the loop"  # what runs in no forward, no backward and no step of an optimizer
+
 
 class Side:
     """Where some storages lie, all of them together."""
@@ -58,7 +60,7 @@ class Block:
     ) -> None:
         self.nbytes, self.born, self.died = nbytes, born, sys.maxsize
         self.phase, (self.module, self.where) = phase, here
-        self.role, self.side = "other", side
+        self.role, self.side = "temporary", side
 
 
 class Peak(NamedTuple):
@@ -79,7 +81,7 @@ def peak_of(blocks: Iterable[Block], first: int) -> Peak:
             total += block.nbytes
         if block.died < sys.maxsize:
             changes.append((block.died, -block.nbytes, block))
-    most = Peak(total, first, ("other", "", ""))
+    most = Peak(total, first, (LOOP, "", ""))
     for moment, nbytes, block in sorted(changes, key=lambda change: change[0]):
         total += nbytes
         if total > most.nbytes:

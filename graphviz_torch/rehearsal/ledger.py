@@ -46,7 +46,7 @@ from ..internals.wrappers import is_inside, unsharded
 from ..recording.live_nodes import ends_of
 from ..recording.memory import Memory
 from ..tracing.tracer import connected
-from .blocks import Block, Side, peak_of
+from .blocks import LOOP, Block, Side, peak_of
 
 _flops: Any = flop_counter
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it has no formula
@@ -55,7 +55,8 @@ _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it 
 # Operators whose tensors may lie on two sides; of these two, the indices.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
-_FREE = frozenset({"other", "sent", "recomputed"})  # roles that any other takes the place of
+# Roles that any other takes the place of.
+_FREE = frozenset({"temporary", "communication", "recomputed"})
 _NUMBER = 16  # bytes: a single number may lie on the other side
 
 
@@ -215,7 +216,7 @@ class Ledger:
             self._name(_plain(args), "gradient")
         there = self.sides and operator.namespace == "c10d" and not self._on_host(args)
         for block in self._blocks_of(_plain([result, *args, *kwargs.values()])):
-            block.role = "sent" if block.role in _FREE else block.role
+            block.role = "communication" if block.role in _FREE else block.role
             if there and block.nbytes > _NUMBER:
                 block.side.put()
 
@@ -309,7 +310,7 @@ class Ledger:
         if not self._backward_depth:
             here = (self._stack[-1] if self._stack else "", _line(frame))
             self._origins[sequence_number() - 1] = here
-            return ("forward" if self._stack else "other"), here
+            return ("forward" if self._stack else LOOP), here
         if len(self._stack) > self._backward_depth[-1]:  # a checkpointed forward runs again
             here = self._stack[-1], _line(frame)
             self._origins[sequence_number() - 1] = here

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
 from ..render.style import COLORS
+from .blocks import LOOP
 from .rehearsal import Moment, Rehearsal
 
 # Roles from below, each with its colour: what stays is below, what comes and goes above.
@@ -23,8 +24,8 @@ _ROLES = {
     "gathered": "collective_line",
     "activation": "input_line",
     "recomputed": "changed",
-    "sent": "group_line",
-    "other": "transfer_line",
+    "communication": "group_line",
+    "temporary": "transfer_line",
 }
 _WIDTH, _HEIGHT = 820, 420
 _LEAST = 0.12  # of the width, which each phase has
@@ -106,7 +107,7 @@ def _places(moments: Sequence[Moment]) -> list[float]:
     """Where each moment is drawn: by order, but each phase has a share of the width."""
     counts = Counter(moment.phase for moment in moments)
     least = _LEAST * len(moments)
-    wide = {phase: max(count, least if phase != "other" else 0) for phase, count in counts.items()}
+    wide = {phase: max(count, least if phase != LOOP else 0) for phase, count in counts.items()}
     scale = (_WIDTH - _LEFT - _RIGHT) / max(1.0, sum(wide.values()))
     places, at = [], float(_LEFT)
     for moment in moments:
@@ -121,12 +122,12 @@ def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
     """The name of each phase, below where it begins."""
     out, before, last = [], "", -100.0
     for moment, at in zip(moments, places, strict=True):
-        if moment.phase != before and moment.phase != "other" and at - last > 60:
+        if moment.phase != before and moment.phase != LOOP and at - last > 60:
             out.append(svg_text(at, _HEIGHT - _BOTTOM + 18, moment.phase, "muted"))
             last = at
             if at > _LEFT:
                 line = COLORS["muted"][0]
                 border = f"M{at:.1f} {_HEIGHT - _BOTTOM}v6"
                 out.append(f'<path d="{border}" stroke="{line}" fill="none"/>')
-        before = moment.phase if moment.phase != "other" else before
+        before = moment.phase if moment.phase != LOOP else before
     return out

@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 
 from ..graph import Graph
 from ..graph.text import listing
-from ..graph.units import bytes_text, seconds_text
+from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
 from .order import Asked, ordinal
+
+FORMAT = "graphviz_torch rehearsal"  # of a report as JSON
+OUTSIDE = "outside of modules"
 
 
 class Share(NamedTuple):
@@ -131,7 +134,7 @@ class Rehearsal:
         yield f"peak {bytes_text(self.peak_bytes)} in {self.peak_at}{self._fitting()}"
         roles = [f"{each.name} {bytes_text(each.nbytes)}" for each in self.at_peak]
         yield f"    of it {', '.join(roles)}"
-        yield f"    by line {_listed(self.lines)}"
+        yield f"    by line {_listed(self.lines, 'no line')}"
         if self.steps == 1:
             yield "    An optimizer's state is made by the first step: rehearse two for its peak."
         yield (
@@ -142,8 +145,8 @@ class Rehearsal:
             f"activations {bytes_text(self.activations_bytes)}"
         )
         if self.saved:
-            yield f"    activations by module {_listed(_by_module(self.saved))}"
-        yield f"{self.flops:,} FLOPs"
+            yield f"    activations by module {_listed(_by_module(self.saved), OUTSIDE)}"
+        yield operations_text(self.flops)
         if self.collectives:
             yield f"collectives, {bytes_text(self.wire_bytes)} on the wire of a ring:"
         rows = _alike(self.collectives)
@@ -174,12 +177,13 @@ class Rehearsal:
         Args:
             tflops, gbytes: as in `seconds_at_least`; with one of them there is "bound" as well.
         """
-        names = ("kind", "group", "count", "nbytes", "module", "where")
+        names = ("kind", "group", "count", "nbytes", "wire_bytes", "module", "where")
         bound: dict[str, Any] = {}
         if tflops is not None or gbytes is not None:
             least = self.seconds_at_least(tflops=tflops, gbytes=gbytes)
             bound["bound"] = {"tflops": tflops, "bandwidth": gbytes, "seconds_at_least": least}
         return {
+            "format": FORMAT,
             "ranks": self.ranks,
             "rank": self.rank,
             "parameters_bytes": self.parameters_bytes,
@@ -196,13 +200,14 @@ class Rehearsal:
                 {name: getattr(each, name) for name in names} for each in self.collectives
             ],
             "at_peak": {each.name: each.nbytes for each in self.at_peak},
+            "activations": {each.name: each.nbytes for each in self.saved},
             "meshes": [list(sizes) for sizes in self.meshes],
             "seconds": self.seconds,
             **bound,
         }
 
 
-def _listed(shares: Sequence[Share]) -> str:
+def _listed(shares: Sequence[Share], nameless: str) -> str:
     """The largest, until what is left is little, and how much that is."""
     whole = sum(each.nbytes for each in shares)
     said: list[str] = []
@@ -210,14 +215,14 @@ def _listed(shares: Sequence[Share]) -> str:
     for each in shares:
         if len(said) == _SHARES or (said and rest < _LITTLE * whole):
             break
-        said.append(f"{each.name or 'elsewhere'} {bytes_text(each.nbytes)}")
+        said.append(f"{each.name or nameless} {bytes_text(each.nbytes)}")
         rest -= each.nbytes
     if len(said) < len(shares):
         said.append(f"and {len(shares) - len(said):,} more, {rest / max(1, whole):.1%}")
     return ", ".join(said)
 
 
-def _pattern(module: str) -> str:
+def pattern(module: str) -> str:
     """`"layers.*.attention"` of `"layers.31.attention"`."""
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module)
 
@@ -226,10 +231,10 @@ def _by_module(shares: Sequence[Share]) -> list[Share]:
     """Shares of modules, those of numbered ones together: "40 of layers.*.attention"."""
     totals, names = Counter[str](), Counter[str]()
     for each in shares:
-        pattern = _pattern(each.name)
-        totals[pattern] += each.nbytes
-        names[pattern] += 1
-    single = {_pattern(each.name): each.name for each in shares}
+        name = pattern(each.name)
+        totals[name] += each.nbytes
+        names[name] += 1
+    single = {pattern(each.name): each.name for each in shares}
     return [
         Share(f"{names[name]:,} {TIMES} {name}" if names[name] > 1 else single[name], nbytes)
         for name, nbytes in totals.most_common()
@@ -241,7 +246,7 @@ def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
     found: dict[tuple[Any, ...], list[Sent]] = {}
     for each in every:
         size = each.nbytes / each.count, each.wire_bytes / each.count
-        key = each.kind, each.group, _pattern(each.module), each.where, size
+        key = each.kind, each.group, pattern(each.module), each.where, size
         found.setdefault(key, []).append(each)
     rows = []
     for same in found.values():
@@ -253,7 +258,7 @@ def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
             count=sum(each.count for each in same),
             nbytes=sum(each.nbytes for each in same),
             wire_bytes=sum(each.wire_bytes for each in same),
-            module=_pattern(same[0].module),
+            module=pattern(same[0].module),
         )
         rows.append((whole, len(same)))
     return sorted(rows, key=lambda row: -row[0].wire_bytes)

@@ -26,7 +26,7 @@ from ..internals.fake.loaders import LoadersHere
 from ..internals.fake.values import FakeTensors, unknown
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
-from .blocks import Block, at_moment, peak_of, totals
+from .blocks import LOOP, Block, at_moment, peak_of, totals
 from .ledger import Ledger
 from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
@@ -271,7 +271,7 @@ def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]
         changes.append((block.born, 1, block))
         changes.append((block.died, -1, block))
     changes.sort(key=lambda change: change[0])
-    found, now, at, phase = [], Counter[str](), 0, "other"
+    found, now, at, phase = [], Counter[str](), 0, LOOP
     phases = [*ledger.phases]
     for moment in wanted:
         while at < len(changes) and changes[at][0] <= moment:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..graph.units import bytes_text
+from ..graph.units import bytes_text, operations_text
 from .plans import plan_of
 
 
@@ -73,8 +73,8 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
     """A line for each trial, the script as it is among them, and what each plan has to write.
 
     >>> print(trial_table([Trial((), 4096, 1024, 1000)], 2048))
-    plan         peak      left  on the wire  FLOPs
-    as it is  4.0 KiB  -2.0 KiB      1.0 KiB  1,000
+    plan         peak      left  on the wire    FLOPs
+    as it is  4.0 KiB  -2.0 KiB      1.0 KiB  1 kFLOP
     None of these fits in 2.0 KiB.
     """
     plain = as_it_is(trials)
@@ -87,7 +87,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
                 bytes_text(each.peak_bytes),
                 bytes_text(left) if left >= 0 else f"-{bytes_text(-left)}",
                 bytes_text(each.wire_bytes),
-                flops_more(each, plain) if each.changes else f"{each.flops:,}",
+                flops_more(each, plain) if each.changes else operations_text(each.flops),
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -44,7 +44,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
             continue  # x - x.detach(), which is there to give a gradient and no value
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-        meant = _trains_elsewhere(reading, cut)
+        meant = _learns_uncut(reading, cut)
         advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
         yield finding(
             "info" if meant else "warning",
@@ -71,7 +71,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _trains_elsewhere(reading: Reading, cut: Cut) -> bool:
+def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     """Is it a tensor that goes to the loss uncut as well, as the code of an autoencoder does that
     is drawn to what it stands for, and what it stands for to it."""
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)

@@ -1,4 +1,4 @@
-"""`diff`: how two saved graphs differ."""
+"""`diff`: how two saved graphs differ, or what two rehearsals printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .files import DIFFERENCES, colored, read_saved
 from .options import add_options, given
@@ -15,6 +15,7 @@ from .pictures import draw
 if TYPE_CHECKING:
     from ... import GraphDiff
 
+_REHEARSAL = b'"graphviz_torch rehearsal"'  # at the begin of what `rehearse --format json` prints
 _STRUCTURE = ("shape", "dtype", "device", "attribute")
 
 
@@ -46,6 +47,8 @@ def _diff(parsed: argparse.Namespace) -> int:
     if parsed.a == parsed.b == Path("-"):
         raise ValueError("only one of the two graphs can come from stdin.")
     titles = _title(parsed.a), _title(parsed.b)
+    if (reports := _reports(parsed.a, parsed.b)) is not None:
+        return _rehearsals(parsed, *reports)
     if parsed.values:
         return _first(parsed, titles)
     difference = diff(
@@ -87,6 +90,42 @@ def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
     if parsed.out is not None:
         draw(found, parsed.out, None)
     return int(parsed.fail_on != "never" and bool(found))
+
+
+def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
+    """What two rehearsals printed; None where a file is none of those."""
+    found = []
+    for path in (a, b):
+        if path.suffix != ".json" or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            if _REHEARSAL not in file.read(len(_REHEARSAL) + 20):
+                return None
+        found.append(json.loads(path.read_text("utf-8")))
+    return found[0], found[1]
+
+
+def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
+    """How they differ, of several ranks one after the other; 1 for any difference."""
+    from ... import compare_rehearsals
+
+    if parsed.out is not None or parsed.values:
+        raise ValueError("-o and --values are for graphs: of two rehearsals diff prints text.")
+    one, two = ([each] if isinstance(each, dict) else each for each in (a, b))
+    theirs = {report["rank"]: report for report in two}
+    if len(one) == len(two) == 1:
+        theirs = {one[0]["rank"]: two[0]}
+    pairs = [(each, theirs[each["rank"]]) for each in one if each["rank"] in theirs]
+    if not pairs:
+        raise ValueError(f"{parsed.a} and {parsed.b} have no rank in common.")
+    differences = [compare_rehearsals(*pair) for pair in pairs]
+    if parsed.format == "json":
+        print(json.dumps([each.to_dict() for each in differences]))
+    for (before, _), each in zip(pairs, differences, strict=True):
+        if parsed.format == "text":
+            print(f"rank {before['rank']:,}:" if pairs[1:] else "", end="\n" if pairs[1:] else "")
+            print(each.to_text())
+    return int(parsed.fail_on != "never" and any(differences))
 
 
 def _title(path: Path) -> str:

@@ -1,0 +1,192 @@
+"""Where two rehearsals differ: what a change of the script does to memory, traffic and operations.
+
+Modules that are alike count together, and collectives without regard to their line, which moves
+when the script is edited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..graph.units import bytes_text, operations_text
+from .rehearsal import OUTSIDE, Rehearsal, pattern
+
+Report = Mapping[str, Any]  # as `Rehearsal.to_dict()` gives it
+_ROWS = 8  # of a list
+_SIZES = ("parameters", "gradients", "optimizer", "activations", "gathered")
+
+
+class Change(NamedTuple):
+    """A figure that is not the same in both."""
+
+    name: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class RehearsalDiff:
+    """Where two rehearsals differ; of each list those that differ most come first.
+
+    `figures` are in bytes, but for "operations"; `at_peak` and `activations` in bytes by role and
+    by module; `collectives` in bytes on the wire by kind, group and module, `counts` how many there
+    are of those.
+
+    >>> import torch
+    >>> from graphviz_torch import compare_rehearsals, rehearse
+    >>> def train(rows):
+    ...     torch.nn.Linear(10, 100)(torch.ones(rows, 10)).sum().backward()
+    >>> found = compare_rehearsals(rehearse(lambda: train(4)), rehearse(lambda: train(8)))
+    >>> print(found.to_text().splitlines()[-1])
+    operations 16 kFLOP → 32 kFLOP (+16 kFLOP, +100.0%)
+    """
+
+    before: Report
+    after: Report
+    figures: tuple[Change, ...]
+    at_peak: tuple[Change, ...]
+    activations: tuple[Change, ...]
+    collectives: tuple[Change, ...]
+    counts: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        return any((self.figures, self.at_peak, self.activations, self.collectives, self.counts))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that differs, as JSON takes it: before and after of each figure."""
+        lists = ("figures", "at_peak", "activations", "collectives", "counts")
+        rows = {name: getattr(self, name) for name in lists}
+        return {
+            "format": "graphviz_torch rehearsal diff",
+            **{
+                name: {each.name: [each.before, each.after] for each in changes}
+                for name, changes in rows.items()
+            },
+        }
+
+    def to_text(self) -> str:
+        """All that differs, in words."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        before, after = self.before, self.after
+        for name in ("ranks", "rank", "meshes"):
+            if before[name] != after[name]:
+                yield f"{name} {_plain(before[name])} → {_plain(after[name])}"
+        figures = {each.name: each for each in self.figures}
+        if "peak" in figures:
+            yield _row(figures["peak"], bytes_text)
+        if before["peak_at"] != after["peak_at"]:
+            yield f"    in {before['peak_at']} → {after['peak_at']}"
+        yield from _rows(self.at_peak, bytes_text)
+        for name in _SIZES:
+            if name in figures:
+                yield _row(figures[name], bytes_text)
+            if name == "activations":
+                yield from _rows(self.activations, bytes_text)
+        if "operations" in figures:
+            yield _row(figures["operations"], operations_text)
+        if "on the wire" in figures:
+            yield _row(figures["on the wire"], bytes_text)
+        counts = {each.name: each for each in self.counts}
+        names = dict.fromkeys(each.name for each in (*self.collectives, *self.counts))
+        wires = {each.name: each for each in self.collectives}
+        for name in [*names][:_ROWS]:
+            said = [
+                f"{counts[name].before:,} → {counts[name].after:,} times" if name in counts else "",
+                _change(wires[name], bytes_text) if name in wires else "",
+            ]
+            yield f"    {name} {', '.join(filter(None, said))}"
+        if len(names) > _ROWS:
+            yield f"    and {len(names) - _ROWS:,} more"
+        if not self:
+            yield "The two rehearsals are equal."
+
+
+def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) -> RehearsalDiff:
+    """Where two rehearsals differ.
+
+    Args:
+        before, after: of one rank each; or what `rehearse --format json` printed, read.
+
+    Raises:
+        ValueError: if one is no such report.
+
+    >>> import torch
+    >>> from graphviz_torch import rehearse
+    >>> def train(rows):
+    ...     torch.nn.Linear(10, 100)(torch.ones(rows, 10)).sum().backward()
+    >>> found = compare_rehearsals(rehearse(lambda: train(4)), rehearse(lambda: train(8)))
+    >>> [each for each in found.figures if each.name == "operations"]
+    [Change(name='operations', before=16000, after=32000)]
+    """
+    a, b = _report(before), _report(after)
+    figures = [("peak", "peak_bytes"), *((name, f"{name}_bytes") for name in _SIZES)]
+    figures += [("operations", "flops"), ("on the wire", "wire_bytes")]
+    return RehearsalDiff(
+        a,
+        b,
+        tuple(Change(name, a[key], b[key]) for name, key in figures if a[key] != b[key]),
+        _changes(a["at_peak"], b["at_peak"]),
+        _changes(_modules(a), _modules(b)),
+        _changes(_collectives(a, "wire_bytes"), _collectives(b, "wire_bytes")),
+        _changes(_collectives(a, "count"), _collectives(b, "count")),
+    )
+
+
+def _report(given: Rehearsal | Report) -> Report:
+    found = given.to_dict() if isinstance(given, Rehearsal) else given
+    if not isinstance(found, Mapping) or not {"peak_bytes", "at_peak", "collectives"} <= {*found}:
+        raise ValueError(
+            "this is no report of one rank: pass what rehearse --rank 0 --format json printed."
+        )
+    return found
+
+
+def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[Change, ...]:
+    names = dict.fromkeys((*before, *after))
+    found = [Change(name, before.get(name, 0), after.get(name, 0)) for name in names]
+    found = [each for each in found if each.before != each.after]
+    return tuple(sorted(found, key=lambda each: -abs(each.after - each.before)))
+
+
+def _modules(report: Report) -> Counter[str]:
+    found = Counter[str]()
+    for name, nbytes in report["activations"].items():
+        found[pattern(name) or OUTSIDE] += nbytes
+    return found
+
+
+def _collectives(report: Report, figure: str) -> Counter[str]:
+    found = Counter[str]()
+    for each in report["collectives"]:
+        place = " · ".join(filter(None, (each["group"], pattern(each["module"]))))
+        found[f"{each['kind']} {place}".rstrip()] += each[figure]
+    return found
+
+
+def _rows(changes: Sequence[Change], text: Callable[[int], str]) -> Iterator[str]:
+    for each in changes[:_ROWS]:
+        yield f"    {_row(each, text)}"
+    if len(changes) > _ROWS:
+        yield f"    and {len(changes) - _ROWS:,} more"
+
+
+def _row(change: Change, text: Callable[[int], str]) -> str:
+    return f"{change.name} {_change(change, text)}"
+
+
+def _change(change: Change, text: Callable[[int], str]) -> str:
+    more = change.after - change.before
+    by = f"{'+' if more > 0 else '-'}{text(abs(more))}"
+    share = f", {more / change.before:+.1%}" if change.before and change.after else ""
+    return f"{text(change.before)} → {text(change.after)} ({by}{share})"
+
+
+def _plain(value: Any) -> str:
+    if not isinstance(value, Sequence):
+        return f"{value:,}"
+    return ", ".join("x".join(map(str, sizes)) for sizes in value) or "none"
