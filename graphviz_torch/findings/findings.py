@@ -99,25 +99,18 @@ class Findings(list[Finding]):
         checked = html.escape(str(self.checked))
         if not self:
             return f"<p>{checked}: {self._nothing()}</p>"
+        names = ("severity", "rule", "message", "what to try", "line", "steps")
+        table = [
+            (f.severity, f.rule, f.message, f.advice, f.where, _steps(f, self.checked))
+            for f in self
+        ]
+        shown = [i for i, cells in enumerate(zip(*table, strict=True)) if any(cells)]
+        head = "".join(f"<th>{names[i]}</th>" for i in shown)
         rows = "".join(
             "<tr>"
-            + "".join(
-                f'<td style="text-align:left">{html.escape(cell)}</td>'
-                for cell in (
-                    finding.severity,
-                    finding.rule,
-                    finding.message,
-                    finding.advice,
-                    finding.where,
-                    _steps(finding, self.checked),
-                )
-            )
+            + "".join(f'<td style="text-align:left">{html.escape(row[i])}</td>' for i in shown)
             + "</tr>"
-            for finding in self
-        )
-        head = "".join(
-            f"<th>{name}</th>"
-            for name in ("severity", "rule", "message", "what to try", "line", "steps")
+            for row in table
         )
         return (
             f"<p>{checked}: {html.escape(_counts(self))}</p>"

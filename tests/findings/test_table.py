@@ -70,6 +70,7 @@ def test_a_notebook_shows_a_table_in_which_a_name_is_no_markup() -> None:
         "warning", "never-called", LOST.message, "Call head.", "a.py:3",
     ]  # fmt: skip
     assert cells[1][2] == "<script>alert(1)</script> & co"
+    assert page.count("<th>") == 5  # one backward: no column of steps
 
 
 def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:

@@ -32,7 +32,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     if failure is None or failure.node is None or failure.modified is None:
         return
     kept, node = failure.modified, reading.graph.nodes[failure.node]
-    what = f"{kept.label} ({kept.tensor})" if kept.label else f"a {kept.tensor}"
+    what = f"{kept.label} ({kept.tensor})" if kept.label else f"a tensor ({kept.tensor})"
     changes = [cause for cause in failure.causes if not _is_backward(cause)]
     others = [cause for cause in failure.causes if _is_backward(cause)]
     said = listing(dict.fromkeys(_change(reading, change) for change in changes))

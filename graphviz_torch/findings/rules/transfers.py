@@ -178,7 +178,7 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "
             f"{bytes_text(moved)} in all{again}.",
             cause="many tiny copies",
-            advice=f"{'Put' if together else 'If they are of one step, put'} them together with "
+            advice=f"{'Join' if together else 'If one step makes them, join'} them with "
             "torch.stack or torch.cat, and copy once.",
             **_about([each for run in pieces for each in run]),
         )

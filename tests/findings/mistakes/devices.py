@@ -122,7 +122,7 @@ says(
     "tiny-copies",
     "32 copies cpu to sim:0 in a row",
     severity="info",
-    advice="If they are of one step",
+    advice="If one step makes them",
 )(rows_copied(1))
 says("tiny-copies", severity="warning")(rows_copied(2))
 

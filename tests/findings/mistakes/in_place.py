@@ -21,7 +21,11 @@ from tests.support.failing import leaf
 RULE = "changed-in-place"
 
 
-@says(RULE, "needs a f32[3, 3] cpu as it was, and mul_", advice="h = h * ... instead of h *= ....")
+@says(
+    RULE,
+    "needs a tensor (f32[3, 3] cpu) as it was, and mul_",
+    advice="h = h * ... instead of h *= ....",
+)
 def operand_of_another_operation(record: Record) -> None:
     with record():
         h = leaf() * 2
@@ -83,7 +87,7 @@ def what_a_custom_function_keeps(record: Record) -> None:
         y.sum().backward()  # backward
 
 
-@says(RULE, "needs a f32[3, 3] cpu as it was")
+@says(RULE, "needs a tensor (f32[3, 3] cpu) as it was")
 def input_that_needs_no_gradient(record: Record) -> None:
     with record():
         x = torch.ones(3, 3)

@@ -23,7 +23,7 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{event.function}(){at(event.where)} drops values in eval mode, too: its dropout does "
-            "not go by the mode of the model.",
+            "not follow the mode of the model.",
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
             + ("." if attention else ", or make an nn.Dropout in __init__."),
@@ -227,8 +227,8 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(idle_calls.LoneScheduler):
         yield finding(
             "warning",
-            f"{event.scheduler} stepped {event.count} times{at(event.where)}, and the optimizer "
-            "that it was made for never: its rates are used by nothing.",
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but the optimizer "
+            "that it was made for never did: nothing uses its rates.",
             cause="a scheduler of an optimizer that never steps",
             advice="Make the scheduler after the optimizer that steps, and for that one.",
             where=event.where,
@@ -252,8 +252,8 @@ def clip_bound(reading: Reading) -> Iterator[Finding]:
             "info",
             f"{event.function}(){at(event.where)} {text}",
             cause="a bound that is always reached" if low else "a bound that is never reached",
-            advice="Raise max_norm to about the norm that most gradients have, if it is to stop "
-            "those alone that are far larger."
+            advice="Raise max_norm to about the norm that most gradients have, so that it "
+            "clips only those that are far larger."
             if low
             else "",
             where=event.where,

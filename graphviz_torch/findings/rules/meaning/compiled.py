@@ -102,7 +102,7 @@ def skipped_function(reading: Reading) -> Iterator[Finding]:
 
 @rule(reads="end", of=(Recompilation,))
 def recompilation(reading: Reading) -> Iterator[Finding]:
-    """A function was compiled again, for a guard of what had been compiled did not hold."""
+    """A function was compiled again, because a guard of what had been compiled did not hold."""
     for (where, name), events in grouped(
         ((event.where, event.function), event) for event in reading.events(Recompilation)
     ):
@@ -117,9 +117,8 @@ def recompilation(reading: Reading) -> Iterator[Finding]:
             advice = f"Pass {number[1]} as a tensor: a number is compiled in."
         yield finding(
             "info",
-            f"{name}(){at(where)} was compiled again, after {last.count} "
-            f"time{'s' * (last.count != 1)} before, for this did not hold any more: "
-            f"{last.reason}.",
+            f"{name}(){at(where)} was compiled {last.count + 1} times. At last this no longer "
+            f"held: {last.reason}.",
             cause="compiled again",
             advice=advice,
             where=where,

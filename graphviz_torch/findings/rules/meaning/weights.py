@@ -37,7 +37,7 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{head.name}{at(product.source)} has the same values as {table.name}, and is a "
-                "parameter of its own: a copy, not tied to it, and the steps part the two.",
+                "parameter of its own: a copy, and each step makes the two differ more.",
                 cause="a copy where tied weights belong",
                 advice=f"Tie them: {head.name} = {table.name}, after both layers are made.",
                 where=product.source,
@@ -94,8 +94,8 @@ def alike_rows(reading: Reading) -> Iterator[Finding]:
         if event.nodes:
             yield finding(
                 "warning",
-                f"All rows of {names} have the same values, and after the step still: they get "
-                "the same gradients, so that the units stay alike.",
+                f"All rows of {names} have the same values, also after the step: they get the "
+                "same gradients, so the units stay alike.",
                 cause="units that are alike",
                 advice=f"Begin with random values for {'it' if one else 'them'}, as by "
                 "nn.init.kaiming_uniform_.",
@@ -117,7 +117,7 @@ def still_parameters(reading: Reading) -> Iterator[Finding]:
         low = event.dtype in ("bfloat16", "float16")
         why, advice = "", ""
         if low:
-            why = f": the update is less than {event.dtype} can tell, and is rounded away"
+            why = f": the update is too small for {event.dtype} and is rounded away"
             advice = "Keep the parameters in float32, and compute under torch.autocast."
         elif not event.contiguous:
             why = ", and in memory they are not contiguous"
@@ -152,11 +152,12 @@ def only_vectors_learn(reading: Reading) -> Iterator[Finding]:
     if len(still) < 2:
         return
     frozen = sum(not p.requires_grad for p in still)
+    counts = {"are frozen": frozen, "are in no optimizer that steps": len(still) - frozen}
+    why = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
     yield finding(
         "info",
         f"Only norms and biases learn: {names_of(learning)}. Of the {len(still)} weights with more "
-        f"than one dimension {frozen} are frozen, and {len(still) - frozen} in no optimizer that "
-        "steps.",
+        f"than one dimension, {why}.",
         cause="only norms and biases learn",
         nodes=nodes_of(learning),
     )

@@ -17,7 +17,7 @@ CASES: dict[str, Case] = {
     "dropout-in-evaluation": Case(
         idle(idle_calls.FreeDropout, function="dropout"),
         "warning",
-        "dropout() at train.py:7 drops values in eval mode, too: its dropout does not go by the "
+        "dropout() at train.py:7 drops values in eval mode, too: its dropout does not follow the "
         "mode of the model.",
         [idle(idle_calls.EmptyGroup, optimizer="o"), told()],
     ),
@@ -92,8 +92,8 @@ CASES: dict[str, Case] = {
     "scheduler-without-steps": Case(
         idle(idle_calls.LoneScheduler, scheduler="s", count=4),
         "warning",
-        "s stepped 4 times at train.py:7, and the optimizer that it was made for never: its rates "
-        "are used by nothing.",
+        "s stepped 4 times at train.py:7, but the optimizer that it was made for never did: "
+        "nothing uses its rates.",
         [idle(idle_calls.SchedulerEnd, scheduler="s", optimizer="o", count=4, end=3)],
     ),
     "clip-bound": Case(

@@ -25,8 +25,7 @@ CASES: dict[str, Case] = {
     "recompilation": Case(
         told(event(Recompilation, function="forward", reason=SIZE, count=2)),
         "info",
-        "forward() at train.py:7 was compiled again, after 2 times before, for this did not hold "
-        f"any more: {SIZE}.",
+        f"forward() at train.py:7 was compiled 3 times. At last this no longer held: {SIZE}.",
         [told(), told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item"))],
     ),
 }

@@ -54,8 +54,8 @@ CASES: dict[str, Case] = {
     "untied-weights": Case(
         language_model(3.0),
         "warning",
-        "v at net.py:4 has the same values as w, and is a parameter of its own: a copy, not tied "
-        "to it, and the steps part the two.",
+        "v at net.py:4 has the same values as w, and is a parameter of its own: a copy, and each "
+        "step makes the two differ more.",
         [language_model(3.001), language_model(3.0, reads="sin")],
     ),
     "zero-factors": Case(
@@ -72,8 +72,8 @@ CASES: dict[str, Case] = {
     "alike-rows": Case(
         told(event(AlikeRows, nodes=(0,))),
         "warning",
-        "All rows of body.weight have the same values, and after the step still: they get the "
-        "same gradients, so that the units stay alike.",
+        "All rows of body.weight have the same values, also after the step: they get the same "
+        "gradients, so the units stay alike.",
         [told(event(AlikeRows))],
     ),
     "still-parameters": Case(
@@ -81,14 +81,14 @@ CASES: dict[str, Case] = {
         "warning",
         "The step at train.py:7 leaves body.weight as it was: 100% of the elements that were "
         "looked at did not change, though it has a gradient and a rate of 0.0001: the update is "
-        "less than bfloat16 can tell, and is rounded away.",
+        "too small for bfloat16 and is rounded away.",
         [told(event(StillParameters, dtype="bfloat16"))],
     ),
     "only-vectors-learn": Case(
         norms_alone(weights=False),
         "info",
         "Only norms and biases learn: norm.weight and norm.bias. Of the 2 weights with more than "
-        "one dimension 2 are frozen, and 0 in no optimizer that steps.",
+        "one dimension, 2 are frozen.",
         [norms_alone(weights=True), model()],
     ),
 }
