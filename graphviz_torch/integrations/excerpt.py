@@ -81,6 +81,8 @@ class Files:
                 return folder / name
         found: Iterable[Path] = loaded_files(name) if self._loaded else ()
         different = {path.resolve() for path in found or files_below(self._folders[-1], name)}
+        if len(different) > 1:  # the places of findings are in the program's own files
+            different = {path for path in different if not {*_SKIPPED} & {*path.parts}}
         return different.pop() if len(different) == 1 else None
 
 

@@ -23,7 +23,6 @@ NOT_YET = frozenset(
         "residual_of_a_straight_through_result",
         "selective_kernels_over_the_batch",
         "encoder_without_batch_first",
-        "rows_encoded_across_the_batch",
         "scheduler_stepped_for_batch_and_epoch",
         "weights_all_zero",
         "temperature_loss_that_reaches_the_actor",

@@ -20,6 +20,97 @@ def positions_for_heads(record: Record) -> None:
         q.reshape(3, 2, 5, 4).square().mean().backward()  # cause
 
 
+class Encoder(nn.Module):
+    """Two blocks of attention, and a class for each sample."""
+
+    def __init__(self, batch_first: bool, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=batch_first) for _ in range(2)
+        )
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        result: Tensor = self.head(x.mean(1))
+        return result
+
+
+def classify(record: Record, model: nn.Module, x: Tensor) -> None:
+    with record(model):
+        F.cross_entropy(model(x), torch.arange(len(x)) % 3).backward()
+
+
+@says(
+    "batch-taken-for-time",
+    "blocks.0.self_attn and blocks.1.self_attn at {cause} mix along dimension 0",
+    advice="Make them with batch_first=True",
+)
+def attention_along_the_batch(record: Record) -> None:
+    class Along(Encoder):
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)  # cause
+            result: Tensor = self.head(x.mean(1))
+            return result
+
+    classify(record, Along(batch_first=False), torch.randn(6, 5, 8))
+
+
+@says("batch-taken-for-time", "blocks.0.self_attn and blocks.1.self_attn at {cause} mix along")
+def fused_attention_along_the_batch(record: Record) -> None:
+    class Along(Encoder):
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)  # cause
+            result: Tensor = self.head(x.mean(1))
+            return result
+
+    classify(record, Along(batch_first=False, dropout=0.0), torch.randn(6, 5, 8))
+
+
+@silent(*AXES)
+def fused_attention_along_the_positions(record: Record) -> None:
+    classify(record, Encoder(batch_first=True, dropout=0.0), torch.randn(6, 5, 8))
+
+
+@silent(*AXES)
+def attention_along_the_positions(record: Record) -> None:
+    classify(record, Encoder(batch_first=True), torch.randn(6, 5, 8))
+
+
+@silent(*AXES)
+def attention_that_is_given_the_time_first(record: Record) -> None:
+    class Turned(Encoder):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.transpose(0, 1)
+            for block in self.blocks:
+                x = block(x)
+            result: Tensor = self.head(x.mean(0))
+            return result
+
+    classify(record, Turned(batch_first=False), torch.randn(6, 5, 8))
+
+
+@silent(*AXES)
+def attention_to_other_positions(record: Record) -> None:
+    """Queries of a decoder along one axis, keys and values of an encoder's."""
+
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            mixed = self.attention(x[:, :2], x, x, need_weights=False)[0]
+            result: Tensor = self.head(mixed.mean(1))
+            return result
+
+    classify(record, Crossed(), torch.randn(6, 5, 8))
+
+
 @silent(*AXES)
 def heads_split_and_merged(record: Record) -> None:
     project, out = nn.Linear(6, 24), nn.Linear(8, 6)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -51,6 +53,22 @@ def test_a_file_that_was_changed_since_is_not_quoted(train: Path) -> None:
     assert "by detach() at train.py:2." in unknown.replace("\n    ", " ")
     os.utime(train, (time.time() + 60,) * 2)
     assert to_lines([FOUND], source=source(train.parent)) == unknown
+
+
+def test_a_librarys_file_of_the_same_name_is_not_taken_for_the_programs(train: Path) -> None:
+    for folder in ("src", "lib/site-packages/other"):
+        (train.parent / folder).mkdir(parents=True)
+        (train.parent / folder / "train.py").write_text(train.read_text() * len(folder))
+    train.unlink()
+    found = [train.parent / "lib" / "site-packages" / "other" / "train.py"]
+    found.append(train.parent / "src" / "train.py")
+    modules = {f"{number}": ModuleType(f"{number}") for number in range(2)}
+    for module, file in zip(modules.values(), found, strict=True):
+        module.__file__ = str(file)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in modules.items():
+            patch.setitem(sys.modules, name, module)
+        assert to_lines([FOUND], source=source(train.parent, loaded=True)) == REPORT
 
 
 def test_of_two_files_with_the_name_neither_is_quoted(train: Path) -> None:

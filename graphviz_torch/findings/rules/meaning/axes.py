@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
-from ....graph import Finding
+from ....graph import Finding, Node
+from ....graph.text import listing
 from ...axes import VIEWS, Axes, AxisReading, Dimension, keeps_order, number, numbers
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -16,6 +17,7 @@ _BESIDE = {"div", "mul", "add", "sub", "masked_fill", "where", "clone", "view", 
 _BESIDE |= {"expand", "dropout", "native_dropout", "to_copy", "transpose", "permute", "unsqueeze"}
 _BESIDE |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
+_SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_attention
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
 _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
@@ -128,41 +130,60 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     mixing = [
         node
         for node in nodes
-        if node.operation.endswith("rnn_layer") or (node.operation == "softmax" and node.module)
+        if node.operation.endswith("rnn_layer")
+        or (node.module and (node.operation in _SOFTMAX or _is_attention(node)))
     ]
     losses = [n for n in nodes if n.operation in _LOSSES and n.order is not None]
     if not mixing or not losses:
         return
     axes = _read(reading).axes
     counted = [dims[0] for n in losses if (dims := _sample_axes(reading, axes, n.id)) and dims[0]]
-    told: set[str] = set()
+    taken: dict[str, list[Node]] = {}  # by line: blocks alike are one finding
     for node in mixing:
         pair = _mixed(reading, axes, node.id)
-        if pair is None or node.module in told:
+        if pair is None:
             continue
         along, beside = pair
         if any(c == along and set(c).isdisjoint(beside) for c in counted):
-            told.add(node.module)
-            yield finding(
-                "warning",
-                f"{node.module or node.title}{at(node.source)} mixes along dimension 0 of what it "
-                "is given, across the samples that the loss counts: it takes the batch for time.",
-                cause="the batch taken for time",
-                advice="Make it with batch_first=True, or give it (time, batch, features).",
-                where=node.source,
-                nodes=(node.id,),
-            )
+            taken.setdefault(node.source or node.module, []).append(node)
+    for found in taken.values():
+        names = list(dict.fromkeys(node.module or node.title for node in found))
+        mixes, it_is, it_takes, it = "mixes", "it is", "it takes", "it"
+        if len(names) > 1:
+            mixes, it_is, it_takes, it = "mix", "they are", "they take", "them"
+        yield finding(
+            "warning",
+            f"{listing(names)}{at(found[0].source)} {mixes} along dimension 0 of what {it_is} "
+            f"given, across the samples that the loss counts: {it_takes} the batch for time.",
+            cause="the batch taken for time",
+            advice=f"Make {it} with batch_first=True, or give {it} (time, batch, features).",
+            where=found[0].source,
+            nodes=tuple(node.id for node in found),
+        )
 
 
 def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:
     """The axis along which a layer mixes, and the one beside it that stays."""
     own = axes[node]
-    if reading.graph.nodes[node].operation != "softmax":
+    if _is_attention(reading.graph.nodes[node]):
+        query, key = ([e for e in reading.inputs[node] if e.input_nr == i] for i in (0, 1))
+        if not query or not key:
+            return None
+        own = axes[query[0].source]
+        if len(own) < 3 or len(own) != len(axes[key[0].source]):
+            return None
+        same = own[-2] == axes[key[0].source][-2]  # of self-attention
+        return (own[-2], own[0]) if same and own[-2] and own[0] else None
+    if reading.graph.nodes[node].operation not in _SOFTMAX:
         one = next((axes[e.source] for e in reading.inputs[node] if e.input_nr == 0), own)
         return (own[0], one[1]) if len(own) == 3 and own[0] and one[1] else None
     if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
         return None  # of self-attention queries and keys are the same
     return (own[-2], own[0]) if own[-2] and own[0] else None
+
+
+def _is_attention(node: Node) -> bool:
+    return node.operation.startswith("scaled_dot_product")
 
 
 def _sample_axes(reading: Reading, axes: list[Axes], node: int) -> Axes:
