@@ -132,7 +132,7 @@ def large_batch_from_pageable_memory(record: Record, followed: bool) -> Tensor:
         return trained(record, sim, nn.Linear(1 << 16, 3).to(sim), batch)
 
 
-@follows("tiny-copies", "join them with torch.stack or torch.cat, and copy once")
+@follows("tiny-copies", "them with torch.stack or torch.cat, and copy once")
 def rows_moved_one_by_one(record: Record, followed: bool) -> Tensor:
     def batch() -> Tensor:
         rows = [torch.ones(6) * i for i in range(32)]
