@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...graph import Finding, Node
 from ...graph.events import Broadcast, LossCall
+from ..axes import number
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -55,11 +56,17 @@ _LOSSES = {
 }
 
 
-@rule(of=_LOSSES)
+# They compare what each sample has with what it should have, in rows.
+_OF_SAMPLES = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
+
+
+@rule(of={*_LOSSES, *_OF_SAMPLES, LossCall})
 def loss_input(reading: Reading) -> Iterator[Finding]:
     """A loss got the wrong input: cross_entropy the result of a softmax, nll_loss values that are
     not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
-    sigmoid."""
+    sigmoid, or a loss of distributions those of a softmax over the samples."""
+    yield from _over_samples(reading)
     nodes = reading.graph.nodes
     if _LOSSES.keys().isdisjoint([node.operation for node in nodes]):
         return
@@ -174,6 +181,46 @@ def _axis(reading: Reading, node: Node) -> int | None:
     if node.operation != "log_softmax" or meta is None or len(meta.shape) < 2:
         return None
     return int(dim) % len(meta.shape) if dim.lstrip("-").isdigit() else None
+
+
+def _over_samples(reading: Reading) -> Iterator[Finding]:
+    """Losses that take a distribution for each sample, and get one for each class."""
+    nodes = reading.graph.nodes
+    given: list[tuple[str, str, tuple[int, ...], int | None]] = [
+        (node.operation, node.source, (node.id,), edge.source)
+        for node in nodes
+        if node.operation in _OF_SAMPLES
+        for edge in reading.inputs[node.id]
+        if edge.input_nr == 0
+    ]
+    given += [
+        (event.function, event.where, event.nodes, event.operands[0].node)
+        for event in reading.events(LossCall)
+        if event.function == "kl_div" and event.operands
+    ]
+    for name, source, users, passed in given:
+        first = passed
+        while first is not None and nodes[first].operation in _ELEMENTWISE:
+            first = next((e.source for e in reading.inputs[first] if e.input_nr == 0), None)
+        if first is None or (first == passed and "nll" in name):
+            continue  # told by loss_input itself
+        maker, meta = nodes[first], reading.meta(first)
+        scores = next((e.source for e in reading.inputs[first]), None)
+        if meta is None or len(meta.shape) != 2 or min(meta.shape) < 2 or scores is None:
+            continue
+        over = maker.operation in ("softmax", "log_softmax") and number(maker, "dim") in (0, -2)
+        # Of what two results give for each other both directions may be meant.
+        if over and _is_layer(reading, nodes[scores], scores):
+            yield finding(
+                "warning",
+                f"{name}{at(source)} takes a distribution for each sample, and "
+                f"{reading.call(first)}{at(maker.source)} runs over dimension 0, that of the "
+                "samples.",
+                cause="softmax over the samples",
+                advice=f"Call {maker.operation} with dim=1.",
+                where=maker.source,
+                nodes=(first, *users),
+            )
 
 
 def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:

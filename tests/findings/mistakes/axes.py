@@ -187,3 +187,66 @@ def steps_of_one_sequence_are_the_samples(record: Record) -> None:
     with record(nn.ModuleList([rnn, out])):
         h, _ = rnn(torch.randn(9, 1, 4))
         F.cross_entropy(out(h.squeeze(1)), torch.arange(9) % 3).backward()
+
+
+@says("batch-taken-for-time", "gru at {cause} mixes along dimension 0", advice="batch_first=True")
+def states_of_a_gru_that_is_given_the_batch_first(record: Record) -> None:
+    model = nn.ModuleDict({"gru": nn.GRU(4, 6), "head": nn.Linear(6, 3)})
+    with record(model):
+        states, _ = model["gru"](torch.randn(5, 7, 4))  # cause
+        F.cross_entropy(model["head"](states[:, -1]), torch.arange(5) % 3).backward()
+
+
+@silent(*AXES)
+def states_of_a_gru_that_is_given_the_time_first(record: Record) -> None:
+    model = nn.ModuleDict({"gru": nn.GRU(4, 6), "head": nn.Linear(6, 3)})
+    with record(model):
+        states, _ = model["gru"](torch.randn(7, 5, 4))
+        F.cross_entropy(model["head"](states[-1]), torch.arange(5) % 3).backward()
+
+
+@says("batch-taken-for-time", "encoder.layers.0.self_attn at {cause} mixes along dimension 0")
+def encoder_that_is_given_the_batch_first(record: Record) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = nn.ModuleDict({"encoder": encoder, "head": nn.Linear(8, 3)})
+    with record(model):
+        tokens = model["encoder"](torch.randn(5, 7, 8))  # cause
+        F.cross_entropy(model["head"](tokens.mean(1)), torch.arange(5) % 3).backward()
+
+
+@says("loss-input", "at {cause} runs over dimension 0", advice="dim=1")
+def distribution_over_the_samples(record: Record) -> None:
+    layer, target = nn.Linear(4, 3), torch.rand(5, 3).softmax(1)
+    with record(layer):
+        log_probs = layer(torch.randn(5, 4)).log_softmax(0)  # cause
+        F.kl_div(log_probs, target, reduction="batchmean").backward()
+
+
+@silent("loss-input")
+def matches_in_both_directions(record: Record) -> None:
+    """As of images and texts: each has a distribution over the others."""
+    one, other = nn.Linear(4, 6), nn.Linear(3, 6)
+    with record(nn.ModuleList([one, other])):
+        scores = one(torch.randn(5, 4)) @ other(torch.randn(5, 3)).t()
+        target = torch.eye(5)
+        loss = F.mse_loss(scores.softmax(0), target) + F.mse_loss(scores.softmax(1), target)
+        loss.backward()
+
+
+@says("norm-axis", "runs over dimension 0 of [5, 6]", advice="dim=-1")
+def embeddings_normalised_over_the_batch(record: Record) -> None:
+    one, other = nn.Linear(4, 6), nn.Linear(3, 6)
+    with record(nn.ModuleList([one, other])):
+        texts = F.normalize(other(torch.randn(5, 3)))
+        scores = F.normalize(one(torch.randn(5, 4)), dim=0) @ texts.t()  # cause
+        F.cross_entropy(scores, torch.arange(5)).backward()
+
+
+@silent(*AXES)
+def features_correlated_over_the_batch(record: Record) -> None:
+    """As of Barlow Twins: normalised over the samples that the product sums over."""
+    layer = nn.Linear(4, 6)
+    with record(layer):
+        one, other = (F.normalize(layer(torch.randn(5, 4)), dim=0) for _ in range(2))
+        (one.t() @ other - torch.eye(6)).square().sum().backward()

@@ -19,6 +19,7 @@ _BESIDE |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
 _SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_attention
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
+_STEPPED = ("GRU", "RNN")  # they run step by step, where no library has them whole
 _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
 _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
@@ -103,7 +104,7 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
             continue
         axes = _read(reading).axes
         dim, own = numbers(node, "dim")[0], axes[source]
-        if len(own) < 3:
+        if len(own) < 2:
             continue
         over = own[dim % len(own)]
         for product, summed in _products(reading, axes, division):
@@ -127,12 +128,7 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
     one does without batch_first=True that is given the batch first."""
     nodes = reading.graph.nodes
-    mixing = [
-        node
-        for node in nodes
-        if node.operation.endswith("rnn_layer")
-        or (node.module and (node.operation in _SOFTMAX or _is_attention(node)))
-    ]
+    mixing = [node for node in nodes if _mixes(node)]
     losses = [n for n in nodes if n.operation in _LOSSES and n.order is not None]
     if not mixing or not losses:
         return
@@ -162,9 +158,21 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
         )
 
 
+def _mixes(node: Node) -> bool:
+    """Is it what a recurrent layer returns, or the attention of a layer."""
+    kind = node.module_class.rpartition("/")[2].partition("(")[0]
+    return (
+        node.operation.endswith("rnn_layer")
+        or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
+        or (node.operation == "stack" and kind in _STEPPED and number(node, "dim") == 0)
+    )
+
+
 def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:
     """The axis along which a layer mixes, and the one beside it that stays."""
-    own = axes[node]
+    own, operation = axes[node], reading.graph.nodes[node].operation
+    if operation == "stack":  # of the steps, one after the other
+        return (own[0], own[1]) if len(own) == 3 and own[0] and own[1] else None
     if _is_attention(reading.graph.nodes[node]):
         query, key = ([e for e in reading.inputs[node] if e.input_nr == i] for i in (0, 1))
         if not query or not key:
@@ -174,7 +182,7 @@ def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Di
             return None
         same = own[-2] == axes[key[0].source][-2]  # of self-attention
         return (own[-2], own[0]) if same and own[-2] and own[0] else None
-    if reading.graph.nodes[node].operation not in _SOFTMAX:
+    if operation not in _SOFTMAX:
         one = next((axes[e.source] for e in reading.inputs[node] if e.input_nr == 0), own)
         return (own[0], one[1]) if len(own) == 3 and own[0] and one[1] else None
     if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
