@@ -205,7 +205,10 @@ def states_of_a_gru_that_is_given_the_time_first(record: Record) -> None:
         F.cross_entropy(model["head"](states[-1]), torch.arange(5) % 3).backward()
 
 
-@says("batch-taken-for-time", "encoder.layers.0.self_attn at {cause} mixes along dimension 0")
+@says(
+    "batch-taken-for-time",
+    "encoder.layers.0.self_attn and encoder.layers.1.self_attn at {cause} mix",
+)
 def encoder_that_is_given_the_batch_first(record: Record) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
