@@ -112,6 +112,6 @@ def test_blocks_alike_are_summed_up_and_advised_on_together() -> None:
         nbytes = sum(s.nbytes for s in node.saved if s.kind == "activation")
         saved[part] = saved.get(part, 0) + nbytes
     part, most = max(saved.items(), key=lambda item: item[1])
-    assert f"most of it in 0.layers.*.{part}, 6 times (" in found.message
+    assert f"most of it in 0.layers.*.{part} of 6 blocks (" in found.message
     assert f"{most / sum(saved.values()):.0%}" in found.message
     assert "run each of 0.layers.* under torch.utils.checkpoint: backward would" in found.advice

@@ -157,6 +157,32 @@ for i in range(6):
 """
 
 
+EVAL = """\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.eval()
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(16, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_where_eval_was_called_before_the_first_step_is_told_of_each_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(EVAL)
+    main(["run", str(path)])
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("trained in eval mode") == 1
+    assert "eval() was called at train.py:6." in said
+    assert "= note: in each of 3 steps" in said
+
+
 def test_a_report_is_printed_once_and_says_in_which_steps_a_finding_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     most = kept.most_common(3)
     most = [(place, n) for place, n in most if n >= total * SHARE]
     parts = listing(
-        f"{_place(*place)}{_times(place[0], alike)} "
+        f"{_place(*place)}{_blocks(place[0], alike)} "
         f"({_largest(keepers[place])}{bytes_text(n)}, {n / total:.0%})"
         for place, n in most
     )
@@ -96,11 +96,11 @@ def _part(module: str, alike: dict[str, str]) -> str:
     return module
 
 
-def _times(part: str, alike: dict[str, str]) -> str:
-    """ ", 80 times"; nothing for what there is once."""
+def _blocks(part: str, alike: dict[str, str]) -> str:
+    """ " of 80 blocks"; nothing for what there is once."""
     blocks = part.rpartition(".")[0]
     count = sum(name == blocks for name in alike.values())
-    return f", {count} times" if count else ""
+    return f" of {count} blocks" if count else ""
 
 
 def _less_memory(reading: Reading, activations: dict[int, int], alike: dict[str, str]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import Tensor
 from torch.nn import Module
 
 from ...graph.events import EvalMode
+from ...internals.frames import outwards, user_frame
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import Stepping
 from ..listener import Listener, RunBegan
@@ -37,7 +40,10 @@ class EvalModes(Listener):
     def stepping(self, event: Stepping) -> None:
         if self._last is not None:
             mode, numbers = self._last
-            self.events.note(mode, called(codes(self.program), "eval"), numbers)
+            # A run begins before the frames of its script, which its first step knows by this.
+            frames = outwards(user_frame(sys._getframe(1)), self.program.frame)
+            around = [frame.f_code for frame in frames]
+            self.events.note(mode, called(codes(self.program, more=around), "eval"), numbers)
 
     def step_ended(self, event: None) -> None:
         self._last = None
