@@ -46,9 +46,9 @@ _MOST_MODULES = 20
 def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> str:
     """The graph as text, inputs before users: its nodes below the names of their modules.
 
-    A line is as long as the terminal allows, and 80 characters elsewhere. Of blocks that are alike
-    the first is listed, and columns for which there is no room are left out; the text says so. A
-    column that nobody recorded is left out, too. Names are escaped as Python would escape them.
+    A line is as long as the terminal allows, and 80 characters elsewhere. Identical blocks are
+    listed once, and columns that do not fit are left out; the text says so. A column that nobody
+    recorded is left out, too. Names are escaped as Python would escape them.
 
     Args:
         graph: a graph, a recording, which is written whole as `draw_graph` draws it, or a tensor.

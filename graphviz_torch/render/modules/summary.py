@@ -65,7 +65,7 @@ class Summary:
     def to_text(self, *, wide: bool = False) -> str:
         """The table. A line is as long as the terminal allows, and 80 characters elsewhere.
 
-        Blocks that are alike share a line where there are many; columns for which there is no room
+        Identical blocks share a line where there are many; columns for which there is no room
         are left out. `wide` shows all.
         """
         width = line_width(wide)
@@ -141,7 +141,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     Args:
         graph: a Graph, a recording, or what `trace` takes.
         depth: how many levels of modules to show: 1 is the model's children. None:
-            as many as fit 40 lines, where blocks alike share one.
+            as many as fit 40 lines, where identical blocks share one.
 
     The columns: the module with its class and how often it was called; the shape of its output;
     how many elements its parameters have, and those that learn where some do not; FLOPs of forward

@@ -8,6 +8,7 @@ import pytest
 
 from graphviz_torch import draw_graph, to_dot, to_mermaid
 from graphviz_torch.integrations.command.main import parser
+from graphviz_torch.integrations.command.options import in_shell
 from graphviz_torch.render.options import OPTIONS
 
 
@@ -31,5 +32,6 @@ def test_the_command_line_has_what_can_be_written_on_it(
     said = "".join(capsys.readouterr().out.split())
     for name, (option, _) in OPTIONS.items():
         if name not in ("findings", "marks"):
-            assert "--" + name.replace("_", "-") in said
-            assert "".join(option.meaning.split()) in said
+            flag = "--" + name.replace("_", "-")
+            assert flag in said
+            assert "".join(in_shell(option.meaning, flag).split()) in said
