@@ -247,7 +247,7 @@ def test_each_thing_is_found_once_with_the_steps_that_have_it() -> None:
     run = find(Training(tuple(found)))
     assert [(each.rule, each.steps) for each in run] == [("cut-gradient", (1, 2))]
     assert "4 steps: 1 warning" in str(run)
-    assert "step 2 to 3 of 4" in str(run)
+    assert "steps 2 to 3 of 4" in str(run)
 
 
 def test_a_training_is_read_judged_and_drawn_without_torch(

@@ -10,6 +10,8 @@ from itertools import pairwise
 from ..values import Finding
 
 # A number that differs from step to step; not part of a name, of a line or of a path.
+# Of these there is one for a line, whatever the results are called.
+_BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 _RUNS = 4  # of steps that are written out
 _AWAY = 3  # steps at least, after which a finding is told to be over
@@ -48,7 +50,10 @@ class RunFindings:
             if cause is not None:
                 self._things[cause][1][step] = None
                 continue
-            thing = finding.rule, finding.where, _NUMBER.sub("#", finding.message)
+            said = _NUMBER.sub("#", finding.message)
+            if finding.where and finding.rule in _BY_LINE:
+                said = finding.cause  # a variable is not there in all steps to name a result
+            thing = finding.rule, finding.where, said
             if thing not in self._things:
                 new.append(finding)
             _, steps = self._things.get(thing, (finding, {}))

@@ -348,3 +348,88 @@ def everything_under_autocast(record: Record) -> None:
     model = mlp()
     with record(model), torch.autocast("cpu", torch.bfloat16):
         F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+
+
+def q_values(model: nn.Module, hold: bool) -> tuple[Tensor, Tensor]:
+    """What a network says of the actions taken, and the target that it is to learn."""
+    q = model(torch.randn(8, 4)).gather(1, torch.arange(8)[:, None] % 3).squeeze(1)
+    with torch.set_grad_enabled(not hold):
+        target: Tensor = torch.randn(8) + 0.9 * model(torch.randn(8, 4)).max(1)[0]
+    return q, target
+
+
+@says("both-sides-learn", "a squared difference at {cause}", "target moves", advice="Detach target")
+def temporal_difference_by_hand(record: Record) -> None:
+    model = nn.Linear(4, 3)
+    with record(model):
+        q, target = q_values(model, hold=False)
+        (q - target).pow(2).mean().backward()  # cause
+
+
+@silent("both-sides-learn")
+def temporal_difference_by_hand_with_a_target_that_is_held(record: Record) -> None:
+    model = nn.Linear(4, 3)
+    with record(model):
+        q, target = q_values(model, hold=True)
+        (q - target).pow(2).mean().backward()
+
+
+@says("both-sides-learn", "p and z are pulled towards each other", severity="info", advice="")
+def views_that_are_both_pulled(record: Record) -> None:
+    encoder, predictor = nn.Linear(4, 3), nn.Linear(3, 3)
+    with record(nn.ModuleList([encoder, predictor])):
+        x = torch.randn(8, 4)
+        p, z = predictor(encoder(x)), encoder(x + 0.1)
+        (-F.cosine_similarity(p, z).mean()).backward()
+
+
+@silent("both-sides-learn")
+def views_of_which_one_is_held(record: Record) -> None:
+    encoder, predictor = nn.Linear(4, 3), nn.Linear(3, 3)
+    with record(nn.ModuleList([encoder, predictor])):
+        x = torch.randn(8, 4)
+        p, z = predictor(encoder(x)), encoder(x + 0.1).detach()
+        (-F.cosine_similarity(p, z).mean()).backward()
+
+
+@silent("both-sides-learn", "weighted-log-prob")
+def an_entropy_and_a_gate(record: Record) -> None:
+    """Both factors of a product come from one result: nothing is compared."""
+    policy, gate = nn.Linear(4, 3), nn.Linear(4, 3)
+    with record(nn.ModuleList([policy, gate])):
+        x = torch.randn(8, 4)
+        scores = policy(x)
+        entropy = -(scores.softmax(-1) * scores.log_softmax(-1)).sum(-1).mean()
+        h = scores.tanh() * gate(x).sigmoid()
+        (entropy + h.square().mean()).backward()
+
+
+@says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
+def normal_policy_whose_advantage_has_a_history(record: Record) -> None:
+    policy, value = nn.Linear(4, 2), nn.Linear(4, 1)
+    with record(nn.ModuleDict({"policy": policy, "value": value})):
+        x = torch.randn(8, 4)
+        drawn = torch.distributions.Normal(policy(x), torch.ones(2))
+        advantage = torch.randn(8) - value(x).squeeze(1)
+        log_prob = drawn.log_prob(drawn.sample()).sum(1)
+        (-(log_prob * advantage).mean()).backward()
+
+
+@says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
+def coin_whose_advantage_has_a_history(record: Record) -> None:
+    policy, value = nn.Linear(4, 1), nn.Linear(4, 1)
+    with record(nn.ModuleDict({"policy": policy, "value": value})):
+        x = torch.randn(8, 4)
+        drawn = torch.distributions.Bernoulli(logits=policy(x))
+        advantage = torch.randn(8, 1) - value(x)
+        (-(drawn.log_prob(drawn.sample()) * advantage).mean()).backward()
+
+
+@silent("weighted-log-prob")
+def likelihood_weighted_by_what_learns_the_share(record: Record) -> None:
+    """Of a mixture: the data are no draws, and each share has to learn by the likelihood."""
+    means, share = nn.Parameter(torch.randn(3)), nn.Linear(1, 3)
+    with record(share):
+        x = torch.randn(8, 1)
+        likelihood = torch.distributions.Normal(means, torch.ones(3)).log_prob(x)
+        (-(share(x).softmax(1) * likelihood).sum(1).mean()).backward()

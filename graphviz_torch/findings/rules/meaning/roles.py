@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ....graph import Finding, Node
 from ....graph.text import listing
+from ...axes import attribute
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
@@ -15,32 +16,35 @@ _REGRESSION = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "l1_loss": 2
 # What stands between a network's values and a target that is computed from them.
 _BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum", "squeeze", "unsqueeze"}
 _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", "select"}
+# What a comparison ends with that is written by hand, and what leads from it to the loss.
+_BY_HAND = ("pow", "abs", "mul")
+_SUMS = ("add", "sub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
+_SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
+_DRAWS = ("sample", "normal", "bernoulli", "multinomial")
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
 
 
-@rule(of=_REGRESSION)
+@rule(of={*_REGRESSION, *_BY_HAND})
 def both_sides_learn(reading: Reading) -> Iterator[Finding]:
-    """Both arguments of a regression loss take gradients through the same parameters, or the target
-    does through a network that the optimizer of this step does not hold."""
+    """Both arguments of a regression or similarity, be it written by hand, take gradients through
+    the same parameters, or the target does through a network that the optimizer of this step does
+    not hold."""
     nodes = reading.graph.nodes
     owner = {p.node: p for p in reading.graph.parameters}
     idle = {p.node for p in reading.graph.parameters if p.stepped is False}
-    for node in nodes:
-        if node.operation not in _REGRESSION or node.order is None:
-            continue
-        sides = {edge.input_nr: edge.source for edge in reading.inputs[node.id]}
-        if set(sides) != {0, 1}:
-            continue
+    for title, node, sides in _comparisons(reading):
         behind = [upstream(reading, sides[i], set()) for i in (0, 1)]
         leaves = [{i for i in ids if i in owner} for ids in behind]
+        if node.operation in _BY_HAND and any(not nodes[i].leaf for i in behind[0] & behind[1]):
+            continue  # made of one result: an entropy, a norm, a gate
         shared = leaves[0] & leaves[1]
-        labels = [nodes[sides[i]].label or reading.call(sides[i]) for i in (0, 1)]
+        labels = [_called(reading, sides[i]) for i in (0, 1)]
         if shared:
             moving = [i for i in (0, 1) if _is_bootstrapped(reading, sides[i])]
             target = f"{labels[moving[0]]} moves" if moving else ""
             yield finding(
                 "warning" if len(moving) == 1 else "info",
-                f"Both arguments of {node.title}{at(node.source)} take gradients through "
+                f"Both arguments of {title}{at(node.source)} take gradients through "
                 f"{listing(owner[i].name for i in sorted(shared))}: "
                 f"{target + ' with what learns' if target else _pulled(labels)}.",
                 cause="both arguments learn",
@@ -53,16 +57,55 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
             continue
         for i in (0, 1):
             if leaves[i] and leaves[i] <= idle and leaves[1 - i] - idle:
+                what = f"The target {labels[i]} of {title}"
+                what = f"{labels[i]} in {title}" if node.operation in _BY_HAND else what
                 yield finding(
                     "info",
-                    f"The target {labels[i]} of {node.title}{at(node.source)} takes gradients "
-                    f"through {listing(owner[n].name for n in sorted(leaves[i]))}, which the "
-                    "optimizer of this step does not hold.",
+                    f"{what}{at(node.source)} takes gradients through "
+                    f"{listing(owner[n].name for n in sorted(leaves[i]))}, which the optimizer of "
+                    "this step does not hold.",
                     cause="a target with history",
                     advice=f"Detach {labels[i]}, or compute it under torch.no_grad().",
                     where=node.source,
                     nodes=(node.id, sides[i]),
                 )
+
+
+def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[int, int]]]:
+    """What compares two results: how it is called, its node, and those of both results."""
+    nodes = reading.graph.nodes
+    for node in nodes:
+        sides = {edge.input_nr: edge.source for edge in reading.inputs[node.id]}
+        if node.operation in _REGRESSION and node.order is not None and set(sides) == {0, 1}:
+            yield node.title, node, (sides[0], sides[1])
+    stack = [output for output, _ in reading.graph.outputs if nodes[output].order is not None]
+    seen = set(stack)
+    while stack:  # from the loss through sums and means
+        node = nodes[stack.pop()]
+        inputs = [edge.source for edge in reading.inputs[node.id]]
+        if node.operation == "mul" and len(inputs) == 2 and inputs[0] != inputs[1]:
+            yield "a product", node, (inputs[0], inputs[1])
+        elif node.operation in ("pow", "abs", "mul") and inputs:
+            pair = [edge.source for edge in reading.inputs[inputs[0]]]
+            square = node.operation != "pow" or attribute(node, "exponent") in ("2", "2.0")
+            if square and nodes[inputs[0]].operation == "sub" and len(pair) == 2:
+                how = "an absolute" if node.operation == "abs" else "a squared"
+                yield f"{how} difference", node, (pair[0], pair[1])
+        if node.operation in _SUMS and (len(inputs) == 1 or node.operation in ("add", "sub")):
+            stack += [i for i in inputs if i not in seen]
+            seen.update(inputs)
+
+
+def _called(reading: Reading, node: int) -> str:
+    """What the user calls a result, or what it was made of by scaling; else what made it."""
+    nodes = reading.graph.nodes
+    made = node
+    while not nodes[made].label and nodes[made].operation in _SCALING:
+        before = [edge.source for edge in reading.inputs[made] if edge.input_nr == 0]
+        if not before:
+            break
+        made = before[0]
+    return nodes[made].label or reading.call(made)
 
 
 def _pulled(labels: list[str]) -> str:
@@ -92,7 +135,7 @@ def _constant(node: Node) -> float:
         return 0.0
 
 
-@rule(of=("gather", "index"))
+@rule(of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
 def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
     """The log-probability of a drawn sample is weighted by a value that has a history, so that the
     policy's loss trains what estimates the value, too."""
@@ -105,7 +148,7 @@ def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
         if len(sides) != 2:
             continue
         for drawn, weight in (sides, sides[::-1]):
-            if not _is_log_prob(reading, drawn):
+            if not (_is_log_prob(reading, drawn) or _is_density(reading, drawn)):
                 continue
             own = upstream(reading, drawn, set())
             more = [i for i in sorted(upstream(reading, weight, set()) - own) if i in owner]
@@ -131,8 +174,28 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
         if nodes[node].operation in ("gather", "index") and len(inputs) == 1:
             made = nodes[inputs[0]].operation
             before = [nodes[edge.source].operation for edge in reading.inputs[inputs[0]]]
-            return made == "log_softmax" or (made == "sub" and "logsumexp" in before)
+            picked = made in ("log_softmax", "log")
+            return picked or (made == "sub" and "logsumexp" in before)
         if nodes[node].operation not in _PASSING or len(inputs) != 1:
             return False
+        node = inputs[0]
+    return False
+
+
+def _is_density(reading: Reading, node: int) -> bool:
+    """Is it the log-density of a normal distribution, or that of a Bernoulli, at a draw from it."""
+    nodes = reading.graph.nodes
+    drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
+    negative = False
+    for _ in range(10):
+        inputs = [edge.source for edge in reading.inputs[node] if edge.input_nr == 0]
+        operation = nodes[node].operation
+        if operation == "binary_cross_entropy_with_logits":
+            return negative and node in drawn
+        if operation == "pow":
+            return negative and bool(inputs) and inputs[0] in drawn
+        if operation not in (*_PASSING, "div", "mul") or not inputs:
+            return False
+        negative |= operation == "neg"
         node = inputs[0]
     return False
