@@ -56,8 +56,8 @@ for (x,) in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
-KEYS = "ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes "
-KEYS += "gathered_bytes peak_bytes peak_at fits flops wire_bytes collectives at_peak meshes seconds"
+KEYS = "format ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes "
+KEYS += "gathered_bytes peak_bytes peak_at fits flops wire_bytes collectives at_peak activations meshes seconds"
 
 
 @pytest.fixture
