@@ -57,7 +57,8 @@ for (x,) in loader:
     optimizer.zero_grad()
 """
 KEYS = "format ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes "
-KEYS += "gathered_bytes peak_bytes peak_at fits flops wire_bytes collectives at_peak activations meshes seconds"
+KEYS += "gathered_bytes peak_bytes peak_at fits flops wire_bytes collectives at_peak activations "
+KEYS += "meshes seconds"
 
 
 @pytest.fixture
