@@ -249,3 +249,11 @@ def test_a_loss_of_several_terms_names_each_with_its_line() -> None:
     assert table.rows[0].terms == (error_line, *others)
     assert f"\nterms of loss: {error_line}, {', '.join(others)}" in table.to_text()
     assert table.rows[1].terms == ()
+
+
+@pytest.mark.parametrize(("steps", "said"), [(0, "1 node"), (1, "2 nodes")])
+def test_the_nodes_of_a_way_are_counted_in_singular_and_plural(steps: int, said: str) -> None:
+    weight = torch.ones((), requires_grad=True)
+    loss = weight * 2 if steps else weight
+    way = explain(trace(loss, names={"weight": weight}), "weight")
+    assert way.to_text().splitlines()[0] == f"The gradient's way to weight: {said}"

@@ -99,3 +99,13 @@ def test_the_steps_of_a_finding_that_holds_in_some_are_named() -> None:
     some = replace(LOST, steps=(0, 1, 2, 6))
     text = str(Findings([some], Checked(45, 7, 1, 9)))
     assert "backwards 1 to 3, 7 of 9" in text
+
+
+def test_where_no_gradient_was_recorded_that_is_said() -> None:
+    layer = nn.Linear(2, 1)
+    with record(layer, gradients="finite") as recording:
+        layer(torch.ones(3, 2)).square().mean().backward()
+    assert find(recording).checked.missing == ("gradients not recorded",)
+    with record(layer) as recording:
+        layer(torch.ones(3, 2)).square().mean().backward()
+    assert find(recording).checked.missing == ()

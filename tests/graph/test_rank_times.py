@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from graphviz_torch.graph import Collective, RankTime
 from graphviz_torch.graph.collective import aligned, rank_waits, with_times
+from graphviz_torch.render.rank_chart import rank_rows, wait_lines
 
 BARRIER = Collective("barrier", 0, group_size=2)
 
@@ -90,3 +92,21 @@ def test_groups_with_roots_of_their_own_have_no_root_together() -> None:
     first, second = (Collective("broadcast", 8, group="tp", peer=root) for root in (0, 2))
     assert with_times([first, first]).peer == 0
     assert with_times([first, second]) == replace(first, peer=None)
+
+
+def test_the_axis_of_the_ranks_counts_upwards_from_nothing() -> None:
+    times = RankTime(0, "", 1.0, 8.0, 8.0), RankTime(1, "", 5.0, 4.0, 4.0)
+    each = Collective("barrier", 0, group_size=2, where="train.py:9", times=times)
+    said = re.findall(r">([\d.]+) s<", rank_rows([each], 500))
+    seconds = [float(text) for text in said]
+    assert seconds == sorted(seconds)
+    assert (seconds[0], seconds[-1]) == (0.0, 8.0)
+
+
+def test_only_waits_of_a_millisecond_or_more_are_told() -> None:
+    def waits(long: float) -> list[str]:
+        times = RankTime(0, "", 1.0, long, long), RankTime(1, "", 1.0 + long, 1e-5, 1e-5)
+        return wait_lines([Collective("barrier", 0, group_size=2, where="t.py:9", times=times)])
+
+    assert waits(0.5) == ["rank 0 waited 500 ms for rank 1 in barrier at t.py:9"]
+    assert waits(0.0005) == []
