@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..graph.units import bytes_text, operations_text
-from .rehearsal import OUTSIDE, Rehearsal, pattern
+from .rehearsal import FORMAT, OUTSIDE, Rehearsal, pattern
 
 Report = Mapping[str, Any]  # as `Rehearsal.to_dict()` gives it
 _ROWS = 8  # of a list
@@ -113,7 +113,7 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
         before, after: of one rank each; or what `rehearse --format json` printed, read.
 
     Raises:
-        ValueError: if one is no such report.
+        ValueError: if one is not such a report.
 
     >>> import torch
     >>> from graphviz_torch import rehearse
@@ -139,9 +139,9 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
 
 def _report(given: Rehearsal | Report) -> Report:
     found = given.to_dict() if isinstance(given, Rehearsal) else given
-    if not isinstance(found, Mapping) or not {"peak_bytes", "at_peak", "collectives"} <= {*found}:
+    if not isinstance(found, Mapping) or found.get("format") != FORMAT:
         raise ValueError(
-            "this is no report of one rank: pass what rehearse --rank 0 --format json printed."
+            "this is not the report of one rank: pass what rehearse --rank 0 --format json printed."
         )
     return found
 

@@ -10,6 +10,9 @@ from math import prod
 from .plans import kind_of, ladders
 from .trials import Trial, cost
 
+# Rehearses with these changes; None where that does not run.
+Attempt = Callable[[tuple[str, ...]], Trial | None]
+
 _JOINED = 5  # plans at most in what is tried together, before all are
 _FITTING = 3  # of those together, enough to choose from
 _TRIES = 8  # of those together
@@ -17,7 +20,7 @@ _LEAST = 0.99  # of the peak before: a plan, or more of it, that frees less is n
 
 
 def try_plans(
-    attempt: Callable[[tuple[str, ...]], Trial | None],
+    attempt: Attempt,
     size: int,
     *,
     mesh: Sequence[int] = (),
@@ -51,9 +54,7 @@ def try_plans(
     return [plain, *alone, *dict.fromkeys(_together(cache(attempt), alone, plain, size))]
 
 
-def _climbed(
-    attempt: Callable[[tuple[str, ...]], Trial | None], ladder: list[str], plain: Trial, size: int
-) -> Iterator[Trial]:
+def _climbed(attempt: Attempt, ladder: list[str], plain: Trial, size: int) -> Iterator[Trial]:
     """Each rung alone, as long as it frees more than that before."""
     best = plain
     for name in ladder:
@@ -67,7 +68,7 @@ def _climbed(
 
 
 def _together(
-    attempt: Callable[[tuple[str, ...]], Trial | None],
+    attempt: Attempt,
     alone: Sequence[Trial],
     plain: Trial,
     size: int,
@@ -91,7 +92,7 @@ def _together(
 
 
 def _all_joined(
-    attempt: Callable[[tuple[str, ...]], Trial | None],
+    attempt: Attempt,
     alone: Sequence[Trial],
     plain: Trial,
     size: int,

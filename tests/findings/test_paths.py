@@ -152,9 +152,16 @@ def test_attention_over_one_position_is_told_once_for_all_its_layers() -> None:
         f"and in 1 other module, at test_paths.py:{line} is over a dimension of size 1: its result "
         "is the same, whatever it is given."
     )
-    assert found.advice == ""  # what sigmoid would give is no weight
+    assert found.advice == ""  # a sigmoid would not give weights
     many = trained(nn.Sequential(OneKey(), OneKey()), torch.randn(8, 3, 4))
     assert "zero-gradient" not in {each.rule for each in find(many)}
+
+
+def test_a_softmax_of_a_single_number_is_one_of_size_1() -> None:
+    model = Cutting(lambda x: x.mean().softmax(0).expand(64, 4))
+    found = only("zero-gradient", trained(model, torch.randn(64, 4)))
+    assert "body.weight and body.bias got a gradient of zeros only" in found.message
+    assert "size 1" in found.message
 
 
 def test_a_gradient_left_from_before_the_recording_hides_no_finding() -> None:

@@ -27,8 +27,8 @@ _SATURATED = {
 }
 
 
-# With the weights of a sum: those of one value are 1.
-_PRODUCTS = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
+# What a softmax goes into that gives weights, not an output.
+_WEIGHING = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
 _TORCHS = ("_", "CheckpointFunction", "Broadcast", "Gather", "Scatter")  # classes of PyTorch's own
 _STRAIGHT = (
     "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
@@ -126,9 +126,11 @@ def _why(reading: Reading, flat: int) -> tuple[str, str]:
     """Why a node has no slope, and what to do."""
     node, meta = reading.graph.nodes[flat], reading.meta(flat)
     dim = number(node, "dim")
-    if node.title in _SINGLE and meta is not None and dim is not None and meta.shape[dim] == 1:
+    shape = () if meta is None else meta.shape
+    # A single number has no dimension, and PyTorch takes it for one of size 1.
+    if node.title in _SINGLE and dim is not None and (shape[dim] if shape else 1) == 1:
         weighs = any(
-            reading.graph.nodes[edge.target].operation in _PRODUCTS for edge in reading.users[flat]
+            reading.graph.nodes[edge.target].operation in _WEIGHING for edge in reading.users[flat]
         )
         why = "is over a dimension of size 1: its result is the same, whatever it is given"
         return why, "" if weighs else _SINGLE[node.title]

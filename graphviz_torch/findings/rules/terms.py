@@ -72,8 +72,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
 
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
-    """Is it a tensor that goes to the loss uncut as well, as the code of an autoencoder does that
-    is drawn to what it stands for, and what it stands for to it."""
+    """Does a tensor go to the loss uncut, too: as a code does in the two losses of a codebook, each
+    of which holds one side."""
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
     if cut.how not in PLAIN or cut.before is None or single:
         return False

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from ..values import Finding
 
-# A number that differs from step to step; not part of a name, of a line or of a path.
 # Of these there is one for a line, whatever the results are called.
 _BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
+# A number that differs from step to step; not part of a name, of a line or of a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 _RUNS = 4  # of steps that are written out
 _AWAY = 3  # steps at least, after which a finding is told to be over

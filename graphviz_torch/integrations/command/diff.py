@@ -15,7 +15,8 @@ from .pictures import draw
 if TYPE_CHECKING:
     from ... import GraphDiff
 
-_REHEARSAL = b'"graphviz_torch rehearsal"'  # at the begin of what `rehearse --format json` prints
+# At the beginning of what `rehearse --format json` prints.
+_REHEARSAL = b'"graphviz_torch rehearsal"'
 _STRUCTURE = ("shape", "dtype", "device", "attribute")
 
 
@@ -121,10 +122,10 @@ def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
     differences = [compare_rehearsals(*pair) for pair in pairs]
     if parsed.format == "json":
         print(json.dumps([each.to_dict() for each in differences]))
-    for (before, _), each in zip(pairs, differences, strict=True):
-        if parsed.format == "text":
-            print(f"rank {before['rank']:,}:" if pairs[1:] else "", end="\n" if pairs[1:] else "")
-            print(each.to_text())
+    else:
+        for (before, _), each in zip(pairs, differences, strict=True):
+            head = f"rank {before['rank']:,}:\n" if len(pairs) > 1 else ""
+            print(head + each.to_text())
     return int(parsed.fail_on != "never" and any(differences))
 
 

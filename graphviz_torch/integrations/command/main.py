@@ -104,7 +104,7 @@ def parser(*names: str) -> argparse.ArgumentParser:
 def sentence(error: Exception) -> str:
     """What went wrong, for a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        if error.strerror == os.strerror(errno.ENOENT):
+        if error.errno == errno.ENOENT:
             here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
             return f"{error.filename}: there is no such file{here}; check its name."
         return f"{error.filename}: {error.strerror}."

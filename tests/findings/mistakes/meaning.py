@@ -404,6 +404,23 @@ def an_entropy_and_a_gate(record: Record) -> None:
         (entropy + h.square().mean()).backward()
 
 
+@silent("both-sides-learn")
+def critic_of_two_batches(record: Record) -> None:
+    """As of a Wasserstein distance: a difference, which is scaled and not squared."""
+    critic = nn.Linear(4, 1)
+    with record(critic):
+        real, fake = critic(torch.randn(8, 4)), critic(torch.randn(8, 4))
+        ((fake - real) * 10).mean().backward()
+
+
+@says("both-sides-learn", "a squared difference at {cause}", severity="info", advice="")
+def difference_multiplied_by_itself(record: Record) -> None:
+    layer = nn.Linear(4, 3)
+    with record(layer):
+        apart = layer(torch.randn(8, 4)) - layer(torch.randn(8, 4))
+        (apart * apart).mean().backward()  # cause
+
+
 @says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
 def normal_policy_whose_advantage_has_a_history(record: Record) -> None:
     policy, value = nn.Linear(4, 2), nn.Linear(4, 1)

@@ -83,13 +83,15 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[int, int]]
     while stack:  # from the loss through sums and means
         node = nodes[stack.pop()]
         inputs = [edge.source for edge in reading.inputs[node.id]]
-        if node.operation == "mul" and len(inputs) == 2 and inputs[0] != inputs[1]:
+        both = len(set(inputs)) == 2
+        if node.operation == "mul" and both:
             yield "a product", node, (inputs[0], inputs[1])
-        elif node.operation in ("pow", "abs", "mul") and inputs:
+        elif inputs and not both and nodes[inputs[0]].operation == "sub":
+            square = node.operation == "pow" and attribute(node, "exponent") in ("2", "2.0")
+            square |= node.operation == "mul" and len(inputs) == 2
             pair = [edge.source for edge in reading.inputs[inputs[0]]]
-            square = node.operation != "pow" or attribute(node, "exponent") in ("2", "2.0")
-            if square and nodes[inputs[0]].operation == "sub" and len(pair) == 2:
-                how = "an absolute" if node.operation == "abs" else "a squared"
+            if (square or node.operation == "abs") and len(pair) == 2:
+                how = "a squared" if square else "an absolute"
                 yield f"{how} difference", node, (pair[0], pair[1])
         if node.operation in _SUMS and (len(inputs) == 1 or node.operation in ("add", "sub")):
             stack += [i for i in inputs if i not in seen]
