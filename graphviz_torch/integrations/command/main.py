@@ -104,7 +104,8 @@ def parser(*names: str) -> argparse.ArgumentParser:
 def sentence(error: Exception) -> str:
     """What went wrong, for a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        if error.errno == errno.ENOENT:
+        # Not of ours, which says of this errno what is missing.
+        if error.strerror == os.strerror(errno.ENOENT):
             here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
             return f"{error.filename}: there is no such file{here}; check its name."
         return f"{error.filename}: {error.strerror}."
