@@ -128,9 +128,11 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
     one does without batch_first=True that is given the batch first."""
     nodes = reading.graph.nodes
-    mixing = [node for node in nodes if _mixes(node)]
     losses = [n for n in nodes if n.operation in _LOSSES and n.order is not None]
-    if not mixing or not losses:
+    # Only an axis as long as the samples are many can be theirs: of most models none is.
+    many = {shape[0] for n in losses if (shape := _first_shape(reading, n.id))}
+    mixing = [node for node in nodes if _mixes(node) and _length(reading, node) in many]
+    if not mixing:
         return
     axes = _read(reading).axes
     counted = [dims[0] for n in losses if (dims := _sample_axes(reading, axes, n.id)) and dims[0]]
@@ -188,6 +190,19 @@ def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Di
     if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
         return None  # of self-attention queries and keys are the same
     return (own[-2], own[0]) if own[-2] and own[0] else None
+
+
+def _length(reading: Reading, node: Node) -> int:
+    """How long the axis is along which it mixes; 0 where the one beside it holds one thing."""
+    shape = _shape(reading, node.id)
+    attends = node.operation in _SOFTMAX or _is_attention(node)
+    along, beside = (-2, 0) if attends else (0, 1)
+    return shape[along] if len(shape) > 2 and shape[beside] > 1 else 0
+
+
+def _first_shape(reading: Reading, node: int) -> tuple[int, ...]:
+    source = next((e.source for e in reading.inputs[node] if e.input_nr == 0), None)
+    return () if source is None else _shape(reading, source)
 
 
 def _is_attention(node: Node) -> bool:

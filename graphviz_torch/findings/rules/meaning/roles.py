@@ -30,9 +30,12 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
     the same parameters, or the target does through a network that the optimizer of this step does
     not hold."""
     nodes = reading.graph.nodes
+    compared = list(_comparisons(reading))
+    if not compared:
+        return
     owner = {p.node: p for p in reading.graph.parameters}
     idle = {p.node for p in reading.graph.parameters if p.stepped is False}
-    for title, node, sides in _comparisons(reading):
+    for title, node, sides in compared:
         behind = [upstream(reading, sides[i], set()) for i in (0, 1)]
         leaves = [{i for i in ids if i in owner} for ids in behind]
         if node.operation in _BY_HAND and any(not nodes[i].leaf for i in behind[0] & behind[1]):
@@ -75,9 +78,10 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[int, int]]
     """What compares two results: how it is called, its node, and those of both results."""
     nodes = reading.graph.nodes
     for node in nodes:
-        sides = {edge.input_nr: edge.source for edge in reading.inputs[node.id]}
-        if node.operation in _REGRESSION and node.order is not None and set(sides) == {0, 1}:
-            yield node.title, node, (sides[0], sides[1])
+        if node.operation in _REGRESSION and node.order is not None:
+            sides = {edge.input_nr: edge.source for edge in reading.inputs[node.id]}
+            if set(sides) == {0, 1}:
+                yield node.title, node, (sides[0], sides[1])
     stack = [output for output, _ in reading.graph.outputs if nodes[output].order is not None]
     seen = set(stack)
     while stack:  # from the loss through sums and means
