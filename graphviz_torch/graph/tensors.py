@@ -52,7 +52,7 @@ class TensorMeta(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str  # torch's name without "torch.": "float32"
-    device: str  # "cpu", "cuda:0", "sim:1"
+    device: str  # "cpu", "cuda:0", "sim:1"; "" where it is not known
 
     @property
     def nbytes(self) -> int | None:
@@ -66,7 +66,7 @@ class TensorMeta(NamedTuple):
         return math.prod(self.shape) * size
 
     def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}{list(self.shape)} {self.device}"
+        return f"{short_dtype(self.dtype)}{list(self.shape)} {self.device}".rstrip()
 
 
 class GradientStats(NamedTuple):

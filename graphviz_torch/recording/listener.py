@@ -59,6 +59,7 @@ class RunBegan(NamedTuple):
 
     live: LiveGraph
     outputs: Sequence[Any]  # what it starts from: tensors, gradient edges
+    given: Sequence[Tensor | None]  # their gradients
     asked: list[End]  # the inputs of `autograd.grad`
     frame: FrameType | None  # of the user's, that calls it
 

@@ -129,7 +129,8 @@ class Session:
                 program.remarks.miss(error)
             if self._live is not None:
                 asked, frame = self._ends_of(event.inputs), user_frame(event.frame)
-                self.tell("backward_began", RunBegan(self._live, event.outputs, asked, frame))
+                began = RunBegan(self._live, event.outputs, event.given, asked, frame)
+                self.tell("backward_began", began)
                 self._live.memory.release()
         return self._live
 

@@ -1,10 +1,12 @@
 """Do the ranks of a group ask for the same collectives in the same order: told of rehearsals.
 
 Compared: what two ranks ask of each group that both are in, one after the other: kind, dtype, and
-bytes where these have to be equal; of messages, that each has its other end. All counts that the
-run asks for, from the first process group to the end of the last rehearsed step.
-Not compared: the order between groups, for they may be in flight together; what ranks that nobody
-rehearsed ask for; and what depends on a value.
+bytes where these have to be equal; of messages, that each has its other end; then the order between
+groups that both are in, for NCCL asks for one order on all ranks, and a call that waits hangs in
+another. All counts that the run asks for, from the first process group to the end of the last
+rehearsed step.
+Not compared: messages with collectives, what ranks that nobody rehearsed ask for, and what depends
+on a value.
 """
 
 from __future__ import annotations
@@ -56,11 +58,20 @@ class Disagreement(NamedTuple):
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
-    ranks: tuple[int, ...]  # of the group
-    number: int  # of the collective among those of the group, or of the messages, from 1
+    ranks: tuple[int, ...]  # of the group; the two ranks, where two groups differ in order
+    number: int  # of the collective among those of the group or groups, or of the messages, from 1
     asked: Mapping[int, Asked | None]  # by the two ranks; None: nothing more
 
     def __str__(self) -> str:
+        groups = {each.ranks for each in self.asked.values() if each is not None}
+        if len(groups) > 1:
+            said = [
+                f"{each.kind} among {ranks_text(each.ranks)} at {each.where} on rank {rank}"
+                for rank, each in self.asked.items()
+                if each is not None
+            ]
+            what = "ask their groups in different orders, first their"
+            return f"{ranks_text(self.ranks)} {what} {ordinal(self.number)}: {', and '.join(said)}"
         said = [
             f"{'nothing' if each is None else each} on rank {rank}"
             for rank, each in self.asked.items()
@@ -104,8 +115,8 @@ def compare_order(orders: Mapping[int, Sequence[Asked]]) -> list[Disagreement]:
         orders: `Rehearsal.order` of some ranks, by the number of the rank.
 
     Returns:
-        For each group of which two ranks were rehearsed, the first that differs; nothing where none
-        does.
+        For each group of which two ranks were rehearsed, the first that differs; where none does,
+        for each two ranks the first of which they ask in another order between groups.
 
     >>> one = Asked("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})
@@ -115,9 +126,14 @@ def compare_order(orders: Mapping[int, Sequence[Asked]]) -> list[Disagreement]:
     (2, None)
     """
     found: dict[tuple[int, ...], Disagreement] = {}
-    for (one, mine), (other, its) in combinations(sorted(orders.items()), 2):
+    pairs = list(combinations(sorted(orders.items()), 2))
+    for (one, mine), (other, its) in pairs:
         for differing in _differing(one, mine, other, its):
             found.setdefault(differing.ranks, differing)
+    if not found:
+        for (one, mine), (other, its) in pairs:
+            for differing in _between_groups(one, mine, other, its):
+                found.setdefault(differing.ranks, differing)
     return list(found.values())
 
 
@@ -151,6 +167,19 @@ def _differing(
             [each for each in takes if each.kind == "recv" and each.peer == source],
         ]
         yield from _first((source, target), (source, target), rows)
+
+
+def _between_groups(
+    one: int, mine: Sequence[Asked], other: int, its: Sequence[Asked]
+) -> Iterator[Disagreement]:
+    rows = [
+        [each for each in row if {one, other} <= set(each.ranks) and each.kind not in _MESSAGES]
+        for row in (mine, its)
+    ]
+    for number, both in enumerate(zip(*rows, strict=True), 1):
+        if both[0].ranks != both[1].ranks:
+            yield Disagreement((one, other), number, dict(zip((one, other), both, strict=True)))
+            return
 
 
 def _first(

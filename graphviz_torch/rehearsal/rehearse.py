@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, overload
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -189,6 +190,8 @@ class _Run:
             if self._tensors.asks:
                 error = self._tensors.question()
             self._end(error)
+            if device.asked:
+                self._graph = without_devices(self._graph)
             if error is not None:
                 said = unknown(error)
                 raise error if said is None else said from None
@@ -258,6 +261,27 @@ class _Run:
             first = self._rank - (self._rank // stride % size) * stride
             found[ranks_text(range(first, first + size * stride, stride))] = name
         return found
+
+
+def without_devices(graph: Graph) -> Graph:
+    """The graph without the devices that autograd names: the script's device is not there, and what
+    it puts there is on the CPU for PyTorch's C++.
+
+    >>> from graphviz_torch.graph import Node, TensorMeta
+    >>> x = Node(0, "AccumulateGrad", (TensorMeta((8,), "float32", "cpu"),), "x", leaf="tensor")
+    >>> print(without_devices(Graph((x,))).nodes[0].outputs[0])
+    f32[8]
+    """
+    return replace(
+        graph,
+        nodes=tuple(
+            node._replace(outputs=tuple(meta and meta._replace(device="") for meta in node.outputs))
+            for node in graph.nodes
+        ),
+        parameters=tuple(
+            replace(each, tensor=each.tensor._replace(device="")) for each in graph.parameters
+        ),
+    )
 
 
 def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]:

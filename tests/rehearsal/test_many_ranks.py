@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import runpy
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from graphviz_torch import Rehearsal, rehearse
@@ -129,3 +132,56 @@ def test_nccl_is_understood_where_pytorch_has_none(recwarn: pytest.WarningsRecor
 
     assert [each.kind for each in rehearse(train, ranks=8).collectives] == ["all_reduce"]
     assert not [each for each in recwarn if "NCCL" in str(each.message)]
+
+
+def stage_of(rank: int) -> nn.Module:
+    return nn.Sequential(OrderedDict({f"block{rank}": nn.Linear(16, 16), "act": nn.Tanh()}))
+
+
+def one_forward_one_backward() -> None:
+    dist.init_process_group("nccl")
+    rank, stages = dist.get_rank(), dist.get_world_size()
+    sample, whole = torch.ones(2, 16, requires_grad=True), torch.ones(8, 16)
+    module = stage_of(rank)
+    stage = PipelineStage(module, rank, stages, torch.device("cuda"), sample, output_args=sample)
+    optimizer = torch.optim.SGD(module.parameters())
+    schedule = Schedule1F1B(stage, 4, loss_fn=F.mse_loss)
+    for _ in range(2):
+        target = {"target": whole} if rank == stages - 1 else {}
+        schedule.step(*((whole,) if rank == 0 else ()), **target)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_hand() -> None:
+    dist.init_process_group("nccl")
+    rank, module = dist.get_rank(), stage_of(dist.get_rank())
+    optimizer = torch.optim.SGD(module.parameters())
+    for _ in range(2):
+        for _ in range(4):
+            given, gradient = torch.ones(2, 16), torch.ones(2, 16)
+            dist.recv(given, rank - 1)
+            result = module(given.requires_grad_())
+            dist.send(result.detach(), rank + 1)
+            dist.recv(gradient, rank + 1)
+            result.backward(gradient)
+            assert given.grad is not None
+            dist.send(given.grad, rank - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("pipeline", [one_forward_one_backward, by_hand])
+def test_messages_of_a_stage_are_of_forward_and_backward_and_of_its_modules(
+    pipeline: Callable[[], None],
+) -> None:
+    found = rehearse(pipeline, ranks=3, rank=1)
+    messages = Counter(
+        (each.kind, each.peer, each.phase, each.module) for each in found.graph.collectives
+    )
+    assert messages == {  # of four micro-batches
+        ("recv", 0, "forward", "block1"): 4,
+        ("send", 2, "forward", "act"): 4,
+        ("recv", 2, "backward", "act"): 4,
+        ("send", 0, "backward", "block1"): 4,
+    }

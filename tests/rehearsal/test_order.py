@@ -97,6 +97,19 @@ def a_message_that_nobody_takes() -> None:
         dist.send(torch.ones(4 if rank else 8), rank + 1)
 
 
+def two_groups_in_another_order() -> None:
+    dist.init_process_group("nccl")
+    pair = dist.new_group([0, 1])
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4), group=pair)
+    elif dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(4), group=pair)
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.all_reduce(torch.ones(4))
+
+
 def an_unused_layer() -> None:
     dist.init_process_group("nccl")
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
@@ -114,6 +127,7 @@ MISTAKES: dict[Callable[[], None], tuple[tuple[int, ...], int, dict[int, int | N
     another_order: ((0, 1, 2, 3), 1, {0: 5, 3: 5}),
     another_dtype: ((0, 1, 2, 3), 1, {0: 2, 1: 2}),
     of_a_smaller_group: ((2, 3), 2, {2: 6, 3: None}),
+    two_groups_in_another_order: ((0, 1), 1, {0: 7, 1: 4}),
     a_message_that_nobody_takes: ((0, 1), 1, {0: 6, 1: 4}),
 }
 
@@ -126,6 +140,15 @@ def test_the_first_that_differs_is_told_with_both_lines(program: Callable[[], No
     told = {rank: None if each is None else each.where for rank, each in found.asked.items()}
     assert told == {rank: None if n is None else line(program, n) for rank, n in lines.items()}
     assert all(where in str(found) for where in told.values() if where)
+
+
+def test_which_group_each_rank_asks_first_is_told() -> None:
+    [found] = disagreements(two_groups_in_another_order)
+    assert str(found) == (
+        "ranks 0 and 1 ask their groups in different orders, first their 1st: "
+        f"all_reduce among ranks 0 and 1 at {line(two_groups_in_another_order, 7)} on rank 0, and "
+        f"all_reduce among ranks 0 to 3 at {line(two_groups_in_another_order, 4)} on rank 1"
+    )
 
 
 def test_a_backward_that_some_ranks_skip_is_told() -> None:

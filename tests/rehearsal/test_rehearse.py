@@ -22,7 +22,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from graphviz_torch import Rehearsal, draw_memory, rehearse
+from graphviz_torch import Rehearsal, draw_memory, rehearse, to_text
 from graphviz_torch.rehearsal.order import ordinal
 from graphviz_torch.render.labels import TIMES
 from tests.rehearsal.test_values import asking, choosing
@@ -160,6 +160,19 @@ def test_what_is_computed_from_numbers_of_the_device_is_there() -> None:
 
     rehearse(train)
     assert devices == ["cuda", "cuda", "cpu"]
+
+
+@pytest.mark.parametrize(("device", "said"), [("cuda", set()), ("cpu", {"cpu"})])
+def test_a_graph_of_a_cuda_script_does_not_say_cpu(device: str, said: set[str]) -> None:
+    def train() -> None:
+        nn.Linear(4, 1, device=device)(torch.ones(2, 4, device=device)).sum().backward()
+
+    graph = rehearse(train).graph
+    metas = [meta for node in graph.nodes for meta in node.outputs if meta is not None]
+    metas += [parameter.tensor for parameter in graph.parameters]
+    assert len(metas) == 7  # two parameters, t, addmm, sum; and the parameters again
+    assert {meta.device for meta in metas} - {""} == said
+    assert ("all on cpu" in to_text(graph)) == bool(said)
 
 
 def test_random_numbers_of_a_tensor_divided_twice_need_no_cuda() -> None:

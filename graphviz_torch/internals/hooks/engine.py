@@ -26,6 +26,7 @@ class BackwardBegan(NamedTuple):
     """A backward is about to run."""
 
     outputs: Any
+    given: Any  # their gradients
     inputs: Any  # that were asked for
     retains: bool  # is the graph retained
     creates: bool  # is a graph of the gradients made
@@ -112,9 +113,9 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
 def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame: FrameType) -> Any:
     """Run backward, and tell this thread's watchers before and after."""
     thread = threading.get_ident()
-    _, keeps, creates, inputs = args[:4]
+    given, keeps, creates, inputs = args[:4]
     accumulates = kwargs.get("accumulate_grad", True)
-    began = BackwardBegan(outputs, inputs, bool(keeps), bool(creates), accumulates, frame)
+    began = BackwardBegan(outputs, given, inputs, bool(keeps), bool(creates), accumulates, frame)
     outer = getattr(_here, "outputs", None)
     told: list[tuple[Callable[[BackwardEnded], object], Any]] = []  # each with what it returned
     result, failure = None, None

@@ -28,6 +28,7 @@ from ..listener import Listener, RunBegan, RunEnded
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place, Source, sources
+from .messages import Content, Messages
 from .owners import Owner, Owners
 
 
@@ -47,6 +48,7 @@ class _Record:
     number: int | None  # of the node that it is a part of
     run: int  # the backward of the recording that was running, from 1; 0: none
     node: int | None  # that it was running
+    call: int
     times: RankTime | None  # in the call; and in the wait, where that is known
     waited: Place | None = None
 
@@ -62,6 +64,10 @@ class Collectives(Listener):
         self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
         self._calls: dict[int, _Record] = {}  # that may be waited for, by their numbers
         self._owners = Owners(program)
+        self._messages = Messages(program)
+        if program.options.distributed:  # elsewhere no module is asked
+            self.module_began = self._messages.module_began
+            self.module_ended = self._messages.module_ended
         self._live: LiveGraph | None = None  # the backward that runs
         self._backwards = 0  # that have begun
         self._began = time.perf_counter()
@@ -70,10 +76,12 @@ class Collectives(Listener):
         self._live = event.live
         self._backwards += 1
         self._owners.begin_backward()
+        self._messages.backward_began(event)
 
     def backward_ended(self, event: RunEnded) -> None:
         self._live = None
         self._owners.end_backward()
+        self._messages.backward_ended(event)
 
     def sent(self, event: Sent) -> None:
         live, fn = self._live, running_node()
@@ -101,9 +109,11 @@ class Collectives(Listener):
             self._number(event, frame),
             self._backwards if live is not None else 0,
             node,
+            event.call,
             self._times(event),
         )
         self._records.append(record)
+        self._messages.sent(event)
         for tensor in event.made:
             self._pending[storage_id(tensor)] = storage_ref(tensor), record
         if not event.made:
@@ -124,6 +134,7 @@ class Collectives(Listener):
 
     def step_ended(self, event: None) -> None:
         self._records, self._backwards, self._calls = [], 0, {}
+        self._messages.forget()
         pending = self._pending.items()
         self._pending = {key: each for key, each in pending if not each[0].expired()}
 
@@ -135,15 +146,16 @@ class Collectives(Listener):
         for each in self._records:
             node, owner = _node(each, backward), each.owner
             at = None if owner.parameters else node  # those of several modules are of none
+            content = self._messages.content(each.call) or Content(each.phase, owner.module)
             collective = Collective(
                 each.kind,
                 each.nbytes,
                 each.dtype,
                 len(each.group.ranks),
                 self._owners.group(each.group),
-                each.phase,
+                content.phase,
                 node,
-                owner.module or ("" if at is None else graph.nodes[at].module),
+                content.module or ("" if at is None else graph.nodes[at].module),
                 "" if each.source is None else text(each.source),
                 owner.parameters,
                 each.asynchronous,
@@ -160,6 +172,7 @@ class Collectives(Listener):
     def close(self) -> None:
         self._pending, self._calls = {}, {}
         self._owners.close()
+        self._messages.close()
 
     def _times(self, event: Sent) -> RankTime | None:
         group = event.group
