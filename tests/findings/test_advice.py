@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphviz_torch import Finding, Graph, find, record
+from graphviz_torch import Finding, Graph, find, find_across, record
+from graphviz_torch.graph import Collective
 from graphviz_torch.graph.units import bytes_text
 from tests.findings.advice.rows import FOLLOWED, MEANT, Program
 from tests.findings.corpus.cases import Recorder
@@ -127,3 +129,49 @@ def test_what_ran_in_eval_mode_or_learns_in_turn_is_not_called_frozen() -> None:
             x = torch.randn(8, 4)
             (part(x) - other(x)).square().mean().backward()
     assert [f for f in find(recording) if f.rule == "frozen"] == []
+
+
+def rules_of(*ranks: Graph) -> dict[str, str]:
+    """The advice by the rule that tells what is wrong between the ranks."""
+    return {found.rule: found.advice for found in find_across(list(ranks))}
+
+
+def test_ranks_that_run_the_same_modules_skip_no_parameter() -> None:
+    def step(used: list[str]) -> Graph:
+        model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
+        with record(model) as recording:
+            sum(model[name](torch.ones(3, 4)).square().mean() for name in used).backward()
+        return recording.graph
+
+    said = rules_of(step(["a"]), step(["b"]))["skipped-parameter"]
+    assert said == "Run the same modules on every rank."
+    both = [step(["a", "b"]), step(["a", "b"])]
+    assert "skipped-parameter" not in rules_of(*both)
+    gradients = [node.grad_outputs[0] for graph in both for node in graph.nodes if node.leaf]
+    assert len(gradients) == 8  # two weights and two biases on two ranks
+    assert all(each is not None and each.norm > 0 for each in gradients)
+
+
+def test_a_rank_that_reads_once_after_many_steps_keeps_none_waiting(sim: torch.device) -> None:
+    def step(logged: str) -> tuple[Graph, float]:
+        model = nn.Linear(4, 2, bias=False).to(sim)
+        nn.init.ones_(model.weight)
+        values, losses = [], []
+        with record(model) as recording:
+            for _ in range(3):
+                loss = model(torch.ones(3, 4).to(sim)).square().mean()
+                loss.backward()
+                if logged == "each step":
+                    values.append(loss.item())
+                elif logged == "after the steps":
+                    losses.append(loss.detach())
+        values += [loss.item() for loss in losses]
+        sent = (Collective("all_reduce", 4),)  # of a process group, which is not here
+        return replace(recording.graph, collectives=sent), sum(values)
+
+    (first, total), (second, _) = step("each step"), step("never")
+    said = rules_of(first, second)["lone-transfer"]
+    assert "keep x.detach() and call item() on it once for many steps" in said
+    first, after = step("after the steps")
+    assert "lone-transfer" not in rules_of(first, second)
+    assert after == total == 3 * 16.0
