@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LRScheduler,
+    SequentialLR,
+)
 
 from ...graph.events.idle_calls import LoneScheduler, SchedulerEnd, SchedulerPace
 from ..events.code import called, codes
@@ -52,11 +58,12 @@ def look_at_schedule(
     if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
         pace = SchedulerPace(scheduler=schedule.name, optimizer=optimizer)
         events.note(pace, place, count=steps, steps=optimizer_steps)
-    end = getattr(scheduler, "T_max", None) if type(scheduler) is CosineAnnealingLR else None
-    last = scheduler.last_epoch
-    if end is not None and last - steps <= end < last:
-        past = SchedulerEnd(scheduler=schedule.name, optimizer=optimizer)
-        events.note(past, place, count=last, end=int(end))
+    for each in _active(scheduler):
+        last, name = each.last_epoch, schedule.name
+        if type(each) is CosineAnnealingLR and last - steps <= each.T_max < last:
+            name = name if each is scheduler else f"CosineAnnealingLR of {name}"
+            past = SchedulerEnd(scheduler=name, optimizer=optimizer)
+            events.note(past, place, count=last, end=int(each.T_max))
 
 
 def look_at_lone_schedulers(
@@ -82,6 +89,17 @@ def look_at_lone_schedulers(
         if steps >= _FEW:
             place = called(codes(program), "step", schedule.name.rpartition(".")[2])
             events.note(LoneScheduler(scheduler=schedule.name), place, count=steps)
+
+
+def _active(scheduler: LRScheduler) -> list[LRScheduler]:
+    """The schedulers that set the rate now: those that one of several parts has, or itself."""
+    parts: list[LRScheduler] = getattr(scheduler, "_schedulers", [])  # private (2.13)
+    if type(scheduler) is SequentialLR:
+        at = bisect_right(scheduler._milestones, scheduler.last_epoch)
+        return [each for part in parts[at : at + 1] for each in _active(part)]
+    if type(scheduler) is ChainedScheduler:
+        return [each for part in parts for each in _active(part)]
+    return [scheduler]
 
 
 def _count(scheduler: LRScheduler) -> int:

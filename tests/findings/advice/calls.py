@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR, SequentialLR
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from tests.findings.advice.rows import follows
@@ -433,6 +433,22 @@ def scaler_in_the_loop(record: Record, followed: bool) -> Tensor:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("scheduler-steps", "Make T_max the number of steps")
+def cosine_after_a_warm_up_that_is_too_short(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    warm = LambdaLR(optimizer, lambda i: (i + 1) / 2)
+    cosine = CosineAnnealingLR(optimizer, 6 if followed else 3)
+    scheduler = SequentialLR(optimizer, [warm, cosine], [2])
+    with record(model):
+        for i in range(8):
+            loss = loss_of(model)
+            step(optimizer, loss)
+            scheduler.step()
             first = first if i else loss.detach()
     return first
 
