@@ -313,6 +313,34 @@ def factors_that_are_both_zero(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+class Gated(nn.Module):
+    """A layer, and a branch that a gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.branch = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.gate = nn.Parameter(torch.zeros(()))
+        nn.init.zeros_(self.branch.weight)
+        nn.init.zeros_(self.branch.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        result: Tensor = x + self.gate * self.branch(x)
+        return result
+
+
+@follows("zero-factors", "Begin with random values for branch.weight", "gate")
+def gate_and_branch_that_are_both_zero(record: Record, followed: bool) -> Tensor:
+    model = Gated()
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    if followed:
+        nn.init.kaiming_uniform_(model.branch.weight)
+    with record(model):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+    return loss
+
+
 @follows("alike-rows", "nn.init.kaiming_uniform_", same_loss=False)
 def weights_that_begin_alike(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))

@@ -270,6 +270,30 @@ def modulation_that_begins_at_zero(record: Record) -> None:
         step(optimizer, F.cross_entropy(out, CLASSES))
 
 
+class Rezero(nn.Module):
+    """A residual branch with a gate: one of the two begins at zero."""
+
+    def __init__(self, gate: float, weight: float) -> None:
+        super().__init__()
+        self.body, self.branch = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.gate = nn.Parameter(torch.tensor([gate]))
+        nn.init.normal_(self.branch.weight, std=weight)
+        nn.init.zeros_(self.branch.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        result: Tensor = x + self.gate * self.branch(x)
+        return result
+
+
+@silent("zero-factors")
+def gate_or_branch_that_begins_at_zero(record: Record) -> None:
+    for gate, weight in ((0.0, 0.1), (1.0, 0.0)):
+        model = Rezero(gate, weight)
+        with record(model):
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+
+
 @silent("alike-rows")
 def filters_that_begin_as_a_mean(record: Record) -> None:
     model = nn.Sequential(nn.Conv1d(4, 4, 3, groups=4, bias=False), nn.Flatten(), nn.Linear(16, 3))

@@ -47,17 +47,18 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
 @rule(of=(GradientStats,))
 def zero_factors(reading: Reading) -> Iterator[Finding]:
-    """Two weights on one way are both zero, as the two factors of a LoRA: neither gets a gradient
-    but zeros, and both stay as they are."""
+    """Two weights on one way are both zero, as the two factors of a LoRA, or a gate and the last
+    layer of what it opens: neither gets a gradient but zeros, and both stay as they are."""
     zeros = [
         p
         for p in reading.graph.parameters
-        if p.node is not None and p.norm == 0 and p.requires_grad and len(p.tensor.shape) > 1
+        if p.node is not None and p.norm == 0 and p.requires_grad
     ]
-    zeros = [p for p in zeros if _gets_zeros(reading, p)]
+    zeros = [p for p in zeros if _gets_zeros(reading, p) and _is_factor(reading, p)]
     for first in zeros:
         for second in zeros:
-            if second is first or second.node is None:
+            weight = max(first, second, key=lambda p: len(p.tensor.shape))
+            if second is first or second.node is None or len(weight.tensor.shape) < 2:
                 continue
             product = next(
                 (
@@ -75,7 +76,7 @@ def zero_factors(reading: Reading) -> Iterator[Finding]:
                 f"{names_of((first, second))} are both zero, and meet{at(line)}: each gets a "
                 "gradient of zeros only.",
                 cause="both are zero",
-                advice=f"Begin with random values for {first.name}, as by "
+                advice=f"Begin with random values for {weight.name}, as by "
                 "nn.init.kaiming_uniform_: one zero of the two is enough.",
                 where=line,
                 nodes=(first.node or 0, second.node, product),
@@ -166,6 +167,12 @@ def only_vectors_learn(reading: Reading) -> Iterator[Finding]:
 def _gets_zeros(reading: Reading, parameter: Parameter) -> bool:
     stats = None if parameter.node is None else reading.stats(parameter.node)
     return stats is not None and stats.zero_fraction == 1
+
+
+def _is_factor(reading: Reading, parameter: Parameter) -> bool:
+    """Is it multiplied with what comes to it, not added: a matrix, a kernel, or a gate."""
+    uses = (reading.graph.nodes[edge.target] for edge in _uses(reading, parameter.node))
+    return len(parameter.tensor.shape) > 1 or any(node.operation == "mul" for node in uses)
 
 
 def _uses(reading: Reading, node: int | None) -> Iterator[Edge]:
