@@ -63,6 +63,6 @@ def _is(names: list[str]) -> str:
 
 def _operand(operand: Operand) -> str:
     made = f" (made{at(operand.where)})" if operand.where else ""
-    meta = str(operand.tensor).rpartition(" ")[0]
+    meta = str(operand.tensor._replace(device=""))
     unnamed = f"{'an' if meta[0] in 'aeiou' else 'a'} {meta}"
     return f"{operand.label or unnamed} on {operand.tensor.device}{made}"

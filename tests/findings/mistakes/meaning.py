@@ -445,6 +445,27 @@ def difference_multiplied_by_itself(record: Record) -> None:
         (apart * apart).mean().backward()  # cause
 
 
+@says("both-sides-learn", "p and z are pulled", severity="info", advice="")
+def views_that_one_call_encodes(record: Record) -> None:
+    encoder = nn.Linear(4, 3)
+    with record(encoder):
+        x = torch.randn(8, 4)
+        p, z = F.normalize(encoder(torch.cat([x, x + 0.1])), dim=1).split(8)
+        (2 - 2 * (p * z).sum(1)).mean().backward()  # cause
+
+
+@silent("both-sides-learn")
+def parts_of_one_result_that_are_no_views(record: Record) -> None:
+    """Neighbours in time, whose rows overlap; a gate; queries and keys."""
+    layer = nn.Linear(4, 6)
+    with record(layer):
+        h = layer(torch.randn(8, 4))
+        smooth = (h[1:] - h[:-1]).pow(2).mean()
+        a, b = layer(torch.randn(8, 4)).chunk(2, dim=1)
+        q, k = layer(torch.randn(8, 4)).view(8, 2, 3).unbind(1)
+        (smooth + (a * b).mean() + (q * k).mean()).backward()
+
+
 @says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
 def normal_policy_whose_advantage_has_a_history(record: Record) -> None:
     policy, value = nn.Linear(4, 2), nn.Linear(4, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....graph import Finding, Node
+from ....graph import Edge, Finding, Node
 from ....graph.text import listing
 from ...axes import attribute
 from ...graph_reading import Reading
@@ -18,7 +18,7 @@ _BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum", "squeeze
 _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", "select"}
 # What a comparison ends with that is written by hand, and what leads from it to the loss.
 _BY_HAND = ("pow", "abs", "mul")
-_SUMS = ("add", "sub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
+_SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
@@ -35,10 +35,12 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
         return
     owner = {p.node: p for p in reading.graph.parameters}
     idle = {p.node for p in reading.graph.parameters if p.stepped is False}
-    for title, node, sides in compared:
+    for title, node, edges in compared:
+        sides = tuple(edge.source for edge in edges)
         behind = [upstream(reading, sides[i], set()) for i in (0, 1)]
         leaves = [{i for i in ids if i in owner} for ids in behind]
-        if node.operation in _BY_HAND and any(not nodes[i].leaf for i in behind[0] & behind[1]):
+        common = any(not nodes[i].leaf for i in behind[0] & behind[1])
+        if node.operation in _BY_HAND and common and not _are_other_rows(reading, *edges):
             continue  # made of one result: an entropy, a norm, a gate
         shared = leaves[0] & leaves[1]
         labels = [_called(reading, sides[i]) for i in (0, 1)]
@@ -74,32 +76,62 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
                 )
 
 
-def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[int, int]]]:
-    """What compares two results: how it is called, its node, and those of both results."""
+def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge]]]:
+    """What compares two results: how it is called, its node, and the edges from both results."""
     nodes = reading.graph.nodes
     for node in nodes:
         if node.operation in _REGRESSION and node.order is not None:
-            sides = {edge.input_nr: edge.source for edge in reading.inputs[node.id]}
+            sides = {edge.input_nr: edge for edge in reading.inputs[node.id]}
             if set(sides) == {0, 1}:
                 yield node.title, node, (sides[0], sides[1])
     stack = [output for output, _ in reading.graph.outputs if nodes[output].order is not None]
     seen = set(stack)
     while stack:  # from the loss through sums and means
         node = nodes[stack.pop()]
-        inputs = [edge.source for edge in reading.inputs[node.id]]
-        both = len(set(inputs)) == 2
+        edges = reading.inputs[node.id]
+        inputs = [edge.source for edge in edges]
+        both = len({(edge.source, edge.output_nr) for edge in edges}) == 2
         if node.operation == "mul" and both:
-            yield "a product", node, (inputs[0], inputs[1])
+            yield "a product", node, (edges[0], edges[1])
         elif inputs and not both and nodes[inputs[0]].operation == "sub":
             square = node.operation == "pow" and attribute(node, "exponent") in ("2", "2.0")
             square |= node.operation == "mul" and len(inputs) == 2
-            pair = [edge.source for edge in reading.inputs[inputs[0]]]
+            pair = reading.inputs[inputs[0]]
             if (square or node.operation == "abs") and len(pair) == 2:
                 how = "a squared" if square else "an absolute"
                 yield f"{how} difference", node, (pair[0], pair[1])
-        if node.operation in _SUMS and (len(inputs) == 1 or node.operation in ("add", "sub")):
+        if node.operation in _SUMS and (
+            len(inputs) == 1 or node.operation in ("add", "sub", "rsub")
+        ):
             stack += [i for i in inputs if i not in seen]
             seen.update(inputs)
+
+
+def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
+    """Are they parts of one result with no row in common: of batches that one call computed."""
+    parts = [_rows(reading, one), _rows(reading, other)]
+    if None in parts:
+        return False
+    (source, start, end), (same, begin, stop) = sorted(part for part in parts if part)
+    return source == same and start < end <= begin < stop
+
+
+def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
+    """The result that a tensor is a part of, and which of its rows or parts: from, and below."""
+    nodes = reading.graph.nodes
+    for _ in range(8):
+        node, before = nodes[edge.source], reading.inputs[edge.source]
+        along = attribute(node, "dim") == "0"
+        if along and node.operation in ("split", "split_with_sizes", "unbind"):
+            return node.id, edge.output_nr, edge.output_nr + 1
+        if along and node.operation == "slice" and before:
+            start, end = attribute(node, "start"), attribute(node, "end")
+            return before[0].source, int(start or 0), int(end or 0)
+        first = [each for each in before if each.input_nr == 0]
+        if node.operation not in _SCALING or not first:
+            return None
+        edge = first[0]
+    return None
 
 
 def _called(reading: Reading, node: int) -> str:
@@ -115,7 +147,10 @@ def _called(reading: Reading, node: int) -> str:
 
 
 def _pulled(labels: list[str]) -> str:
-    return f"{labels[0]} and {labels[1]} are pulled towards each other"
+    one, other = labels
+    names = one.split(", ") if one == other else labels  # those of all results of one node
+    what = " and ".join(names) if len(names) > 1 else f"two results of {one}"
+    return f"{what} are pulled towards each other"
 
 
 def _is_bootstrapped(reading: Reading, start: int) -> bool:
