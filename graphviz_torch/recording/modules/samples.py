@@ -1,7 +1,8 @@
-"""A model that is called once for each sample, on one slice of a tensor after the other.
+"""A module that is called once for each sample, on one slice of a tensor after the other.
 
-Counted are outermost calls with gradients, one after the other between two backwards, of one
-module on one tensor each: the slices lie side by side in the same memory, and each is one sample.
+Counted are calls with gradients, one after the other between two backwards, of one module on one
+tensor each: the slices lie side by side in the same memory, and each is one sample. Of a module
+inside another the samples are floating point, for decoders look up one word after the other.
 A module that holds a state, as a recurrent cell may, cannot be called once for all.
 """
 
@@ -24,6 +25,7 @@ from ..listener import Listener, RunBegan
 from ..program import Program
 
 _ENOUGH = 8  # calls
+_MODULES = 64  # that are known at once
 _COLORS = (1, 3)  # of an image; what has three dimensions and other sizes may be a batch
 
 State = tuple[tuple[int, int], ...]
@@ -33,7 +35,6 @@ State = tuple[tuple[int, int], ...]
 class _Run:
     """Calls on slices that lie side by side."""
 
-    module: int  # id()
     memory: int
     shape: tuple[int, ...]
     next: int  # where in memory the next slice begins
@@ -48,38 +49,44 @@ class SampleCalls(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._last: _Run | None = None
+        self._last: dict[int, _Run] = {}  # by id() of the module
 
     def module_began(self, event: ModuleBegan) -> None:
-        stack, args = self.program.stack, event.args
-        if not stack.is_outermost or len(args) != 1 or type(args[0]) is not Tensor:
+        args = event.args
+        if len(args) != 1 or type(args[0]) is not Tensor or args[0]._base is None:
             return
         with unseen_calls():
-            if not (torch.is_grad_enabled() and has_memory(args[0]) and _is_sample(args[0])):
-                self._last = None
+            if not (torch.is_grad_enabled() and has_memory(args[0]) and self._is_sample(args[0])):
                 return
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))
             number, memory = TensorBase.numel(args[0]), storage_id(args[0])
-        last = self._last
-        known = last is not None and last.module == id(event.module) and last.memory == memory
-        if last is None or not known or (last.shape, last.next) != (shape, start):
-            self._last = _Run(id(event.module), memory, shape, start + number)
+        last = self._last.get(id(event.module))
+        if last is None or (last.memory, last.shape, last.next) != (memory, shape, start):
+            self._last.pop(id(event.module), None)
+            self._last[id(event.module)] = _Run(memory, shape, start + number)
+            if len(self._last) > _MODULES:
+                del self._last[next(iter(self._last))]
             return
         last.next += number
         last.count += 1
         if last.count == _ENOUGH - 1:
             last.state = _state_of(event)
         elif last.count == _ENOUGH and last.state != _state_of(event):
-            self._last = None
+            del self._last[id(event.module)]
         elif last.count >= _ENOUGH:
-            idle = CallPerSample(module=stack.module or type(event.module).__name__)
+            path = self.program.stack.module
+            idle = CallPerSample(module=path or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def backward_began(self, event: RunBegan) -> None:
-        self._last = None  # a step for each sample is another thing
+        self._last = {}  # a step for each sample is another thing
 
     def step_ended(self, event: None) -> None:
-        self._last = None
+        self._last = {}
+
+    def _is_sample(self, tensor: Tensor) -> bool:
+        inner = not self.program.stack.is_outermost
+        return _is_sample(tensor) and (TensorBase.is_floating_point(tensor) or not inner)
 
 
 def _is_sample(tensor: Tensor) -> bool:

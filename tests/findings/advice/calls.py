@@ -207,6 +207,18 @@ def model_called_for_each_sample(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("called-for-each-sample", "on the whole tensor")
+def product_with_each_row(record: Record, followed: bool) -> Tensor:
+    body, weight = nn.Linear(6, 6), nn.Parameter(torch.randn(3, 6))
+    with record(body):
+        h = body(torch.randn(12, 6))
+        rows = [h] if followed else h
+        out = torch.stack([F.linear(row, weight) for row in rows]).view(12, 3)
+        loss = F.cross_entropy(out, torch.arange(12) % 3)
+        loss.backward()
+    return loss
+
+
 @follows("vanished-epsilon", "Pass a larger one, such as eps=1e-4")
 def divisor_kept_away_by_nothing(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 8).half()

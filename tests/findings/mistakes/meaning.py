@@ -95,6 +95,43 @@ def images_one_by_one(record: Record) -> None:
         F.cross_entropy(out, torch.arange(12) % 3).backward()
 
 
+@says("called-for-each-sample", "head ran 12 times at {cause}, on one slice after the other")
+def rows_inside_a_model(record: Record) -> None:
+    class RowByRow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([self.head(row) for row in x])  # cause
+
+    model = RowByRow()
+    with record(model):
+        F.cross_entropy(model(torch.randn(12, 6)), torch.arange(12) % 3).backward()
+
+
+@says("called-for-each-sample", "The product with weight ran 12 times at {cause}, on one slice")
+def function_of_each_row(record: Record) -> None:
+    body, weight = nn.Linear(6, 6), nn.Parameter(torch.randn(3, 6))
+    with record(nn.ModuleList([body])):
+        h = body(torch.randn(12, 6))
+        out = torch.stack([F.linear(row, weight) for row in h])  # cause
+        F.cross_entropy(out, torch.arange(12) % 3).backward()
+
+
+@silent("called-for-each-sample")
+def rows_that_need_one_another_or_have_weights_of_their_own(record: Record) -> None:
+    """A recurrence along the rows; a head for each row."""
+    body, cell, heads = nn.Linear(6, 6), nn.Linear(6, 6), nn.ModuleList()
+    heads.extend(nn.Linear(6, 3) for _ in range(12))
+    with record(nn.ModuleList([body, cell, heads])):
+        rows, h = body(torch.randn(12, 6)), torch.zeros(6)
+        for row in rows:
+            h = cell(row + h).tanh()
+        out = torch.stack([head(row) for head, row in zip(heads, rows, strict=True)])
+        (F.cross_entropy(out, torch.arange(12) % 3) + h.square().mean()).backward()
+
+
 @silent("called-for-each-sample")
 def step_for_each_sample(record: Record) -> None:
     model = mlp()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....graph import Finding
+from ....graph import Edge, Finding
 from ....graph.events import RepeatedBatch, idle_calls
 from ....graph.text import listing
 from ....graph.units import bytes_text
+from ...axes import attribute
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
-from ..cuts import explained
+from ..cuts import explained, upstream
+
+_PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
+_VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
+_ENOUGH = 8  # calls on one slice each
 
 
 @rule(reads="end", of=(idle_calls.FreeDropout,))
@@ -260,19 +265,51 @@ def clip_bound(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.CallPerSample,))
+@rule(reads="end", of=(idle_calls.CallPerSample, "select", "unbind"))
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
-    """A module is called once for each sample of a batch, on one slice of a tensor after the
-    other."""
-    for event in reading.events(idle_calls.CallPerSample):
+    """A module or a function is called once for each sample of a batch, on one slice of a tensor
+    after the other."""
+    calls = [(e.module, e.count, e.where) for e in reading.events(idle_calls.CallPerSample)]
+    for what, count, where in calls or _products_of_slices(reading):
         yield finding(
             "info",
-            f"{event.module} ran {event.count} times{at(event.where)}, on one slice after the "
+            f"{what} ran {count} times{at(where)}, on one slice after the "
             "other of the same tensor: one call for all of them does the same work in less time.",
             cause="a call for each sample",
             advice="Call it once, on the whole tensor: dimension 0 is the batch.",
-            where=event.where,
+            where=where,
         )
+
+
+def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
+    """Products of one weight with each row of one result, none of which needs another: how they
+    are called, how many there are, and where."""
+    rows: dict[tuple[int, int, str], list[int]] = {}
+    for node in reading.graph.nodes:
+        sources = [_origin(reading, edge) for edge in reading.inputs[node.id]]
+        weights = [i for i, _ in sources if reading.graph.nodes[i].leaf == "parameter"]
+        sliced = [i for i, is_row in sources if is_row]
+        if node.operation in _PRODUCTS and weights and len(sliced) == 1:
+            rows.setdefault((sliced[0], weights[-1], node.source), []).append(node.id)
+    for (_, weight, where), ids in rows.items():
+        if len(ids) >= _ENOUGH and upstream(reading, ids[-1], set()).isdisjoint(ids[:-1]):
+            product = f"The product with {reading.call(weight)}"
+            yield reading.graph.nodes[ids[0]].module or product, len(ids), where
+
+
+def _origin(reading: Reading, edge: Edge) -> tuple[int, bool]:
+    """What a tensor is a view of, and is it one row of that: a vector."""
+    for _ in range(8):
+        node = reading.graph.nodes[edge.source]
+        before = reading.inputs[node.id]
+        if node.operation in ("select", "unbind") and before:
+            meta = reading.meta(node.id)
+            first = attribute(node, "dim") == "0"
+            return before[0].source, first and meta is not None and len(meta.shape) == 1
+        if node.operation not in _VIEWS or not before:
+            break
+        edge = before[0]
+    return edge.source, False
 
 
 @rule(reads="end", of=(RepeatedBatch,))
