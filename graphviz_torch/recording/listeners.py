@@ -42,6 +42,7 @@ from .steps.optimizer_steps import OptimizerSteps
 from .steps.schedules import EarlySchedulers
 from .steps.zero_grad import ClearedGradients
 from .transfers.copies import Copies
+from .values.data_views import DataViews
 from .values.results import ResultValues
 
 LISTENERS: tuple[type[Listener], ...] = (
@@ -77,6 +78,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Placements,
     Wrappers,
     Replicas,
+    DataViews,
     ResultValues,
     InnerGradients,
     SkippedFunctions,

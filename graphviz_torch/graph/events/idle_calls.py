@@ -151,9 +151,19 @@ class CallPerSample(IdleCall):
     count: int = 0  # of calls
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class DataView(IdleCall):
+    """A view of data with the same sizes in another order."""
+
+    function: str = ""  # "view"
+    before: tuple[int, ...] = ()  # sizes
+    after: tuple[int, ...] = ()
+
+
 AnyIdleCall = (
     CallPerSample
     | ClipBound
+    | DataView
     | DecayedNorms
     | EmptyGroup
     | EmptyStep

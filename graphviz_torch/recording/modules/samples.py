@@ -50,6 +50,7 @@ class SampleCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._last: dict[int, _Run] = {}  # by id() of the module
+        self._slice: tuple[object, ...] = ()  # that the outer module of a call was given
 
     def module_began(self, event: ModuleBegan) -> None:
         args = event.args
@@ -60,6 +61,9 @@ class SampleCalls(Listener):
                 return
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))
             number, memory = TensorBase.numel(args[0]), storage_id(args[0])
+        if self._slice == (memory, shape, start) and not self.program.stack.is_outermost:
+            return  # the module that passes it on is told of
+        self._slice = memory, shape, start
         last = self._last.get(id(event.module))
         if last is None or (last.memory, last.shape, last.next) != (memory, shape, start):
             self._last.pop(id(event.module), None)
@@ -79,10 +83,10 @@ class SampleCalls(Listener):
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def backward_began(self, event: RunBegan) -> None:
-        self._last = {}  # a step for each sample is another thing
+        self._last, self._slice = {}, ()  # a step for each sample is another thing
 
     def step_ended(self, event: None) -> None:
-        self._last = {}
+        self._last, self._slice = {}, ()
 
     def _is_sample(self, tensor: Tensor) -> bool:
         inner = not self.program.stack.is_outermost

@@ -138,6 +138,17 @@ def view_in_place_of_a_permute(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("view-across-axes", "Move the axes first", "body.weight", same_loss=False)
+def view_of_the_data_in_place_of_a_permute(record: Record, followed: bool) -> Tensor:
+    model = two(nn.Conv2d(3, 4, 3), nn.Linear(4, 3))
+    with record(model):
+        images = torch.randn(8, 6, 6, 3)  # channels last
+        images = images.permute(0, 3, 1, 2) if followed else images.reshape(8, 3, 6, 6)
+        loss = F.cross_entropy(model["head"](model["body"](images).mean((2, 3))), CLASSES)
+        loss.backward()
+    return loss
+
+
 @follows("batch-taken-for-time", "batch_first=True", "body.weight_ih_l0", same_loss=False)
 def recurrent_layer_along_the_batch(record: Record, followed: bool) -> Tensor:
     model = two(nn.LSTM(6, 8, batch_first=followed), nn.Linear(8, 3))

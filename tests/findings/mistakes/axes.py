@@ -20,6 +20,29 @@ def positions_for_heads(record: Record) -> None:
         q.reshape(3, 2, 5, 4).square().mean().backward()  # cause
 
 
+@says("view-across-axes", "view at {cause} makes [4, 3, 8, 8] of [4, 8, 8, 3]")
+def images_with_the_channels_last(record: Record) -> None:
+    body = nn.Conv2d(3, 4, 3)
+    with record(body):
+        images = torch.randn(4, 8, 8, 3)
+        body(images.view(4, 3, 8, 8)).square().mean().backward()  # cause
+
+
+@silent("view-across-axes")
+def views_of_data_that_keep_what_they_are_for(record: Record) -> None:
+    """Heads, rows, axes of size 1, a relative shift, and a permute before a copy."""
+    body = nn.Linear(6, 4)
+    with record(body):
+        x = torch.randn(4, 8, 6)
+        rows = x.view(32, 6)
+        heads = x.view(4, 8, 2, 3).transpose(1, 2).reshape(4, 2, 8, 3)
+        single = x.view(4, 1, 8, 6).view(4, 8, 1, 6)
+        shifted = F.pad(torch.randn(4, 7, 7), (1, 0)).view(4, 8, 7)
+        moved = x.permute(2, 0, 1).contiguous().permute(1, 2, 0).reshape(4, 8, 6)
+        parts = (heads.mean(), single.mean(), shifted.mean(), moved.mean())
+        (body(rows).square().mean() + sum(parts)).backward()
+
+
 class Encoder(nn.Module):
     """Two blocks of attention, and a class for each sample."""
 

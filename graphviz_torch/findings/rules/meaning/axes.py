@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ....graph import Finding, Node
+from ....graph.events.idle_calls import DataView
 from ....graph.text import listing
 from ...axes import VIEWS, Axes, AxisReading, Dimension, keeps_order, number, numbers
 from ...graph_reading import Reading
@@ -24,12 +25,33 @@ _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
 _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 
-@rule(of=VIEWS)
+@rule(of=(*VIEWS, DataView))
 def view_across_axes(reading: Reading) -> Iterator[Finding]:
     """A view puts a part of one axis together with another axis, where a permute was meant, and
     mixes samples, positions or channels."""
-    nodes = reading.graph.nodes
     told: set[str] = set()
+    for title, before, after, where, nodes in (*_broken_views(reading), *_data_views(reading)):
+        if not where or where in told:
+            continue
+        told.add(where)
+        yield finding(
+            "warning",
+            f"{title}{at(where)} makes {list(after)} of {list(before)}: it "
+            "does not keep the order of the axes, and puts values of several samples or positions "
+            "together.",
+            cause="a view across axes",
+            advice="Move the axes first, with permute or transpose, and view only what stands side "
+            "by side.",
+            where=where,
+            nodes=nodes,
+        )
+
+
+_View = tuple[str, Sequence[int], Sequence[int], str, tuple[int, ...]]
+
+
+def _broken_views(reading: Reading) -> Iterator[_View]:
+    nodes = reading.graph.nodes
     for view in () if keeps_order(reading) else _read(reading).broken:
         node = nodes[view.node]
         source = next((e.source for e in reading.inputs[view.node]), None)
@@ -42,20 +64,12 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
         again = [size for size in view.after if size in wide and size > 1]
         if not again or len(wide) < 2 or any(name in _PADS for name in around):
             continue  # a relative shift pads, views and cuts
-        if node.source in told or not node.source:
-            continue
-        told.add(node.source)
-        yield finding(
-            "warning",
-            f"{node.title}{at(node.source)} makes {list(view.after)} of {list(view.before)}: it "
-            "does not keep the order of the axes, and puts values of several samples or positions "
-            "together.",
-            cause="a view across axes",
-            advice="Move the axes first, with permute or transpose, and view only what stands side "
-            "by side.",
-            where=node.source,
-            nodes=(node.id,),
-        )
+        yield node.title, view.before, view.after, node.source, (node.id,)
+
+
+def _data_views(reading: Reading) -> Iterator[_View]:
+    for event in reading.events(DataView):
+        yield event.function, event.before, event.after, event.where, ()
 
 
 @rule(of=("softmax",))

@@ -1,0 +1,51 @@
+"""A view of data that gives the sizes of its axes in another order, where a permute was meant.
+
+Looked at are views that make no node: of what has a history the graph knows more. A view that
+swaps n and n + 1 is a relative shift, as attention makes of its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...graph.events.idle_calls import DataView
+from ...internals.functions import TensorBase
+from ...internals.hooks.calls import Called
+from ..listener import Listener
+
+
+class DataViews(Listener):
+    """Notes views of data that have the same sizes in another order."""
+
+    needs = ("every_call",)
+    functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
+
+    def called(self, event: Called) -> None:
+        given, result = event.args[0] if event.args else None, event.result
+        if event.end > event.start or type(given) is not Tensor or type(result) is not Tensor:
+            return
+        before, after = tuple(given.shape), tuple(result.shape)
+        if before != after and torch.is_grad_enabled() and _are_reordered(before, after):
+            name = event.func.__name__
+            self.events.note(
+                DataView(function=name, before=before, after=after),
+                self.program.place(event.frame),
+            )
+
+
+def _are_reordered(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Are they the same sizes in another order, those of 1 left out.
+
+    >>> _are_reordered((8, 32, 32, 3), (8, 3, 32, 32)), _are_reordered((8, 1, 32), (8, 32))
+    (True, False)
+    >>> _are_reordered((8, 5, 6), (8, 6, 5))
+    False
+    """
+    left, right = ([size for size in sizes if size != 1] for sizes in (before, after))
+    if left == right or sorted(left) != sorted(right):
+        return False
+    moved = sorted({one for one, other in zip(left, right, strict=True) if one != other})
+    return len(moved) != 2 or moved[1] - moved[0] > 1
