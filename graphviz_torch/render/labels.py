@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from textwrap import wrap
 
@@ -153,19 +154,34 @@ def shape(meta: TensorMeta) -> str:
     return f"{short_dtype(meta.dtype)}{list(meta.shape)}"
 
 
+def shapes(metas: Sequence[TensorMeta]) -> str:
+    """The same of tensors that differ in the size of an axis: with its range.
+
+    >>> shapes([TensorMeta((rows, 64), "float32", "cpu") for rows in (7, 3, 9)])
+    'f32[3…9, 64]'
+    """
+    axes = [sorted(set(sizes)) for sizes in zip(*[meta.shape for meta in metas], strict=True)]
+    sizes = [str(axis[0]) if len(axis) == 1 else f"{axis[0]}…{axis[-1]}" for axis in axes]
+    return f"{short_dtype(metas[0].dtype)}[{', '.join(sizes)}]"
+
+
 @lru_cache(maxsize=4096)
-def tensors(outputs: Outputs) -> str:
-    """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu"."""
+def tensors(outputs: Outputs, *others: Outputs) -> str:
+    """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu".
+
+    Args:
+        others: those of nodes that it is drawn for, which may differ in the size of an axis.
+    """
     if not outputs:
         return "shape not known"
     metas = [meta for meta in outputs if meta is not None]
     if not metas:
         return "no tensor"
-    if len(outputs) == 1:
-        return str(metas[0])
-    distinct = list(dict.fromkeys(shape(meta) for meta in metas))
+    columns = [c for c in zip(outputs, *others, strict=True) if None not in c]
+    distinct = list(dict.fromkeys(map(shapes, columns)))
     listed = ", ".join(distinct[:3]) + (", …" if len(distinct) > 3 else "")
-    return f"{len(outputs)} outputs, {listed} {metas[0].device}"
+    many = f"{len(outputs)} outputs, " if len(outputs) > 1 else ""
+    return f"{many}{listed} {metas[0].device}"
 
 
 def gradient(stats: GradientStats) -> str:

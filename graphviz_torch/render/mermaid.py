@@ -145,7 +145,7 @@ class _Nodes:
             key, node = part.node, drawing.graph.nodes[part.node]
             what = role(node, self.outputs, self.copies, self.senders)
             title = labels.called(node.title, node.attributes)
-            said = [*wording.names(drawing, node), title, labels.tensors(node.outputs)]
+            said = [*wording.names(drawing, node), title, wording.tensors(drawing, node)]
             said += wording.details(drawing, node, self.copies)
             inside = drawing.inner.inside.get(key, ())
             said += [wording.written_inside(drawing, node, edge.source) for edge in inside]

@@ -87,9 +87,10 @@ class DrawingOptions(TypedDict, total=False):
         bool | None,
         Option(
             None,
-            "draw blocks that compute the same and follow each other as one; None does so where "
-            "there are more than 100 nodes to draw, or not room for each, and for the steps of a "
-            "loop where there are more than 40; False draws each operation, too.",
+            "draw blocks that compute the same and follow each other as one, such as the experts "
+            "of a mixture, on however many rows each; None does so where there are more than 100 "
+            "nodes to draw, or not room for each, and for the steps of a loop where there are more "
+            "than 30 operations; False draws each operation, too.",
         ),
     ]
     findings: Annotated[

@@ -12,6 +12,7 @@ from . import labels
 from .collectives import lines
 from .drawing.drawing import Contents, Drawing, Line, Unit
 from .drawing.units import called
+from .groups.outlines import differ_in_one_axis
 from .style import role
 
 _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first
@@ -68,6 +69,24 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
     return found
 
 
+def tensors(drawing: Drawing, node: Node) -> str:
+    """The outputs of a node; with the range of an axis, where what it is drawn for differs."""
+    return labels.tensors(*_outputs(drawing, node.id))
+
+
+def ranged(drawing: Drawing) -> list[int]:
+    """The nodes that are drawn for others whose outputs differ in the size of an axis."""
+    if not drawing.tree.repeated:
+        return []
+    shown = [*drawing.nodes, *[unit.node for n in drawing.boxes if (unit := drawing.unit(~n))]]
+    return [i for i in shown if len(_outputs(drawing, i)) > 1]
+
+
+def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
+    nodes = drawing.graph.nodes
+    return dict.fromkeys([nodes[i].outputs for i in drawing.alike(node, loops=False)])
+
+
 def gradients(drawing: Drawing, node: Node) -> list[str]:
     """A line for each output's gradient; of the steps of a loop with its range over them."""
     alike = [drawing.graph.nodes[i].grad_outputs for i in drawing.alike(node.id)]
@@ -109,7 +128,7 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
     names = [node.label] if node.label else []
     if drawing.groups.groups[number].kind == "module":
         names.append(drawing.described(number))
-    said = [called(drawing, unit), labels.tensors(node.outputs)]
+    said = [called(drawing, unit), tensors(drawing, node)]
     said += gradients(drawing, node)
     said += [drawing.handed[~number]] if ~number in drawing.handed else []
     values = drawing.shading.values
@@ -196,7 +215,14 @@ def passing(drawing: Drawing, line: Line) -> str | None:
     several = line.source >= 0 and len(outputs) > 1
     if tells(drawing, line.source) and line.times == 1 and not several:
         return None
-    return _passing(outputs, line.edge.output_nr, several, line.times, line.alike)
+    if len(line.outputs) > 1:
+        metas = [meta for meta in line.outputs if meta is not None]
+        around = (*drawing.tree.paths[line.source], ~line.source)
+        folded = not drawing.tree.repeated.keys().isdisjoint(around)
+        if folded and differ_in_one_axis([(meta,) for meta in metas]):
+            return f"{labels.shapes(metas)} {labels.TIMES}{line.times}"
+        return f"{line.times} tensors"
+    return _passing(outputs, line.edge.output_nr, several, line.times)
 
 
 def tells(drawing: Drawing, key: int) -> bool:
@@ -206,11 +232,9 @@ def tells(drawing: Drawing, key: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _passing(
-    outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int, alike: bool
+    outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int
 ) -> str:
     """Which output passes, its shape, and how many tensors like it."""
-    if not alike:
-        return f"{times} tensors"
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
     # A node with outputs of one shape says it itself.
@@ -270,7 +294,9 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
     if drawing.closed:
         parts.append(_closed(drawing))
     if drawing.tree.repeated:
-        parts.append("identical blocks are drawn once (fold=False draws each)")
+        alike = "blocks that differ only in the size of one axis"
+        alike = alike if ranged(drawing) else "identical blocks"
+        parts.append(f"{alike} are drawn once (fold=False draws each)")
     if cuts:
         parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
     return f"{count:,} nodes: {'; '.join(parts)}" if parts else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ...graph import Node, TensorMeta
+from ...graph import Node
 from ...graph.column import details, recorded
 from .. import labels, wording
 from ..drawing.drawing import Drawing, Unit
@@ -45,6 +45,7 @@ class Nodes:
         special.update(
             drawing.alone, self.entries, (key for key in drawing.sent if key is not None)
         )
+        special.update(wording.ranged(drawing))
         for name, _ in details(Node):
             special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
         # The text of operations that have no more to say. Outputs go by identity: equal ones are
@@ -81,7 +82,8 @@ class Nodes:
     def _text(self, node: Node) -> str:
         """What every node of an operation and output says."""
         title = node.operation or node.name
-        return _text(title, node.attributes, bool(node.leaf), node.outputs, self.theme)
+        outputs = wording.tensors(self.drawing, node)
+        return _text(title, node.attributes, bool(node.leaf), outputs, self.theme)
 
     def _full(self, node: Node) -> str:
         what = role(node, self.outputs, self.copies, self.senders)
@@ -197,7 +199,7 @@ def _text(
     title: str,
     attributes: tuple[str, ...],
     leaf: bool,
-    outputs: tuple[TensorMeta | None, ...],
+    outputs: str,
     theme: Theme,
 ) -> str:
     """What every node of an operation and output says."""
@@ -205,7 +207,7 @@ def _text(
     called = markup.escape(labels.called(title, attributes))
     if leaf:
         called = markup.SPACE + markup.small(called, muted)
-    meta = markup.small(markup.escape(labels.tensors(outputs)), muted)
+    meta = markup.small(markup.escape(outputs), muted)
     return f"{called}<BR/>{markup.SPACE}{meta}"
 
 

@@ -47,7 +47,7 @@ def connect(drawing: Drawing) -> Drawing:
         inner=replace(inner, inside=inside),
         edges=tuple(edges),
         lines=tuple(lines),
-        linked={family: _linked(family, pairs, keys) for family, pairs in found.links.items()},
+        linked={family: _linked(drawing, family, pairs) for family, pairs in found.links.items()},
         handed=_handed(found),
         before={end: list(names) for end, names in found.before.items()},
         behind={end: list(names) for end, names in found.behind.items()},
@@ -108,8 +108,9 @@ def _lines(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[Line]]:
             edges.append(Edge(source, target, edge.output_nr, edge.input_nr))
         else:
             nodes = drawing.graph.nodes
-            shapes = {nodes[node].outputs[nr : nr + 1] for node, nr in passing}
-            lines.append(Line(source, target, edge, len(passing), len(shapes) == 1))
+            each = dict.fromkeys([nodes[node].outputs[nr : nr + 1] for node, nr in passing])
+            metas = tuple([meta[0] if meta else None for meta in each])
+            lines.append(Line(source, target, edge, len(passing), metas))
     return edges, lines
 
 
@@ -124,12 +125,36 @@ def _handed(found: _Found) -> dict[int, str]:
     return texts
 
 
-def _linked(family: int, pairs: set[_Ends], keys: Keys) -> str:
+def _linked(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
     """How the groups of a family are linked among themselves, in words."""
+    keys = drawing.keys
+    assert keys is not None
     groups = keys.tree.groups
     members = sorted(keys.repeated[family], key=lambda number: groups[number].span)
-    row = set(pairwise(members))
-    return ", in sequence" if pairs == row else ", with edges between them"
+    if pairs != set(pairwise(members)):
+        return ", with edges between them"
+    return ", side by side" if _side_by_side(drawing, members) else ", in sequence"
+
+
+def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
+    """Do the modules of a loop's steps read nothing of the steps before?
+
+    So it is with the experts of a mixture: only their results are put together one after another.
+    """
+    tree = drawing.groups
+    assert tree is not None
+    *_, before, last = (tree.groups[number] for number in steps)
+    own = [n for n in last.children if tree.groups[n].kind == "module"]
+    if last.kind != "run" or not own:
+        return False
+    inner = [tree.groups[n] for number in own for n in tree.below(number)]
+    reached = set(tree.operations[slice(*before.span)])
+    inside = set(tree.operations[slice(*last.span)])
+    edges = [edge for edge in drawing.inner.edges if edge.target in inside]
+    for edge in sorted(edges, key=lambda edge: tree.places[edge.target]):
+        if edge.source in reached:
+            reached.add(edge.target)
+    return all(reached.isdisjoint(part.nodes) for part in inner)
 
 
 def _with_leaves(drawing: Drawing) -> Open:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
-from ...graph import Collective, Edge, Finding, Graph
+from ...graph import Collective, Edge, Finding, Graph, TensorMeta
 from .. import labels
 from ..groups.groups import Group, Groups
 from ..groups.keys import Keys
@@ -30,7 +30,7 @@ class Line(NamedTuple):
     target: int  # key
     edge: Edge  # the first of the edges it stands for
     times: int = 1  # how many tensors pass
-    alike: bool = True  # have they one shape and dtype
+    outputs: tuple[TensorMeta | None, ...] = ()  # of several: the shapes and dtypes that pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +236,15 @@ class Drawing:
         key = self.keys.of(host)
         return self.keys.users.get(host, host) if key is None else key
 
-    def alike(self, node: int) -> list[int]:
-        """The nodes that one is drawn for, in each step of a loop; itself where there is none."""
-        return self.keys.alike(node) if self.keys is not None and self.tree.repeated else [node]
+    def alike(self, node: int, *, loops: bool = True) -> list[int]:
+        """The nodes that one is drawn for, in each step of a loop; itself where there is none.
+
+        Args:
+            loops: False for those in each block with parameters of its own, too.
+        """
+        if self.keys is None or not self.tree.repeated:
+            return [node]
+        return self.keys.alike(node, loops=loops)
 
     def itself(self, node: int) -> int | None:
         """The key of a node that is drawn, or the closed group around it.
@@ -286,18 +292,31 @@ class Drawing:
         if outer is not None and (name[:1].isdigit() or outer not in self.tree.opened):
             name = f"{self.called.get(outer, groups[outer].name)}.{name}"
         if alike:
+            first, last = groups[min(alike)], groups[max(alike)]
             loop = part.kind == "run" and name.startswith("repeat ")
-            name = self._body(part) if loop else f"{name} … {groups[alike[-1]].name}"
+            name = self._body(first, last) if loop else f"{name} … {last.name}"
             name += f"  {labels.TIMES}{len(alike)}{self.linked.get(number, '')}"
         return name
 
-    def _body(self, part: Group) -> str:
-        """What the body of a loop computes: its modules, or else its operations."""
+    def _body(self, first: Group, last: Group) -> str:
+        """What a loop computes: the modules of its first step to those of its last, or else its
+        operations.
+        """
         assert self.groups is not None
-        inner = (self.groups.groups[child] for child in part.children)
-        names = [child.name.partition("#")[0] for child in inner if child.kind != "chain"]
+        names, ends = (
+            [
+                n.name.partition("#")[0]
+                for n in map(self.groups.groups.__getitem__, part.children)
+                if n.kind != "chain"
+            ]
+            for part in (first, last)
+        )
+        names = [
+            one if one == end else f"{one} … {end.rpartition('.')[2]}"
+            for one, end in zip(names, ends, strict=True)
+        ]
         if not names:
-            names = [self.graph.nodes[i].title for i in part.nodes if i not in self.inner.folded]
+            names = [self.graph.nodes[i].title for i in last.nodes if i not in self.inner.folded]
         distinct = list(dict.fromkeys(names))
         more = ", …" if len(distinct) > _MOST_NAMES else ""
         return ", ".join(distinct[:_MOST_NAMES]) + more

@@ -39,7 +39,7 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
     tree = drawing.groups
     assert tree is not None
     if len(family) >= _LOOP:
-        one, other = (tree.groups[number] for number in family[-2:])
+        one, other = (tree.groups[number] for number in sorted(family)[-2:])
         first = set(tree.operations[slice(*one.span)])
         then = set(tree.operations[slice(*other.span)])
         if one.kind == "run" or any(
@@ -80,8 +80,16 @@ def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for family in families:
         few = groups[family[0]].kind == "graph" and len(family) <= _GRAPHS
-        found += [(child,) for child in family] if few else [tuple(family)]
+        found += [(child,) for child in family] if few else [_complete_first(tree, family)]
     return found
+
+
+def _complete_first(tree: Groups, family: list[int]) -> tuple[int, ...]:
+    """The family, the one that is drawn first: a loop's first step may lack what the others do."""
+    first = max(
+        family, key=lambda number: tree.groups[number].span[1] - tree.groups[number].span[0]
+    )
+    return (first, *[number for number in family if number != first])
 
 
 def _follows(last: Group, part: Group) -> bool:

@@ -21,7 +21,7 @@ from .group import group_nodes
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
 # With more nodes than this it draws blocks that are alike once.
 _MANY = 100
-_SMALL = 40  # with no more nodes it draws each step of a loop
+_SMALL = 30  # with no more operations it draws each step of a loop
 _LEVEL = 100  # things directly in a group, at most
 _SMALL_LEVEL = 25  # the same where a level of the usual size does not fit a page
 _ROWS = (50, 25, 12)  # the longest row of modules, each in its turn where too little is drawn:
@@ -70,7 +70,9 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     closing = fold or _count(drawing) > most or options["depth"] is not None
     made_by = attrgetter("scope", "module_class")
     scoped = drawing.graph.parts or any(map(any, map(made_by, drawing.graph.nodes)))
-    small = _count(drawing) <= _SMALL
+    folded = drawing.inner.folded
+    leaves = [node.id for node in drawing.graph.nodes if node.leaf and node.id not in folded]
+    small = _count(drawing) - len(leaves) <= _SMALL
     if not (scoped or closing or options["module"]):
         if not (small or asked):
             yield Level(nodes, nodes, (most,), fold="loops", whole=True)

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 from ...graph import Edge, Graph
 from ..labels import TIMES
 from .attributes import distinguishing, only_part_used
-from .repeats import find_repeats
+from .outlines import differ_in_one_axis, unsized
+from .repeats import LEAST_TIMES, find_repeats
 
 # In a level of so many items a loop is looked for, where loops are asked for.
 _LOOP = 12
@@ -148,8 +149,65 @@ class Cutter:
 
     def _clipped(self, p: int, start: int, end: int) -> int:
         """As `whole`, without the edges that come from outside."""
-        reads = [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
+        reads = self._reads_inside(p, start, end)
         return self.known.setdefault((self.computes[p], *reads), len(self.known))
+
+    def _reads_inside(self, p: int, start: int, end: int) -> list[tuple[Any, ...]]:
+        return [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
+
+    def _unite(self, parts: Sequence[Part]) -> None:
+        """Give the same structure to parts that differ in the size of one axis alone.
+
+        So do the experts of a mixture, each called on the rows that its router gives it, and the
+        steps of a loop over a sequence that grows. Their parameters have the same shapes.
+        """
+        near: dict[object, list[Part]] = {}
+        for part in parts:
+            start, end = part.span
+            if start < end:
+                kind = part.kind, part.module_class, end - start, len(part.parts)
+                near.setdefault(kind, []).append(part)
+        for some in near.values():
+            if len({part.structure for part in some}) > 1:
+                alike: dict[object, list[Part]] = {}
+                for part in some:
+                    alike.setdefault(self._outline(part), []).append(part)
+                for same in alike.values():
+                    if self._differ_in_one_axis(same):
+                        for part in same:
+                            part.structure = same[0].structure
+
+    def _outline(self, part: Part, start: int | None = None) -> tuple[Any, ...]:
+        """What parts must have in common, whatever the sizes are on which they compute.
+
+        Args:
+            start: the position of the first operation to tell of; None: that of the part.
+        """
+        first, end = part.span
+        start = first if start is None else start
+        groups: list[object] = []
+        around = [part]
+        for outer in around:  # which grows
+            name = _unnumbered if outer.kind == "run" else _uncalled
+            for inner in outer.parts:
+                called = name(inner.name.text) if inner.kind == "module" else ""
+                place = inner.span[0] - start, inner.span[1] - start
+                groups.append((called, inner.module_class, *place, len(inner.parts)))
+            around += outer.parts
+        computes = [
+            (*unsized(self.nodes[self.operations[p]]), *self._reads_inside(p, start, end))
+            for p in range(start, end)
+        ]
+        return (*groups, *computes)
+
+    def _differ_in_one_axis(self, parts: Sequence[Part]) -> bool:
+        spans = {part.structure: part.span for part in parts}.values()
+        least = min([end - start for start, end in spans])
+        rows = [self.operations[end - least : end] for _, end in spans]
+        return all(
+            differ_in_one_axis([self.nodes[i].outputs for i in column])
+            for column in zip(*rows, strict=True)
+        )
 
     def _span(self, items: Sequence[Item]) -> tuple[int, int]:
         start, end = next(filter(None, map(self._place, items)), (0, 0))
@@ -166,6 +224,7 @@ class Cutter:
     def cut(self, items: list[Item]) -> list[Item]:
         """The items of one level, put into groups until there are at most `limit`."""
         size = self.limit
+        self._unite([item for item in items if type(item) is Part])
         if len(items) > (_LOOP if self.loops else self.limit):
             items, size = self._repeats(items)
         if self.rows is not None:
@@ -223,23 +282,43 @@ class Cutter:
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # The body starts where the fewest results enter it; of such places, where the last body
-            # ends with the loop.
-            units = pairwise(ends[start : start + period + 1])
+            # The body starts where the fewest results enter it, once the loop runs; of such places,
+            # where the last body ends with the loop.
+            units = pairwise(ends[start + period : start + 2 * period + 1])
             crossing = [self.crossing[self._span(items[a:b])[0]] for a, b in units]
             shift = min(range(period), key=lambda s: (crossing[s], (length - s) % period))
-            bodies: list[Part] = []
-            for end in range(start + shift + period, start + length + 1, period):
-                number += 1
-                name = Name(f"repeat {number}", "repeat ", number, number)
-                body = items[ends[end - period] : ends[end]]
-                bodies.append(self._close(Part("run", name, body)))
+            starts = range(start + shift, start + length - period + 1, period)
+            rows = (items[ends[at] : ends[at + period]] for at in starts)
+            bodies = [self._close(Part("run", _repeat(0), row)) for row in rows]
+            self._unite(bodies)
+            first = self._first_step(items[ends[start] : ends[start + shift]], bodies)
+            steps = [*first, *bodies]
+            if len(steps) < LEAST_TIMES:
+                continue
             if len(items) <= self.limit and 2 * len({b.structure for b in bodies}) > len(bodies):
                 continue  # they are hardly alike, and there is room for them
-            result += items[ends[done] : ends[start + shift]]
-            result += self._runs([*bodies], self.limit)
+            result += items[ends[done] : ends[start + (0 if first else shift)]]
+            for step in steps:
+                number += 1
+                step.name = _repeat(number)
+            result += self._runs([*steps], self.limit)
             done = start + shift + len(bodies) * period
         return result + items[ends[done] :], size
+
+    def _first_step(self, items: list[Item], bodies: Sequence[Part]) -> list[Part]:
+        """The first step of a loop, where it lacks only the operations that read one before it.
+
+        It has the structure of the others, and is drawn as one of them.
+        """
+        (start, end), body = self._span(items), bodies[-1].span
+        if not self.loops or 2 * (end - start) < body[1] - body[0]:
+            return []
+        part = self._close(Part("run", bodies[0].name, items))
+        same = self._outline(part) == self._outline(bodies[-1], body[1] - (end - start))
+        if not same or not self._differ_in_one_axis([part, *bodies]):
+            return []
+        part.structure = bodies[0].structure
+        return [part]
 
     def _first_operation(self, items: list[Item], start: int) -> int:
         """Where a chain begins: the leaves that its first operation reads stand before it."""
@@ -292,6 +371,10 @@ class Cutter:
         part.items = self.cut(part.items)
         self.close(part)
         return part
+
+
+def _repeat(number: int) -> Name:
+    return Name(f"repeat {number}", "repeat ", number, number)
 
 
 def _joined(first: Name, last: Name) -> Name:

@@ -49,8 +49,9 @@ class Keys:
         number = self.tree.of[node]
         while number in self.hidden and node in self.position:
             there = self.hidden[number]
-            start = groups[self.family[there]].span[0]
-            place = start + self.position[node] - groups[there].span[0]
+            # From the end: the first step of a loop may lack what reads one before it.
+            end = groups[self.family[there]].span[1]
+            place = end + self.position[node] - groups[there].span[1]
             node = self.tree.operations[place]
             number = self.tree.of[node]
         if node in self.shown:
@@ -62,16 +63,24 @@ class Keys:
         alike, groups = self.repeated.get(family, ()), self.tree.groups
         return bool(alike) and (groups[alike[0]].kind == "run" or "#" in groups[alike[-1]].name)
 
-    def alike(self, node: int) -> list[int]:
-        """The nodes that one is drawn for, itself first: its like in each step of a loop."""
+    def alike(self, node: int, *, loops: bool = True) -> list[int]:
+        """The nodes that one is drawn for, itself first: its like in each step of a loop.
+
+        Args:
+            loops: False for its like in each block with parameters of its own, too.
+        """
         found = [node]
         groups = self.tree.groups
         for outer in self.tree.around(self.tree.of[node]):
-            if node in self.position and self.is_loop(outer):
-                starts = [groups[n].span[0] for n in self.repeated[outer]]
-                shifts = [start - groups[outer].span[0] for start in starts]
-                places = [self.position[i] for i in found]
-                found = [self.tree.operations[p + shift] for shift in shifts for p in places]
+            if node not in self.position or outer not in self.repeated:
+                continue
+            if self.is_loop(outer) or not loops:
+                end = groups[outer].span[1]
+                places = [self.position[i] - end for i in found]
+                spans = [groups[n].span for n in self.repeated[outer]]
+                inside = [(last + p, first) for first, last in spans for p in places]
+                # The first step may lack the operation.
+                found = [self.tree.operations[p] for p, first in inside if p >= first]
         return found
 
     def between(self, source: int, target: int) -> dict[int, tuple[int, int]]:

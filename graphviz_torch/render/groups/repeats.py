@@ -1,4 +1,7 @@
-"""Repeats in a sequence: where the same body of tokens follows itself at least three times."""
+"""Repeats in a sequence: where the same body of tokens follows itself at least three times.
+
+The first may lack its beginning.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from typing import NamedTuple
 _GRAM = 8
 _STEP = 4  # between the places at which a period is looked for
 _CANDIDATES = 6
-_LEAST_TIMES = 3
+_LACK = 0.25  # of the first body, as a loop's first step has nothing to read from one before it
+LEAST_TIMES = 3
 
 
 class Repeat(NamedTuple):
@@ -62,7 +66,7 @@ def _longest(text: str, shortest: int) -> Repeat | None:
     for period, _ in distances.most_common(_CANDIDATES):
         same = bytes(map(eq, text, islice(text, period, None)))
         run = max(same.split(b"\0"), key=len)
-        if len(run) < (_LEAST_TIMES - 1) * period:
+        if len(run) < (LEAST_TIMES - 1 - _LACK) * period:
             continue
         repeat = Repeat(same.index(run), period, len(run) + period)
         if best is None or (repeat.length, -period) > (best.length, -best.period):

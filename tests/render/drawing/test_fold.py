@@ -16,6 +16,7 @@ from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.style import NONFINITE
+from graphviz_torch.render.wording import passing
 from tests.support.drawn import lines, named, visible
 from tests.support.models import MLP
 from tests.support.recorded import blocks, trained
@@ -70,6 +71,25 @@ def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> N
     assert f'{first} -> {cat} [label=" f32[2, 4] \N{MULTIPLICATION SIGN}5 "]' in to_dot(
         graph, fold=True
     )
+
+
+def test_tensors_that_folded_blocks_hand_on_are_told_with_the_range_of_their_rows() -> None:
+    rows = [2, 5, 3]
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(MLP(4, 4, 4) for _ in rows)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([part(x[:n]) for part, n in zip(self.parts, rows, strict=True)])
+
+    graph = trained(Parts(), torch.ones(6, 4))
+    (cat,) = named(graph, "cat")
+    for options in ({"depth": 1}, {"depth": 2}):  # closed, and open
+        drawn = draw(graph, {"fold": True, **options})  # type: ignore[typeddict-item]
+        [line] = [line for line in drawn.lines if line.target == cat]
+        assert passing(drawn, line) == "f32[2…5, 4] \N{MULTIPLICATION SIGN}3"
 
 
 class Twice(nn.Module):

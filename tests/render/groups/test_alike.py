@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Graph, record, to_mermaid, trace
+from graphviz_torch import Graph, record, to_dot, to_mermaid, trace
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.groups.groups import group
 from graphviz_torch.render.labels import TIMES
@@ -195,3 +195,92 @@ def test_of_a_trace_the_attributes_count_that_autograd_keeps() -> None:
     # The first reads the leaf, and so is a block of its own.
     assert [len(family) for family in same.tree.repeated.values()] == [59]
     assert not draw(steps([*range(2, 62)]), {"fold": True, "limit": 20}).tree.repeated
+
+
+class Mixture(nn.Module):
+    """Each expert on the rows that are its own, its result put where they came from."""
+
+    def __init__(self, rows: list[list[int]], way: str, *, hidden: int = 12) -> None:
+        super().__init__()
+        self.rows, self.way = rows, way
+        self.router = nn.Linear(6, len(rows))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, 6)) for _ in rows
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.router(x).softmax(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows = torch.tensor(self.rows[i], dtype=torch.long)
+            if len(rows) and self.way == "out[rows] +=":
+                out[rows] += expert(x[rows]) * weights[rows, i, None]
+            elif len(rows):
+                out = out.index_add(0, rows, expert(x[rows]) * weights[rows, i, None])
+        return out + x
+
+
+ROUTED = {
+    "each row to one of four": [[0, 4, 9], [1, 11], [2, 3, 5, 6, 7], [8, 10]],
+    "each row to two of four": [[0, 1, 2, 3], [0, 1, 4], [2, 5, 6, 7, 8], [3, 4, 5, 6, 7, 8]],
+    "one of four gets none": [[0, 4, 9, 11], [1, 2], [], [3, 5, 6, 7, 8, 10]],
+    "one of eight gets none": [[0, 1], [1, 2], [3, 0], [4, 5, 6], [], [7, 8], [9, 10], [11, 4]],
+}
+
+
+@pytest.mark.parametrize("way", ["out[rows] +=", "index_add"])
+@pytest.mark.parametrize("routed", ROUTED)
+def test_experts_are_drawn_as_one_on_however_many_rows_each(routed: str, way: str) -> None:
+    rows = ROUTED[routed]
+    with record(model := Mixture(rows, way)) as recording:
+        model(torch.randn(12, 6, requires_grad=True)).sum().backward()
+    drawing = draw(recording.graph, {})
+    many = [len(some) for some in rows if some]
+    assert [len(family) for family in drawing.tree.repeated.values()] == [len(many)]
+    (frame,) = drawing.tree.repeated
+    title = f"experts.0 … {len(rows) - 1}  {TIMES}{len(many)}, side by side"
+    assert drawing.title(frame) == title
+    axis = f"[{min(many)}…{max(many)}, "
+    for text in (to_dot(recording.graph), to_mermaid(recording.graph).replace("#91;", "[")):
+        assert f"f32{axis}12] cpu" in text  # the first layer of an expert
+        assert "f32[12, 6] cpu" in text  # what all of them give
+    assert drawing.contents[frame].parameters == 4 * len(many)
+    every = draw(recording.graph, {"fold": False})
+    assert not every.tree.repeated
+    assert "…" not in to_dot(recording.graph, fold=False)
+
+
+def test_experts_of_two_widths_are_not_alike() -> None:
+    model = Mixture(ROUTED["each row to one of four"], "index_add")
+    wide = Mixture([[1, 2]], "", hidden=24).experts[0]
+    model.experts[2] = wide
+    with record(model) as recording:
+        model(torch.ones(12, 6)).sum().backward()
+    assert not draw(recording.graph, {"fold": True}).tree.repeated
+
+
+@pytest.mark.parametrize(("grown", "times"), [("keys", 6), ("keys and queries", 1)])
+def test_steps_over_a_growing_sequence_are_alike_while_one_axis_grows(
+    grown: str, times: int
+) -> None:
+    class Attention(nn.Module):
+        def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+            return (queries @ keys.T).softmax(-1).sum()
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for t in range(6):
+                self.add_module(f"step{t}", Attention())
+
+        def forward(self, x: Tensor) -> Tensor:
+            count = 1 if grown == "keys" else None
+            return torch.stack(
+                [step(x[: count or t], x[:t]) for t, step in enumerate(self.children(), 1)]
+            ).sum()
+
+    x = torch.ones(9, 4, requires_grad=True)
+    with record(model := Decoder()) as recording:
+        model(x * 1).backward()
+    steps = [part for part in group(recording.graph).groups if part.name.startswith("step")]
+    assert [part.like for part in steps].count(steps[0].id) == times

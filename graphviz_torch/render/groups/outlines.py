@@ -1,0 +1,37 @@
+"""What operations compute on more or fewer rows: tensors that differ in the size of one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...graph import Node, TensorMeta
+from .attributes import distinguishing
+
+_Outputs = tuple[TensorMeta | None, ...]
+
+
+def unsized(node: Node) -> tuple[object, ...]:
+    """What an operation computes, without the sizes of its outputs."""
+    metas = [meta and (meta.dtype, meta.device, len(meta.shape)) for meta in node.outputs]
+    return node.name, tuple(metas), distinguishing(node.name, node.attributes)
+
+
+def differ_in_one_axis(outputs: Sequence[_Outputs]) -> bool:
+    """Do the tensors of operations alike differ in the size of one axis at most?
+
+    >>> few, many = (TensorMeta((rows, 4), "float32", "cpu") for rows in (3, 9))
+    >>> differ_in_one_axis([(few,), (many,)])
+    True
+    >>> differ_in_one_axis([(few,), (many._replace(shape=(9, 5)),)])
+    False
+    """
+    if len(set(outputs)) == 1:
+        return True
+    for column in zip(*outputs, strict=True):
+        metas = [meta for meta in column if meta is not None]
+        shapes = [meta.shape for meta in metas]
+        if len({(len(meta.shape), meta.dtype, meta.device) for meta in metas}) > 1:
+            return False
+        if sum([len(set(sizes)) > 1 for sizes in zip(*shapes, strict=True)]) > 1:
+            return False
+    return True
