@@ -22,7 +22,7 @@ ClipMoment = Literal[
 Holder = Literal["list", "dict", "forward", "outside"]
 # Workers that draw the same, or each go through all of the data; a new iterator for each step.
 RepeatKind = Literal["workers", "stream", "first"]
-TargetKind = Literal["ignored", "constant", "outside"]
+TargetKind = Literal["ignored", "constant", "outside", "input"]  # the last: no target
 Origin = Literal["operation", "input", "parameter"]
 
 
@@ -142,7 +142,8 @@ class LossCall(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossTarget(Occurrence):
-    """Targets that a loss ignores, that are all one class, or that it does not take."""
+    """Targets that a loss ignores, that are all one class, or that it does not take; or its input,
+    where it does not take that."""
 
     function: str = ""  # "cross_entropy"
     what: TargetKind = "outside"

@@ -1,7 +1,8 @@
 """Targets of losses that the loss ignores, cannot tell apart, or does not take.
 
-Looked at are class numbers, and targets of losses that take a sign, a probability or a count. On
-another device than the CPU the answer waits there until the recording ends.
+Looked at are class numbers, targets of losses that take a sign, a probability or a count, and what
+kl_div takes for log-probabilities, which are not above 0. On another device than the CPU the answer
+waits there until the recording ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.autograd.graph import Node
 from torch.nn import functional as F
 
 from ...graph import Graph
-from ...graph.events import LossTarget
+from ...graph.events import LossTarget, TargetKind
 from ...internals.frames import user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
@@ -52,6 +53,10 @@ def _is_negative(target: Tensor) -> Tensor:
     return torch.lt(target, 0)
 
 
+def _is_above(scores: Tensor) -> Tensor:
+    return torch.gt(scores, _ROUNDED)
+
+
 # By loss: the place of its target among the arguments, and what of it does not fit.
 _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.cosine_embedding_loss: (2, _is_no_sign),
@@ -62,6 +67,8 @@ _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.poisson_nll_loss: (1, _is_negative),
 }
 _CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # the place of ignore_index
+_KL_DIV = ("input", "target")
+_ROUNDED = 1e-3  # by so much a log-probability may be above 0
 
 
 @dataclass(slots=True)
@@ -79,7 +86,7 @@ class Targets(Listener):
     """Notes targets with which a loss teaches nothing, or something else than it is for."""
 
     needs = ("every_call",)
-    functions = frozenset((*_OUTSIDE, *_CLASSES))
+    functions = frozenset((*_OUTSIDE, *_CLASSES, F.kl_div))
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -87,8 +94,27 @@ class Targets(Listener):
 
     def called(self, event: Called) -> None:
         func, args, kwargs = event.func, event.args, event.kwargs or {}
+        if func is F.kl_div:
+            scores, target = (_argument(args, kwargs, i, n) for i, n in enumerate(_KL_DIV))
+            self._look(event, scores, "input", _is_above)
+            if not kwargs.get("log_target"):
+                self._look(event, target, "outside", _is_negative)
+            return
         place, outside = _OUTSIDE.get(func, (1, None))
-        target = args[place] if len(args) > place else kwargs.get("target")
+        target = _argument(args, kwargs, place, "target")
+        if outside is None and type(target) is Tensor and target.dtype.is_floating_point:
+            outside = _is_no_share
+        self._look(event, target, "constant" if outside is None else "outside", outside)
+
+    def _look(
+        self,
+        event: Called,
+        target: Any,
+        what: TargetKind,
+        outside: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        """Ask what a target is like; of what `outside` is None, which classes there are."""
+        func, args, kwargs = event.func, event.args, event.kwargs or {}
         if type(target) is not Tensor or len(self._answers) >= _MOST:
             return
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
@@ -97,16 +123,11 @@ class Targets(Listener):
                 return
             if outside is not None:
                 numbers = torch.reshape(torch.sum(outside(target)), (1,))
-            elif target.dtype.is_floating_point:
-                return
             else:
                 numbers = _classes(target, _ignored(func, args, kwargs))
         outer = user_frame(event.frame)
-        name = self.program.label(target, outer)
-        found = LossTarget(
-            function=func.__name__, what="constant" if outside is None else "outside"
-        )
-        record = TensorRecord.of(target, name)
+        found = LossTarget(function=func.__name__, what=what)
+        record = TensorRecord.of(target, self.program.label(target, outer))
         with unseen_calls():
             scores = outside is None and _are_scores(args[0] if args else kwargs.get("input"))
         self._answers.append(_Answer(found, self.program.place(outer), record, numbers, scores))
@@ -136,7 +157,7 @@ class Targets(Listener):
         sizes: Sequence[int],
     ) -> None:
         """Note what is the matter with the targets that a line's loss was given."""
-        if event.what == "outside":
+        if event.what in ("outside", "input"):
             if bad := sum(row[0] for row in rows):
                 self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
             return
@@ -152,6 +173,10 @@ class Targets(Listener):
 
     def close(self) -> None:
         self._answers = []
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
 
 
 def _classes(target: Tensor, ignored: int) -> Tensor:

@@ -386,6 +386,38 @@ def weights_that_bfloat16_keeps(record: Record, followed: bool) -> Tensor:
     return first
 
 
+@follows("targets-outside", "Pass it log_softmax of the scores", same_loss=False)
+def scores_for_log_probabilities(record: Record, followed: bool) -> Tensor:
+    model = nn.Linear(6, 3)
+    with record(model):
+        scores = model(torch.randn(8, 6))
+        scores = scores.log_softmax(1) if followed else scores
+        loss = F.kl_div(scores, torch.randn(8, 3).softmax(1), reduction="batchmean")
+        loss.backward()
+    return loss
+
+
+@follows("targets-outside", "Pass log_target=True", same_loss=False)
+def log_probabilities_for_a_target(record: Record, followed: bool) -> Tensor:
+    model = nn.Linear(6, 3)
+    with record(model):
+        scores, target = model(torch.randn(8, 6)).log_softmax(1), torch.randn(8, 3).log_softmax(1)
+        loss = F.kl_div(scores, target, reduction="batchmean", log_target=followed)
+        loss.backward()
+    return loss
+
+
+@follows("targets-outside", "Pass softmax(dim=1) of scores", same_loss=False)
+def scores_of_a_teacher_for_a_target(record: Record, followed: bool) -> Tensor:
+    model, teacher = nn.Linear(6, 3), torch.randn(8, 3)
+    with record(model):
+        loss = F.cross_entropy(
+            model(torch.randn(8, 6)), teacher.softmax(1) if followed else teacher
+        )
+        loss.backward()
+    return loss
+
+
 @follows("targets-outside", "Pass 2 * target - 1", same_loss=False)
 def cosine_targets_of_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 4)

@@ -22,14 +22,31 @@ _TAKES = {
         "Pass (target + 1) / 2 for targets of -1 and 1; for classes, F.one_hot of them.",
     ),
     "poisson_nll_loss": ("counts, from 0 on", ""),
+    "cross_entropy": (
+        "class numbers, or probabilities from 0 to 1",
+        "Pass softmax(dim=1) of scores, as of a teacher's.",
+    ),
+    "kl_div": (
+        "probabilities as its target",
+        "Pass log_target=True for log-probabilities, or softmax of scores.",
+    ),
 }
 
 
 @rule(reads="end", of=(LossTarget,))
 def targets_outside(reading: Reading) -> Iterator[Finding]:
-    """A loss was given targets that it does not take, as 0 where it takes 1 and -1; PyTorch says
-    nothing of them."""
+    """A loss was given what it does not take, as targets of 0 where it takes 1 and -1, or scores
+    for log-probabilities; PyTorch says nothing of them."""
     for event in reading.events(LossTarget):
+        if event.what == "input" and not _is_share(reading, event):
+            yield finding(
+                "warning",
+                f"{event.function}{at(event.where)} takes log-probabilities, which are not above "
+                f"0, and {event.count} of {event.among} in {_name(event)} are.",
+                cause="scores where log-probabilities belong",
+                advice="Pass it log_softmax of the scores, and leave the target as it is.",
+                where=event.where,
+            )
         if event.what != "outside" or event.function not in _TAKES:
             continue
         takes, advice = _TAKES[event.function]
@@ -74,6 +91,12 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
             )
 
 
+def _is_share(reading: Reading, event: LossTarget) -> bool:
+    """Is it a probability, as loss-call tells."""
+    node = None if event.target is None else event.target.node
+    return node is not None and reading.graph.nodes[node].operation in ("softmax", "sigmoid")
+
+
 def _name(event: LossTarget) -> str:
     label = event.target.label if event.target else ""
-    return label or "the target"
+    return label or ("its input" if event.what == "input" else "the target")
