@@ -196,6 +196,21 @@ def bound_that_is_always_reached(record: Record, followed: bool) -> Tensor:
     return first
 
 
+@follows("clip-bound", "Raise clip_value")
+def bound_that_leaves_signs(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(6):
+            loss = loss_of(model)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_value_(model.parameters(), 0.1 if followed else 1e-5)
+            optimizer.step()
+            first = first if i else loss.detach()
+    return first
+
+
 @follows("called-for-each-sample", "on the whole tensor")
 def model_called_for_each_sample(record: Record, followed: bool) -> Tensor:
     model = mlp()

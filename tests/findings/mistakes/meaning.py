@@ -85,6 +85,27 @@ def images_through_a_batch_norm(record: Record) -> None:
         F.cross_entropy(out, torch.arange(12) % 3).backward()
 
 
+def clipped_by_value(record: Record, bound: float) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            nn.utils.clip_grad_value_(model.parameters(), bound)
+            optimizer.step()
+
+
+@says("clip-bound", "clip_grad_value_()", "cut none of 6 gradients", advice="")
+def bound_of_values_that_is_never_reached(record: Record) -> None:
+    clipped_by_value(record, 1e4)
+
+
+@silent("clip-bound")
+def bound_of_values_that_some_reach(record: Record) -> None:
+    clipped_by_value(record, 0.05)
+
+
 @says("called-for-each-sample", "ran 12 times at {cause}, on one slice after the other")
 def images_one_by_one(record: Record) -> None:
     model = nn.Sequential(

@@ -245,24 +245,41 @@ def clip_bound(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length says nothing any
     more; or its bound is far above all of them."""
     for event in reading.events(idle_calls.ClipBound):
-        low = event.share < 1
-        text = (
-            f"shortened each of {event.count} gradients, to {event.share:.2g} of their norm in the "
-            "median: each then has the norm of the bound."
-            if low
-            else f"shortened none of {event.count} gradients: its bound is {event.share:.2g} times "
-            "their norm in the median."
-        )
+        low, values = event.share < 1, event.function == "clip_grad_value_"
         yield finding(
             "info",
-            f"{event.function}(){at(event.where)} {text}",
+            f"{event.function}(){at(event.where)} {_clipped(event, low=low, values=values)}",
             cause="a bound that is always reached" if low else "a bound that is never reached",
-            advice="Raise max_norm to about the norm that most gradients have, so that it "
-            "clips only those that are far larger."
-            if low
-            else "",
+            advice=_RAISE[values] if low else "",
             where=event.where,
         )
+
+
+_RAISE = {
+    False: "Raise max_norm to about the norm that most gradients have, so that it "
+    "clips only those that are far larger.",
+    True: "Raise clip_value to the size of the largest values that most gradients have, so that "
+    "it cuts only what is far larger.",
+}
+
+
+def _clipped(event: idle_calls.ClipBound, *, low: bool, values: bool) -> str:
+    count, share = event.count, f"{event.share:.2g}"
+    if values and low:
+        return (
+            f"cut each of {count} gradients at {share} of the mean size of their values, in the "
+            "median: little more than their signs is left."
+        )
+    if values:
+        return f"cut none of {count} gradients: its bound is {share} times their largest value."
+    if low:
+        return (
+            f"shortened each of {count} gradients, to {share} of their norm in the "
+            "median: each then has the norm of the bound."
+        )
+    return (
+        f"shortened none of {count} gradients: its bound is {share} times their norm in the median."
+    )
 
 
 @rule(reads="end", of=(idle_calls.CallPerSample, "select", "unbind"))
