@@ -33,6 +33,7 @@ READ_GRAD, SET_GRAD = _grad.__get__, _grad.__set__
 SET_REQUIRES_GRAD, SET_DATA = _requires_grad.__set__, _data.__set__
 # Norms and largest elements of many tensors in one call.
 foreach_norm: Any = torch._foreach_norm
+CUT_BELOW: Any = torch._foreach_clamp_min_  # what clip_grad_value_ begins with
 foreach_max: Any = torch._foreach_max
 # What behaves otherwise in training than in evaluation.
 BATCH_NORM: type[Any] = _BatchNorm

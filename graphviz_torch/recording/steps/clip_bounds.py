@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.nn.utils import clip_grad
 from ...graph import Graph
 from ...graph.events.idle_calls import ClipBound
 from ...internals.frames import clipper
-from ...internals.functions import TensorBase
+from ...internals.functions import CUT_BELOW, TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called, Calling
 from ...internals.hooks.dispatch import unseen
@@ -30,7 +29,6 @@ from ..listener import Listener
 from ..program import Program
 from ..program.source_lines import Place
 
-_cut_below: Any = torch._foreach_clamp_min_  # what clip_grad_value_ begins with (2.13)
 _FILE = clip_grad.__file__
 _ENOUGH = 5  # times that a line clips
 _MOST = 64  # shares of a line that are remembered
@@ -41,8 +39,8 @@ class ClipBounds(Listener):
     """Notes a bound that leaves a small part of every gradient, or is far above all of them."""
 
     needs = ("every_call",)
-    functions = frozenset((torch.clamp, _cut_below))
-    before = frozenset((_cut_below,))
+    functions = frozenset((torch.clamp, CUT_BELOW))
+    before = frozenset((CUT_BELOW,))
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -59,15 +57,16 @@ class ClipBounds(Listener):
             return
         key = self.program.place(event.frame), clipper(event.frame)
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            largest = torch.stack([each.float() for each in torch._foreach_norm(grads, math.inf)])
-            total = torch.stack([each.float() for each in torch._foreach_norm(grads, 1)]).sum()
+            norm = torch.linalg.vector_norm
+            largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in grads])
+            total = torch.stack([norm(each, 1, dtype=torch.float32) for each in grads]).sum()
             mean = total / sum(map(TensorBase.numel, grads))
             sizes = self._sizes.setdefault(key, [])
             sizes.append(-bound / torch.stack([largest.max(), mean]))
         del sizes[:-_MOST]
 
     def called(self, event: Called) -> None:
-        if event.func is _cut_below or event.frame.f_code.co_filename != _FILE:
+        if event.func is CUT_BELOW or event.frame.f_code.co_filename != _FILE:
             return
         if not has_memory(event.args[0]):
             return

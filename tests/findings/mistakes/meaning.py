@@ -417,6 +417,15 @@ def layers_of_equal_shape(record: Record) -> None:
         F.cross_entropy(head(table(torch.arange(12))), torch.arange(12)).backward()
 
 
+@says("sum-with-itself", "to itself, which only doubles it", severity="info", advice="")
+def residual_of_the_root_without_its_branch(record: Record) -> None:
+    body = nn.Linear(6, 3)
+    with record(body):
+        h = body(torch.randn(8, 6))
+        h = h + h  # cause
+        F.cross_entropy(h, CLASSES).backward()
+
+
 @silent("sum-with-itself")
 def residual_that_is_added(record: Record) -> None:
     class Block(nn.Linear):

@@ -17,20 +17,23 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 
 @rule(of=("add",))
 def sum_with_itself(reading: Reading) -> Iterator[Finding]:
-    """A module adds a result to itself: a residual connection whose branch was lost on the way."""
+    """A result is added to itself, as by a residual connection whose branch was lost on the way."""
     for node in reading.graph.nodes:
-        if node.operation != "add" or not node.module:
+        if node.operation != "add":
             continue
         given = [(edge.source, edge.output_nr) for edge in reading.inputs[node.id]]
         if len(given) != 2 or given[0] != given[1]:
             continue
         name = reading.call(given[0][0])
+        inside = bool(node.module)  # elsewhere it may be meant
         yield finding(
-            "warning",
+            "warning" if inside else "info",
             f"add{at(node.source)} adds {name} to itself, which only doubles it.",
             cause="a result added to itself",
             advice="Add what the branch was given to what it returned: keep both under names of "
-            "their own.",
+            "their own."
+            if inside
+            else "",
             where=node.source,
             nodes=(node.id, given[0][0]),
         )

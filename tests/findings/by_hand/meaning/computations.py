@@ -26,7 +26,7 @@ CASES: dict[str, Case] = {
         summed(2, 2),
         "warning",
         "add at net.py:3 adds cos to itself, which only doubles it.",
-        [summed(1, 2), summed(2), summed(2, 2, module="")],
+        [summed(1, 2), summed(2), summed(1, 2, module="")],
     ),
     "outside-autocast": Case(
         layers("bfloat16", "float32"),
