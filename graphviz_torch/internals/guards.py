@@ -11,6 +11,7 @@ import torch
 
 no_functions: Any = torch._C.DisableTorchFunction  # no function mode and no subclass sees it
 no_operators: Any = torch._C._DisableTorchDispatch  # nor a dispatch mode
+watched_operators: Any = torch._C._len_torch_dispatch_stack  # how many such modes there are
 no_autograd: Any = torch._C._AutoDispatchBelowAutograd  # nor a graph: no number is counted up
 
 no_autocast: Any = torch._C._DisableAutocast  # nor does autocast change a dtype

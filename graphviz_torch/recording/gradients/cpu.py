@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,8 @@ def flat(gradient: Tensor) -> Tensor:
     without a gap. Contiguous.
     """
     row = TensorBase.detach(gradient)
-    if not TensorBase.is_contiguous(row) and TensorBase.numel(row) > SMALL:
-        row = torch.permute(row, _outermost_first(TensorBase.stride(row)))
-    row = TensorBase.reshape(torch.resolve_neg(row), -1)  # a slice with a step has kept it
-    row = TensorBase.contiguous(row)
+    row = row if TensorBase.is_contiguous(row) else _in_order(row)
+    row = TensorBase.view(torch.resolve_neg(row), -1)
     return torch.abs(row) if torch.is_complex(row) else row
 
 
@@ -68,6 +66,11 @@ def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
 @lru_cache(maxsize=1024)
 def _outermost_first(strides: tuple[int, ...]) -> list[int]:
     return sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
+
+
+def sums_up(tensor: Tensor) -> bool:
+    """Are all elements of a dense tensor surely finite: their sum is."""
+    return math.isfinite(abs(TensorBase.item(TensorBase.sum(tensor))))
 
 
 def on_cpu(row: Tensor, elements: int) -> Numbers:
@@ -98,8 +101,8 @@ def _nonzero(block: Tensor) -> int:
     return int(TensorBase.item(torch.sum(torch.sum(lanes, 0, dtype=torch.uint8))))
 
 
-def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
-    """The numbers of each of several dense gradients on the CPU, and the values of small ones.
+class Joined:
+    """Dense gradients on the CPU laid end to end, to be read together.
 
     Many of them are views of the same memory, for a backward that only turns or views its gradient
     hands it on: that memory is read once.
@@ -107,46 +110,66 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     Args:
         gradients: of one dtype, a real one that NumPy has or of 16 bits; less than 2 ** 24 elements
             in all, and none empty.
-
-    Returns:
-        A column for each field of GradientStats from `norm` to `values`.
     """
-    ordered, negative = map(TensorBase.is_contiguous, gradients), map(torch.is_neg, gradients)
-    rows = [
-        row if as_it_lies and not to_negate else flat(row)
-        for row, as_it_lies, to_negate in zip(gradients, ordered, negative, strict=True)
-    ]
-    # By address and length: it is these elements, whatever the shape.
-    keys = list(zip(map(TensorBase.data_ptr, rows), map(TensorBase.numel, rows), strict=True))
-    memories = dict(zip(keys, rows, strict=True))
-    lengths = [length for _, length in memories]
-    ends = list(accumulate(lengths, initial=0))
-    starts, count = np.array(ends[:-1]), np.array(lengths)
-    dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
-    joined, spare = (_memory.row(name, ends[-1], dtype) for name in ("row", "beside"))
-    torch.cat(list(map(torch.ravel, memories.values())), out=joined)
-    row, beside = TensorBase.numpy(joined), TensorBase.numpy(spare)
-    with np.errstate(all="ignore"):  # what overflows or is not a number is looked at again
-        high = np.maximum.reduceat(np.abs(row, out=beside), starts)
-        low = np.minimum.reduceat(beside, starts)
-        squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
-        mean = np.add.reduceat(row, starts) / count
-    zeros = np.zeros(len(count))
-    if not low.all():
-        torch.eq(joined, 0, out=spare)
-        zeros = np.add.reduceat(beside, starts) / count
-    columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
-    columns += [[0] * len(count), [0] * len(count), [None] * len(count)]
-    for i in np.flatnonzero(count <= SMALL):
-        columns[-1][i] = tuple(row[ends[i] : ends[i + 1]].tolist())
-    for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
-        for column, value in zip(
-            columns, _again([row[ends[i] : ends[i + 1]]], lengths[i]), strict=False
-        ):
-            column[i] = value
-    at = {key: i for i, key in enumerate(memories)}
-    order = [at[key] for key in keys]
-    return tuple(list(map(column.__getitem__, order)) for column in columns)
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        rows = [
+            row if ordered else _in_order(row)
+            for row, ordered in zip(
+                gradients, map(TensorBase.is_contiguous, gradients), strict=True
+            )
+        ]
+        # By address, length and sign: it is these elements, whatever the shape.
+        lengths, negative = map(TensorBase.numel, rows), map(torch.is_neg, rows)
+        self._keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
+        memories = dict(zip(self._keys, rows, strict=True))
+        self._at = {key: i for i, key in enumerate(memories)}
+        self._lengths = [length for _, length, _ in memories]
+        dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
+        self._row = _memory.row("row", sum(self._lengths), dtype)
+        flat_rows = [row if row.dim() == 1 else torch.ravel(row) for row in memories.values()]
+        torch.cat(flat_rows, out=self._row)
+
+    def sums_up(self) -> bool:
+        """Are all elements surely finite."""
+        return sums_up(self._row)
+
+    def numbers(self) -> list[Row]:
+        """The numbers of each gradient, and the values of small ones."""
+        lengths, dtype = self._lengths, self._row.dtype
+        ends = list(accumulate(lengths, initial=0))
+        starts, count = np.array(ends[:-1]), np.array(lengths)
+        spare = _memory.row("beside", ends[-1], dtype)
+        row, beside = TensorBase.numpy(self._row), TensorBase.numpy(spare)
+        with np.errstate(all="ignore"):  # what overflows or is not a number is looked at again
+            squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
+            no_zeros = beside.min() > 0
+            high = np.maximum.reduceat(row, starts)
+            high = np.abs(np.maximum(high, -np.minimum.reduceat(row, starts)))
+            mean = np.add.reduceat(row, starts) / count
+            zeros = np.zeros(len(count))
+            if not no_zeros:  # or not a number
+                torch.eq(self._row, 0, out=spare)
+                zeros = np.add.reduceat(beside, starts) / count
+        columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
+        rows: list[Row] = list(
+            zip(*columns, *(repeat(each) for each in (0, 0, None)), strict=False)
+        )
+        for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
+            rows[i] = (*_again([row[ends[i] : ends[i + 1]]], lengths[i]), None)
+        for i in np.flatnonzero(count <= SMALL):
+            rows[i] = (*rows[i][:-1], tuple(row[ends[i] : ends[i + 1]].tolist()))
+        return [rows[self._at[key]] for key in self._keys]
+
+
+def _in_order(gradient: Tensor) -> Tensor:
+    """The elements of a dense tensor, contiguous: as they lie in memory if without a gap.
+
+    In the order of rows where the values are kept.
+    """
+    if TensorBase.numel(gradient) > SMALL:
+        gradient = torch.permute(gradient, _outermost_first(TensorBase.stride(gradient)))
+    return TensorBase.contiguous(gradient)
 
 
 def _blocks(row: Tensor) -> Iterable[Any]:

@@ -7,7 +7,6 @@ from ..backward import Backward
 from ..listener import Columns, Listener, RunBegan, RunEnded
 from ..live_nodes import End
 from ..program import Program
-from .finite import FiniteHooks
 from .recorder import GradientHooks
 
 
@@ -19,9 +18,9 @@ class Gradients(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._finite = program.options.light
-        self._running: GradientHooks | FiniteHooks | None = None
+        self._running: GradientHooks | None = None
         self._asked: list[End] = []  # the inputs of `autograd.grad`
-        self._runs: dict[int, GradientHooks | FiniteHooks] = {}  # by graph
+        self._runs: dict[int, GradientHooks] = {}  # by graph
 
     @uncollected
     def backward_began(self, event: RunBegan) -> None:
@@ -29,15 +28,9 @@ class Gradients(Listener):
         live, ran = event.live, event.live.ran.rows
         if ran is None:
             return
-        outputs, devices = live.reading.columns["outputs"], live.devices
-        cuda = any(device.startswith("cuda") for device in devices)
         self._asked = event.asked
-        nodes = zip(live.ids, outputs, strict=True)
-        hooks: GradientHooks | FiniteHooks
-        if self._finite and devices == {"cpu"}:
-            hooks = FiniteHooks(nodes, ran)
-        else:
-            hooks = GradientHooks(nodes, ran, cuda, mixed=len(devices) > 1, finite=self._finite)
+        nodes = zip(live.ids, live.reading.columns["outputs"], strict=True)
+        hooks = GradientHooks(nodes, ran, live.devices, finite=self._finite)
         self._running = hooks
         self._runs[live.position] = hooks
         hooks.__enter__()

@@ -9,13 +9,14 @@ threads mix. Elsewhere None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
@@ -24,7 +25,7 @@ from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
 from .cuda_clock import CudaClock
-from .statistics import Descriptions, Kind, alias
+from .statistics import Batch, Descriptions, Kind, Where, alias
 
 
 class GradientHooks:
@@ -34,30 +35,29 @@ class GradientHooks:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
         ran: where to add a row for each node that backward runs: the node, if it is timed on the
             CPU, when it was entered, and when it was left to itself.
-        cuda: is one of them on a CUDA device.
-        mixed: are they on several devices.
-        finite: leave out what is finite.
+        devices: those that they are on.
+        finite: leave out what is finite, and on the CPU the time and the values of small gradients.
     """
 
     def __init__(
         self,
         nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
         ran: list[tuple[Any, ...]],
-        cuda: bool,
-        mixed: bool,
+        devices: Collection[str],
         *,
         finite: bool = False,
     ) -> None:
         self._finite = finite
+        self._brief = finite and set(devices) == {"cpu"}
         self._nodes = list(nodes)
         self._ran = ran
+        cuda = any(device.startswith("cuda") for device in devices)
         self._clock = CudaClock() if cuda else None
-        self._mixed = mixed
+        self._mixed = len(devices) > 1
         self._hooks = Hooks()
-        self._descriptions = Descriptions()
+        self._descriptions = Descriptions(finite=finite)
 
     def __enter__(self) -> GradientHooks:
-        before = self._before
         kinds = {
             outputs: tuple(
                 None if meta is None else self._descriptions.kind(meta) for meta in outputs
@@ -66,11 +66,12 @@ class GradientHooks:
         }
         types = {type(fn) for fn, _ in self._nodes}
         traits = {kind: (kind.__name__ == "AccumulateGrad", is_custom(kind)) for kind in types}
+        before = [
+            self._hook(node, kinds[outputs], *traits[type(fn)])
+            for node, (fn, outputs) in enumerate(self._nodes)
+        ]
         self._hooks.put(
-            [
-                (fn.register_prehook, partial(before, node, kinds[outputs], *traits[type(fn)]))
-                for node, (fn, outputs) in enumerate(self._nodes)
-            ]
+            [(fn.register_prehook, hook) for (fn, _), hook in zip(self._nodes, before, strict=True)]
         )
         if self._clock is not None and self._mixed:
             self._hooks.put([(fn.register_hook, self._after) for fn, _ in self._nodes])
@@ -110,6 +111,46 @@ class GradientHooks:
                 kind = self._descriptions.kind(tensor_meta(gradient))
                 self._descriptions.see((node, output_nr), gradient, kind)
 
+    def _hook(
+        self, node: int, kinds: tuple[Kind | None, ...], leaf: bool, custom: bool
+    ) -> Callable[[tuple[Tensor | None, ...]], None]:
+        """What to call before a node runs.
+
+        Args:
+            node: the node.
+            kinds: of gradients, by output.
+            leaf: does it accumulate into a leaf.
+            custom: is its backward the program's own.
+        """
+        kind = kinds[0] if len(kinds) == 1 else None
+        if kind is None or not (kind.cpu and kind.batch) or self._clock is not None or custom:
+            return partial(self._before, node, kinds, leaf, custom)
+        return partial(self._before_one, (node, 0), kind, kind.batch, leaf)
+
+    def _before_one(
+        self,
+        where: Where,
+        kind: Kind,
+        batch: Batch,
+        leaf: bool,
+        gradients: tuple[Tensor | None, ...],
+    ) -> None:
+        """`_before` of a node with one gradient that waits for others on the CPU, as most."""
+        entered = perf_counter()
+        (gradient,) = gradients
+        ran = self._ran
+        if (
+            type(gradient) is Tensor
+            and gradient.layout is torch.strided
+            and ran
+            and ran[-1][0] >= 0
+        ):
+            waiting = alias(gradient) if leaf else gradient
+            self._descriptions.wait(where, waiting, kind, batch)
+            ran.append((where[0], True, entered, perf_counter()))
+        else:
+            self._before(where[0], (kind,), leaf, False, gradients)
+
     def _before(
         self,
         node: int,
@@ -126,7 +167,7 @@ class GradientHooks:
         event = None if clock is None else clock.stop()
         timed = cuda = False
         if leaf:  # it takes its gradient as its own, without a copy, if nobody else has that tensor
-            gradients = (alias(gradients[0]),)
+            gradients = tuple(None if given is None else alias(given) for given in gradients)
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
@@ -160,6 +201,8 @@ class GradientHooks:
         for (node, output_nr), stats in self._descriptions.collect().items():
             if self._finite and not stats.nonfinite:
                 continue
+            if self._brief:
+                stats = stats._replace(values=None)
             if outputs[node][1:]:
                 rows.setdefault(node, [None] * len(outputs[node]))[output_nr] = stats
             else:
@@ -170,6 +213,6 @@ class GradientHooks:
         """Duration of each node that was timed. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
         for (node, timed, _, left), (_, _, entered, _) in pairwise(self._ran):
-            if timed:
+            if timed and not self._brief:
                 found[node] = entered - left
         return found

@@ -1,22 +1,35 @@
-"""The first result of a forward that is not finite, looked for while it runs."""
+"""The first result of a forward that is not finite, looked for while it runs.
+
+Every result that has a node is added up: the sum is finite if all elements are, and only where it
+is not the elements are looked at. On other devices than the CPU the sums stay there until the next
+backward, and tell neither NaN from Inf nor what overflows. Not looked at: what has no values (meta,
+fake), sparse and nested results.
+
+The first result with NaN and the first with Inf are noted: a mask has -Inf on purpose.
+"""
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autograd, no_functions, no_operators
+from ...internals.guards import (
+    no_autograd,
+    no_functions,
+    no_operators,
+    set_grad_enabled,
+    watched_operators,
+)
 from ...internals.hooks.calls import Called
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import tensors
 from ..listener import Listener
 from ..live import LiveGraph
 from ..program import Program
-from .finite import sums_up
+from .cpu import sums_up
 
 
 class FiniteResults(Listener):
@@ -31,15 +44,22 @@ class FiniteResults(Listener):
         self._sums: list[tuple[int, Tensor]] = []  # on other devices
 
     def called(self, event: Called) -> None:
-        if event.end == event.start or not self._missing:
+        _, _, _, result, _, start, end = event
+        if end == start or not self._missing:
             return
-        number, result = event.end - 1, event.result
-        with suppress(Exception), no_functions(), no_operators(), no_autograd():
-            if type(result) is Tensor:
-                self._look(number, result)
+        enabled = torch.is_grad_enabled()
+        set_grad_enabled(False)  # no graph is to see it
+        try:
+            if type(result) is Tensor and not watched_operators():  # as most
+                self._look(end - 1, result)
             else:
-                for tensor in tensors(result):
-                    self._look(number, tensor)
+                with no_operators():
+                    for tensor in tensors(result):
+                        self._look(end - 1, tensor)
+        except Exception:  # of a kind that PyTorch cannot add up
+            pass
+        finally:
+            set_grad_enabled(enabled)
 
     def graph_read(self, live: LiveGraph) -> None:
         notes = self._take()

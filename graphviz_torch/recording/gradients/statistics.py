@@ -31,11 +31,12 @@ from ...internals.tensors.memory import (
     Elements,
     elements,
     has_memory,
+    is_dense,
     with_memory,
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
-from .cpu import SMALL, end_to_end, on_cpu, together
+from .cpu import SMALL, Joined, end_to_end, on_cpu, sums_up
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 19  # elements that may wait on the CPU: 2 MB of float32
@@ -47,7 +48,7 @@ _new: Any = tuple.__new__  # GradientStats from a row of its fields, without a c
 Where = tuple[int, int]  # node and output_nr
 
 
-class _Batch:
+class Batch:
     """Gradients of one device and dtype that wait to be described together."""
 
     __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
@@ -73,16 +74,21 @@ class Kind:
         self.cuda = int(meta.device[5:]) if meta.device.startswith("cuda:") else None
         known = all(size >= 0 for size in meta.shape)
         self.elements = math.prod(meta.shape) if known else 0
-        self.batch: _Batch | None = None  # None: each is described alone, at once
+        self.batch: Batch | None = None  # None: each is described alone, at once
 
 
 class Descriptions:
-    """The descriptions of the gradients of one backward run."""
+    """The descriptions of the gradients of one backward run.
 
-    def __init__(self) -> None:
+    Args:
+        finite: leave out those on the CPU that are surely finite.
+    """
+
+    def __init__(self, *, finite: bool = False) -> None:
+        self._finite = finite
         self.times = 0  # that anything was described so far
         self._kinds: dict[TensorMeta, Kind] = {}
-        self._batches: dict[tuple[str, str], _Batch] = {}  # by device and dtype
+        self._batches: dict[tuple[str, str], Batch] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
         self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
         # For each device: what was reduced there, whose it is, and what tensors it is of.
@@ -97,7 +103,7 @@ class Descriptions:
             known = self._kinds[meta] = Kind(meta)
             if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
                 key = meta.device, meta.dtype
-                known.batch = self._batches.setdefault(key, _Batch(known.cpu, known.cuda))
+                known.batch = self._batches.setdefault(key, Batch(known.cpu, known.cuda))
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
@@ -113,7 +119,11 @@ class Descriptions:
         # wrapper: nothing tells whether what it wraps was changed meanwhile.
         if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
-            return
+        else:
+            self.wait(where, gradient, kind, batch)
+
+    def wait(self, where: Where, gradient: Tensor, kind: Kind, batch: Batch) -> None:
+        """Let a dense gradient wait for others like it."""
         try:
             version = gradient._version
         except RuntimeError:  # an inference tensor's
@@ -138,7 +148,7 @@ class Descriptions:
         for batch in self._batches.values():
             self._describe(batch)
 
-    def _describe(self, batch: _Batch) -> None:
+    def _describe(self, batch: Batch) -> None:
         cuda, stream = batch.cuda, batch.stream
         if not batch.waiting:
             return
@@ -148,7 +158,7 @@ class Descriptions:
             with on_stream(cuda, stream):
                 self._describe_here(batch)
 
-    def _describe_here(self, batch: _Batch) -> None:
+    def _describe_here(self, batch: Batch) -> None:
         self.times += 1
         waiting, batch.waiting, batch.elements = batch.waiting, [], 0
         with unseen_calls():
@@ -164,9 +174,12 @@ class Descriptions:
         if any(plain):
             with _hide_operators(), unseen_operators():
                 wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
-                stats = zip(*together(gradients), metas, repeat("", len(metas)), strict=True)
-                found = map(_new, repeat(GradientStats), stats)
-                self._found.update(zip(wheres, found, strict=True))
+                joined = Joined(gradients)
+                if not (self._finite and joined.sums_up()):
+                    rows = zip(joined.numbers(), metas, strict=True)
+                    stats = ((*numbers, meta, "") for numbers, meta in rows)
+                    found = map(_new, repeat(GradientStats), stats)
+                    self._found.update(zip(wheres, found, strict=True))
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
         for where, gradient, _, _ in compress(waiting, map(not_, plain)):
             alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
@@ -192,6 +205,8 @@ class Descriptions:
         first, found = gradients[0], known[0]
         of = [_described(*pair) for pair in zip(gradients, known, strict=True)]
         dense = first.layout is torch.strided and not first.is_nested and len(found.tensors) == 1
+        if self._finite and all(one.is_cpu and sums_up(one) for one in found.tensors):
+            return
         if found.numel == 0:
             self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, *of[0])
         elif found.tensors[0].is_cpu:
@@ -256,12 +271,7 @@ def _described(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
     return tensor_meta(found.tensors[0] if local else gradient), found.extent
 
 
-def alias(gradient: Tensor | None) -> Tensor | None:
+def alias(gradient: Tensor) -> Tensor:
     """A dense gradient's memory, if it has any, and version, as another tensor."""
-    if gradient is None:
-        return None
     with unseen_calls(), unseen_operators():
-        dense = type(gradient) in PLAIN and gradient.layout is torch.strided
-        if dense and not gradient.is_nested:
-            gradient = TensorBase.detach(gradient)
-    return gradient
+        return TensorBase.detach(gradient) if is_dense(gradient) else gradient

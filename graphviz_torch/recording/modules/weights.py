@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 
 from torch import Tensor
 
 from ...graph import GradientStats, Graph, Parameter
+from ...graph.column import rows_of
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
 from ...internals.tensors.memory import PLAIN
@@ -101,43 +103,55 @@ class Weights(Listener):
         norms = self._norms.get(backward.position)
         weights = {} if norms is None else norms.fetch()
         updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
-        waiting, ran = self._waiting, backward.ran is not None
-        found = []
-        for name, tensor in listed:
-            plain = type(tensor) in PLAIN  # as most: no rank divides it
-            node = backward.parameters.get(name)
-            if ran and node is None and self._since.get(id(tensor), math.inf) > backward.position:
-                continue  # of a module that was called after this backward alone
-            meta = None if node is None else outputs[node][0]
-            known = None if node is None else weights.get(node)
-            found.append(
-                Parameter(
-                    name,
-                    meta or tensor_meta(tensor),
-                    self._learned.get(name, tensor.requires_grad),
-                    node,
-                    node is not None or table.was_called(name) or unseen,
-                    tensor.grad is not None if had is None else name in had,
-                    None if updated is None else id(tensor) in updated,
-                    name in self._got if self._looked_at else name in self._got or None,
-                    in_optimizer=None if optimized is None else id(tensor) in optimized,
-                    norm=None if known is None else known.norm,
-                    extent="" if known is None else known.extent,
-                    placement="" if plain else placement(tensor),
-                    in_other_optimizer=None if waiting is None else id(tensor) in waiting,
-                )
-            )
-            mine = None if plain else part(tensor)
+        node_of, position = backward.parameters, backward.position
+        if backward.ran is not None:  # without those of a module that was called after it alone
+            since, never = self._since, math.inf
+            listed = [
+                (name, tensor)
+                for name, tensor in listed
+                if name in node_of or since.get(id(tensor), never) <= position
+            ]
+        names, tensors = [name for name, _ in listed], [tensor for _, tensor in listed]
+        nodes, keys = list(map(node_of.get, names)), list(map(id, tensors))
+        metas = [None if node is None else outputs[node][0] for node in nodes]
+        known = [None if node is None else weights.get(node) for node in nodes]
+        ranks = [type(tensor) not in PLAIN for tensor in tensors]  # as few: may ranks divide it
+        found = rows_of(
+            Parameter,
+            len(listed),
+            name=names,
+            tensor=[meta or tensor_meta(t) for meta, t in zip(metas, tensors, strict=True)],
+            requires_grad=[self._learned.get(name, t.requires_grad) for name, t in listed],
+            node=nodes,
+            module_called=[
+                node is not None or table.was_called(name) or unseen
+                for name, node in zip(names, nodes, strict=True)
+            ],
+            has_grad=[t.grad is not None if had is None else name in had for name, t in listed],
+            stepped=_among(keys, updated),
+            got_gradient=[
+                name in self._got or (False if self._looked_at else None) for name in names
+            ],
+            in_optimizer=_among(keys, optimized),
+            norm=[None if each is None else each.norm for each in known],
+            extent=["" if each is None else each.extent for each in known],
+            placement=[placement(t) if one else "" for t, one in zip(tensors, ranks, strict=True)],
+            in_other_optimizer=_among(keys, self._waiting),
+        )
+        for i, tensor in compress(enumerate(tensors), ranks):
+            mine = part(tensor)
             if mine is not None:
                 number, parts = mine
                 alike = tensor.grad is None or part(tensor.grad) == mine
-                found[-1] = replace(
-                    found[-1],
-                    grad=self._grads.get(name),
-                    part=number if alike else None,
-                    parts=parts,
-                )
+                grad = self._grads.get(names[i])
+                part_ = number if alike else None
+                found[i] = replace(found[i], grad=grad, part=part_, parts=parts)
         return tuple(found)
+
+
+def _among(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
+    """Is each among those that are known; None where they are not."""
+    return [None] * len(keys) if known is None else [key in known for key in keys]
 
 
 def _of_parts(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
