@@ -148,7 +148,7 @@ class LossTarget(Occurrence):
     function: str = ""  # "cross_entropy"
     what: TargetKind = "outside"
     target: Operand | None = None
-    index: int = 0  # of the class
+    index: float = 0  # of the class, or the number that is to be met
     count: int = 0  # targets that are so; of ignored ones: calls, each with all its targets
     among: int = 0  # targets, or calls
 

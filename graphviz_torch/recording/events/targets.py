@@ -1,8 +1,9 @@
 """Targets of losses that the loss ignores, cannot tell apart, or does not take.
 
 Looked at are class numbers, targets of losses that take a sign, a probability or a count, and what
-kl_div takes for log-probabilities, which are not above 0. On another device than the CPU the answer
-waits there until the recording ends.
+kl_div takes for log-probabilities, which are not above 0. Numbers that are to be met are looked at
+where a DataLoader gave them, in its last batch: a program's own may be all alike, as those of an
+adversarial loss. On another device than the CPU the answer waits there until the recording ends.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,9 +26,11 @@ from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import may_be_read
+from ...internals.hooks.optimizers import BatchCame, BatchWatch
+from ...internals.tensors.memory import may_be_read, storage_id, storage_ref
+from ...internals.tensors.pytree import flatten
 from ..backward import Backward
-from ..listener import Listener
+from ..listener import Listener, Watches
 from ..program import Program
 from ..program.events import TensorRecord
 from ..program.source_lines import Place
@@ -67,6 +70,17 @@ _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.poisson_nll_loss: (1, _is_negative),
 }
 _CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # the place of ignore_index
+# Losses whose targets are numbers.
+_NUMBERS = frozenset(
+    (
+        F.mse_loss,
+        F.l1_loss,
+        F.smooth_l1_loss,
+        F.huber_loss,
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+    )
+)
 _KL_DIV = ("input", "target")
 _ROUNDED = 1e-3  # by so much a log-probability may be above 0
 
@@ -86,11 +100,17 @@ class Targets(Listener):
     """Notes targets with which a loss teaches nothing, or something else than it is for."""
 
     needs = ("every_call",)
-    functions = frozenset((*_OUTSIDE, *_CLASSES, F.kl_div))
+    functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
+    watches: ClassVar[Watches] = {"batch_came": lambda tell: BatchWatch(came=tell)}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._answers: list[_Answer] = []
+        self._batch: dict[int, Any] = {}  # the memory of the last one, by its number
+
+    def batch_came(self, event: BatchCame) -> None:
+        parts = [tensor for _, tensor in flatten(event.batch) if storage_id(tensor)]
+        self._batch = {storage_id(tensor): storage_ref(tensor) for tensor in parts}
 
     def called(self, event: Called) -> None:
         func, args, kwargs = event.func, event.args, event.kwargs or {}
@@ -102,6 +122,11 @@ class Targets(Listener):
             return
         place, outside = _OUTSIDE.get(func, (1, None))
         target = _argument(args, kwargs, place, "target")
+        if func in _NUMBERS:
+            if type(target) is Tensor and self._is_of_batch(target):
+                self._look(event, target, "constant", None)
+            if outside is None:
+                return
         if outside is None and type(target) is Tensor and target.dtype.is_floating_point:
             outside = _is_no_share
         self._look(event, target, "constant" if outside is None else "outside", outside)
@@ -123,14 +148,21 @@ class Targets(Listener):
                 return
             if outside is not None:
                 numbers = torch.reshape(torch.sum(outside(target)), (1,))
+            elif func in _NUMBERS:
+                numbers = _ends(target)
             else:
                 numbers = _classes(target, _ignored(func, args, kwargs))
         outer = user_frame(event.frame)
         found = LossTarget(function=func.__name__, what=what)
         record = TensorRecord.of(target, self.program.label(target, outer))
         with unseen_calls():
-            scores = outside is None and _are_scores(args[0] if args else kwargs.get("input"))
+            classes = outside is None and func not in _NUMBERS
+            scores = classes and _are_scores(args[0] if args else kwargs.get("input"))
         self._answers.append(_Answer(found, self.program.place(outer), record, numbers, scores))
+
+    def _is_of_batch(self, target: Tensor) -> bool:
+        known = self._batch.get(storage_id(target))
+        return known is not None and not known.expired()
 
     def step_ended(self, event: None) -> None:
         self._answers = []
@@ -153,7 +185,7 @@ class Targets(Listener):
         event: LossTarget,
         place: Place | None,
         operand: TensorRecord,
-        rows: Sequence[Sequence[int]],
+        rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],
     ) -> None:
         """Note what is the matter with the targets that a line's loss was given."""
@@ -166,13 +198,13 @@ class Targets(Listener):
             found = replace(event, what="ignored")
             self.events.note(found, place, target=operand, count=ignored, among=len(rows))
             return
-        counted = [size - row[0] for row, size in zip(rows, sizes, strict=True)]
+        counted = [size - int(row[0]) for row, size in zip(rows, sizes, strict=True)]
         if min(counted) >= _ENOUGH and len({number for _, *ends in rows for number in ends}) == 1:
             found = replace(event, index=rows[0][1])
             self.events.note(found, place, target=operand, count=sum(counted), among=len(rows))
 
     def close(self) -> None:
-        self._answers = []
+        self._answers, self._batch = [], {}
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
@@ -186,6 +218,12 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
     least = torch.amin(torch.masked_fill(target, skip, info.max))
     greatest = torch.amax(torch.masked_fill(target, skip, info.min))
     return torch.stack((torch.sum(skip), TensorBase.long(least), TensorBase.long(greatest)))
+
+
+def _ends(target: Tensor) -> Tensor:
+    """That none is ignored, and the least and the greatest."""
+    ends = torch.stack((torch.amin(target), torch.amax(target)))
+    return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 
 
 def _are_scores(values: Any) -> bool:

@@ -376,6 +376,32 @@ def targets_that_fit(record: Record) -> None:
         (loss + F.binary_cross_entropy_with_logits(out, smooth)).backward()
 
 
+def met(record: Record, targets: Tensor) -> None:
+    model = nn.Linear(6, 1)
+    loader = DataLoader(TensorDataset(torch.randn(48, 6), targets), 24)
+    with record(model):
+        for x, y in loader:
+            F.mse_loss(model(x).squeeze(1), y).backward()  # loss
+
+
+@says("constant-targets", "All 48 targets in y, which mse_loss at", "are 0.5", severity="info")
+def numbers_that_are_all_alike(record: Record) -> None:
+    met(record, torch.full((48,), 0.5))
+
+
+@silent("constant-targets")
+def numbers_that_differ_between_batches(record: Record) -> None:
+    met(record, torch.arange(2).repeat_interleave(24).float())
+
+
+@silent("constant-targets")
+def adversary_that_is_to_say_real(record: Record) -> None:
+    critic = nn.Linear(6, 1)
+    with record(critic):
+        scores = critic(torch.randn(24, 6))
+        F.binary_cross_entropy_with_logits(scores, torch.ones_like(scores)).backward()
+
+
 @silent("constant-targets")
 def positive_that_is_the_first_of_the_scores(record: Record) -> None:
     model, head = nn.Linear(6, 8), nn.Linear(8, 1)
@@ -545,6 +571,35 @@ def normal_policy_whose_advantage_has_a_history(record: Record) -> None:
         advantage = torch.randn(8) - value(x).squeeze(1)
         log_prob = drawn.log_prob(drawn.sample()).sum(1)
         (-(log_prob * advantage).mean()).backward()
+
+
+def policy_of_many_dimensions(record: Record, held: bool) -> None:
+    policy, value = nn.Linear(4, 2), nn.Linear(4, 1)
+    with record(nn.ModuleDict({"policy": policy, "value": value})):
+        x = torch.randn(8, 4)
+        drawn = torch.distributions.MultivariateNormal(policy(x), torch.eye(2))
+        with torch.set_grad_enabled(not held):
+            advantage = torch.randn(8) - value(x).squeeze(1)
+        (-(drawn.log_prob(drawn.sample()) * advantage).mean()).backward()
+
+
+@says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
+def policy_of_many_dimensions_whose_advantage_has_a_history(record: Record) -> None:
+    policy_of_many_dimensions(record, held=False)
+
+
+@silent("weighted-log-prob")
+def policy_of_many_dimensions_whose_advantage_is_held(record: Record) -> None:
+    policy_of_many_dimensions(record, held=True)
+
+
+@silent("weighted-log-prob")
+def likelihood_of_the_data_weighted_by_what_learns(record: Record) -> None:
+    mean, share = nn.Linear(4, 2), nn.Linear(4, 1)
+    with record(nn.ModuleList([mean, share])):
+        x, y = torch.randn(8, 4), torch.randn(8, 2)
+        density = torch.distributions.MultivariateNormal(mean(x), torch.eye(2))
+        (-(density.log_prob(y) * share(x).squeeze(1).sigmoid()).mean()).backward()
 
 
 @says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")

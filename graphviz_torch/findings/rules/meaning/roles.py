@@ -21,7 +21,10 @@ _BY_HAND = ("pow", "abs", "mul")
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
+# Of a density with a covariance, from its logarithm to the square, and from there to the draw.
+_SOLVED = {"linalg_solve_triangular", "view", "permute", "unsqueeze"}
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
+_DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 
 @rule(of={*_REGRESSION, *_BY_HAND})
@@ -224,19 +227,32 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
 
 
 def _is_density(reading: Reading, node: int) -> bool:
-    """Is it the log-density of a normal distribution, or that of a Bernoulli, at a draw from it."""
+    """Is it the log-density of a normal distribution, of one or many dimensions, or that of a
+    Bernoulli, at a draw from it."""
     nodes = reading.graph.nodes
     drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
     negative = False
-    for _ in range(10):
+    for _ in range(16):
         inputs = [edge.source for edge in reading.inputs[node] if edge.input_nr == 0]
         operation = nodes[node].operation
         if operation == "binary_cross_entropy_with_logits":
             return negative and node in drawn
         if operation == "pow":
-            return negative and bool(inputs) and inputs[0] in drawn
-        if operation not in (*_PASSING, "div", "mul") or not inputs:
+            return negative and bool(inputs) and _is_distance(reading, inputs[0], drawn)
+        if operation not in _DENSITY or not inputs:
             return False
-        negative |= operation == "neg"
+        negative |= operation == "neg" or (operation == "mul" and _constant(nodes[node]) < 0)
         node = inputs[0]
+    return False
+
+
+def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
+    """Is it what a draw differs by from the mean, be it divided by a covariance's root."""
+    for _ in range(10):
+        if node in drawn:
+            return True
+        inputs = [edge.source for edge in reading.inputs[node]]
+        if reading.graph.nodes[node].operation not in _SOLVED or not inputs:
+            return False
+        node = inputs[-1]  # linalg_solve_triangular takes the covariance's root first
     return False

@@ -79,13 +79,13 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
 
 @rule(reads="end", of=(LossTarget,))
 def constant_targets(reading: Reading) -> Iterator[Finding]:
-    """All targets of a loss are the same class."""
+    """All targets of a loss are the same class, or the same number."""
     for event in reading.events(LossTarget):
         if event.what == "constant":
             yield finding(
                 "info",
                 f"All {event.count} targets in {_name(event)}, which {event.function}"
-                f"{at(event.where)} was given, are {event.index}.",
+                f"{at(event.where)} was given, are {event.index:g}.",
                 cause="targets that are all the same",
                 where=event.where,
             )
