@@ -149,6 +149,18 @@ def view_of_the_data_in_place_of_a_permute(record: Record, followed: bool) -> Te
     return loss
 
 
+@follows("softmax-axis", "mostly dim=1", "body.weight", "gate.weight", same_loss=False)
+def gate_over_the_samples(record: Record, followed: bool) -> Tensor:
+    model = nn.ModuleDict({"body": nn.Linear(6, 8), "gate": nn.Linear(8, 8)})
+    model["head"] = nn.Linear(8, 3)
+    with record(model):
+        h = model["body"](torch.randn(8, 6)).tanh()
+        h = h * model["gate"](h).softmax(1 if followed else 0)
+        loss = F.cross_entropy(model["head"](h), CLASSES)
+        loss.backward()
+    return loss
+
+
 @follows("batch-taken-for-time", "batch_first=True", "body.weight_ih_l0", same_loss=False)
 def recurrent_layer_along_the_batch(record: Record, followed: bool) -> Tensor:
     model = two(nn.LSTM(6, 8, batch_first=followed), nn.Linear(8, 3))

@@ -43,6 +43,47 @@ def views_of_data_that_keep_what_they_are_for(record: Record) -> None:
         (body(rows).square().mean() + sum(parts)).backward()
 
 
+def pooled(record: Record, dim: int) -> None:
+    """A weighted sum over positions, by weights that a layer computes."""
+    body, score, head = nn.Linear(6, 8), nn.Linear(8, 1), nn.Linear(8, 3)
+    with record(nn.ModuleList([body, score, head])):
+        h = body(torch.randn(4, 5, 6)).tanh()
+        weights = score(h).softmax(dim)
+        out = head((weights * h).sum(1))
+        F.cross_entropy(out, torch.arange(4) % 3).backward()
+
+
+@says("softmax-axis", "runs over dimension 0 of [4, 5, 1], the samples")
+def pool_that_is_normalised_over_the_samples(record: Record) -> None:
+    pooled(record, 0)
+
+
+@silent("softmax-axis")
+def pool_that_is_normalised_over_positions(record: Record) -> None:
+    pooled(record, 1)
+
+
+@says("softmax-axis", "runs over dimension 0 of [4, 8], the samples")
+def gate_that_is_normalised_over_the_samples(record: Record) -> None:
+    body, gate, head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+    with record(nn.ModuleList([body, gate, head])):
+        h = body(torch.randn(4, 6)).tanh()
+        h = gate(h).softmax(0) * h  # cause
+        F.cross_entropy(head(h), torch.arange(4) % 3).backward()
+
+
+@silent("softmax-axis")
+def samples_that_are_weighted_in_the_loss(record: Record) -> None:
+    """Hard samples count more; experts' gates, and classes, are normalised over themselves."""
+    body, gate, head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+    with record(nn.ModuleList([body, gate, head])):
+        x = torch.randn(4, 6)
+        logits = head(gate(x).softmax(1) * body(x))
+        losses = F.cross_entropy(logits, torch.arange(4) % 3, reduction="none")
+        shares = (logits.softmax(0) * F.one_hot(torch.arange(4) % 3, 3)).sum()
+        ((losses.detach() / 2).softmax(0) * losses).sum().add(shares).backward()
+
+
 class Encoder(nn.Module):
     """Two blocks of attention, and a class for each sample."""
 

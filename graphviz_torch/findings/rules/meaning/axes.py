@@ -19,6 +19,7 @@ _BESIDE |= {"expand", "dropout", "native_dropout", "to_copy", "transpose", "perm
 _BESIDE |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
 _SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_attention
+_LAYERS = ("mm", "addmm", "linear", "convolution")
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPPED = ("GRU", "RNN")  # they run step by step, where no library has them whole
 _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
@@ -75,8 +76,9 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 @rule(of=("softmax",))
 def softmax_axis(reading: Reading) -> Iterator[Finding]:
     """The weights of an attention are normalised over another axis than the one that the next
-    product sums over."""
+    product sums over; or those of a pool or a gate over the samples."""
     nodes = reading.graph.nodes
+    yield from _weights_over_samples(reading)
     axes: list[Axes] | None = None
     for node in nodes:
         if node.operation != "softmax" or not _is_of_scores(reading, node.id):
@@ -102,6 +104,62 @@ def softmax_axis(reading: Reading) -> Iterator[Finding]:
                 nodes=(node.id, product),
             )
             break
+
+
+def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
+    """Softmaxes over what the loss counts as samples, which weight features."""
+    nodes = reading.graph.nodes
+    many = _counts_of_samples(reading)
+    for node in nodes:
+        dim, shape = number(node, "dim"), _shape(reading, node.id)
+        if node.operation != "softmax" or dim is None or len(shape) < 2:
+            continue
+        if shape[dim] not in many or shape[dim] == 1 or _is_of_scores(reading, node.id):
+            continue
+        axes = _read(reading).axes
+        over = axes[node.id][dim]
+        if not over or over not in _samples(reading, axes):
+            continue
+        weighted = _weighted(reading, node.id)
+        if weighted is not None and _goes_to_layer(reading, weighted):
+            yield finding(
+                "warning",
+                f"softmax{at(node.source)} runs over dimension {dim} of {list(shape)}, the samples "
+                f"that the loss counts, and weights features{at(nodes[weighted].source)}: what a "
+                "sample gets depends on the others of its batch.",
+                cause="softmax over the samples",
+                advice="Normalise over the dimension that is to share the weight, mostly dim=1 or "
+                "dim=-1.",
+                where=node.source,
+                nodes=(node.id, weighted),
+            )
+
+
+def _weighted(reading: Reading, node: int) -> int | None:
+    """The product, element by element, of weights and another result."""
+    nodes, stack = reading.graph.nodes, [node]
+    for each in stack:
+        for edge in reading.users[each]:
+            if nodes[edge.target].operation == "mul":
+                sources = {e.source for e in reading.inputs[edge.target]}
+                return edge.target if len(sources) == 2 else None
+            if nodes[edge.target].operation in _WEIGHTS:
+                stack.append(edge.target)
+    return None
+
+
+def _goes_to_layer(reading: Reading, node: int) -> bool:
+    """Does a product with a parameter come after it, before the loss."""
+    nodes, stack, seen = reading.graph.nodes, [node], {node}
+    while stack:
+        for edge in reading.users[stack.pop()]:
+            user = nodes[edge.target]
+            if user.operation in _LAYERS and _has_weight(reading, user.id):
+                return True
+            if user.id not in seen:
+                seen.add(user.id)
+                stack.append(user.id)
+    return False
 
 
 @rule(of=("linalg_vector_norm",))
@@ -142,14 +200,13 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
     one does without batch_first=True that is given the batch first."""
     nodes = reading.graph.nodes
-    losses = [n for n in nodes if n.operation in _LOSSES and n.order is not None]
     # Only an axis as long as the samples are many can be theirs: of most models none is.
-    many = {shape[0] for n in losses if (shape := _first_shape(reading, n.id))}
+    many = _counts_of_samples(reading)
     mixing = [node for node in nodes if _mixes(node) and _length(reading, node) in many]
     if not mixing:
         return
     axes = _read(reading).axes
-    counted = [dims[0] for n in losses if (dims := _sample_axes(reading, axes, n.id)) and dims[0]]
+    counted = _samples(reading, axes)
     taken: dict[str, list[Node]] = {}  # by line: blocks alike are one finding
     for node in mixing:
         pair = _mixed(reading, axes, node.id)
@@ -212,6 +269,22 @@ def _length(reading: Reading, node: Node) -> int:
     attends = node.operation in _SOFTMAX or _is_attention(node)
     along, beside = (-2, 0) if attends else (0, 1)
     return shape[along] if len(shape) > 2 and shape[beside] > 1 else 0
+
+
+def _losses(reading: Reading) -> list[Node]:
+    return [n for n in reading.graph.nodes if n.operation in _LOSSES and n.order is not None]
+
+
+def _counts_of_samples(reading: Reading) -> set[int]:
+    """How many samples the losses count."""
+    shapes = (_first_shape(reading, node.id) for node in _losses(reading))
+    return {shape[0] for shape in shapes if shape}
+
+
+def _samples(reading: Reading, axes: list[Axes]) -> list[Dimension]:
+    """The axes that the losses count as samples."""
+    every = (_sample_axes(reading, axes, node.id) for node in _losses(reading))
+    return [dims[0] for dims in every if dims and dims[0]]
 
 
 def _first_shape(reading: Reading, node: int) -> tuple[int, ...]:
