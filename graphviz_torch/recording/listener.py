@@ -86,6 +86,7 @@ class Reach(NamedTuple):
     graph: Container[GradFn]  # the nodes that it runs
     before: set[int]  # id() of the variables that earlier backwards reached
     failed: bool  # an exception ended the recording: the graph is that of what led to it
+    peek: bool  # no backward runs: it is read in between, and the program goes on
 
 
 class BlockRaised(NamedTuple):

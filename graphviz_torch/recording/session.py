@@ -205,7 +205,7 @@ class Session:
         backwards, frame = list(self.backwards), sys._getframe(1)
         with unseen_calls():
             if not backwards and (ends := self._last_ends()):
-                live = self._read(ends, frame)
+                live = self._read(ends, frame, peek=True)
                 backwards = [live.plain()]
                 live.release()
             found = graphs_of(backwards, self.program, self.listeners)
@@ -238,6 +238,7 @@ class Session:
         began: BackwardBegan | None = None,
         *,
         failed: bool = False,
+        peek: bool = False,
     ) -> LiveGraph:
         """Read what leads to these ends, while it is alive; the next step begins."""
         program, here = self.program, user_frame(frame)
@@ -254,7 +255,7 @@ class Session:
         named = parameters + named
         ids, edges = own, _ = connected([fn for fn, _ in ends])
         hidden: list[GradFn] = []
-        reach = Reach(own, self._reached, failed)
+        reach = Reach(own, self._reached, failed, peek)
         for listener in self.listeners:
             hidden += program.remarks.attempt(listener.hidden, reach) or []
         if hidden:  # what lies before a cut is drawn too, before what came after

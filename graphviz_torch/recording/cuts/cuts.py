@@ -18,7 +18,8 @@ which knows the cut at this call and the trails of what the call took:
 
 An Origin lives as long as a tensor that was computed from the cut's result does, or until the next
 backward where such a tensor was used by a node or read into Python; what made the operands may then
-go. `_take`, before a backward, follows the trails from their uses to the cuts, once.
+go. `_take`, before a backward or where a graph is read in between, follows the trails from their
+uses to the cuts; a backward takes what it found away.
 """
 
 from __future__ import annotations
@@ -166,8 +167,10 @@ class Cuts(Listener):
 
     def hidden(self, event: Reach) -> list[GradFn]:
         """What lies before a cut. After a failure any of the cuts may be why."""
-        graph, reached, failed = event
+        graph, reached, failed, peek = event
         self._taken = cuts = self._take(failed=failed)
+        if not peek:
+            self._forget()
         hidden = behind(cuts)
         if hidden and not failed:
             names = {id(tensor): "" for _, tensor in self.program.table.known()}
@@ -320,7 +323,7 @@ class Cuts(Listener):
                 del self._reads[next(iter(self._reads))]
 
     def _take(self, *, failed: bool) -> list[LiveCut]:
-        """The cuts so far, with what made their operands; from now on others are collected.
+        """The cuts so far, with what made their operands.
 
         But for a failure, what is done with weights between forwards is left out: an average of
         them, a norm to log.
@@ -357,9 +360,12 @@ class Cuts(Listener):
                     fn = nodes[id(operand)]
                 if fn is not None:
                     known.append((label, fn))
+        return cuts
+
+    def _forget(self) -> None:
+        """From now on others are collected."""
         self._records, self._of_parameters, self._reads = [], {}, {}
         self._tracker.forget_trails()
-        return cuts
 
 
 def _sources(arguments: Any) -> dict[GradFn, Tensor]:

@@ -127,7 +127,9 @@ class Joined:
         self._lengths = [length for _, length, _ in memories]
         dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
         self._row = _memory.row("row", sum(self._lengths), dtype)
-        flat_rows = [row if row.dim() == 1 else torch.ravel(row) for row in memories.values()]
+        flat_rows = [
+            row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in memories.values()
+        ]
         torch.cat(flat_rows, out=self._row)
 
     def sums_up(self) -> bool:

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from ..color_by import in_values
+from ..groups.groups import Groups
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
@@ -124,11 +125,16 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
     """
     trial = _Trial(start)
     known = set()
+    longest: int | None = None  # row of things that differ
     for each in levels(start):
         if trial.passes(each):
             continue
+        if each.cut and each.rows is not None and longest is not None and longest <= each.rows:
+            continue  # it would cut no row, or one that is drawn once
         grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
         # Another size may cut nothing else.
+        if grouped.groups and each.fold is True and longest is None:
+            longest = _longest_row(grouped.groups)
         cut = grouped.groups and len(grouped.groups.groups), each.fold, each.whole
         if cut in known:
             continue
@@ -140,6 +146,13 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
             if verdict == "next level":
                 break
     return trial.best
+
+
+def _longest_row(tree: Groups) -> int:
+    """The most things directly in a group, modules that are alike counted once."""
+    groups = tree.groups
+    rows = [(tree.roots, tree.nodes), *[(part.children, part.nodes) for part in groups]]
+    return max(len({groups[n].like for n in row}) + len(nodes) for row, nodes in rows)
 
 
 def taken(drawing: Drawing, steps: Sequence[Step]) -> Drawing:

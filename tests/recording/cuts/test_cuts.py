@@ -312,3 +312,15 @@ def test_a_loss_that_is_read_after_its_backward_cuts_nothing_of_the_next() -> No
     names = {parameter.name: parameter.node for parameter in recording.graph.parameters}
     assert names["critic.weight"] is None
     assert names["actor.weight"] is not None
+
+
+def test_a_graph_that_is_read_before_its_backward_takes_no_cut_from_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    with record(model) as recording:
+        loss = model[1](model[0](torch.ones(3, 4)).detach()).sum()
+        [before] = recording.graph.cuts
+        loss.backward()
+    [after] = recording.graph.cuts
+    assert (after.how, after.where) == (before.how, before.where)
+    assert after.how == "detach"
+    assert after.after

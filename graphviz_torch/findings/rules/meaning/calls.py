@@ -303,10 +303,12 @@ def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
     are called, how many there are, and where."""
     rows: dict[tuple[int, int, str], list[int]] = {}
     for node in reading.graph.nodes:
+        if node.operation not in _PRODUCTS:
+            continue
         sources = [_origin(reading, edge) for edge in reading.inputs[node.id]]
         weights = [i for i, _ in sources if reading.graph.nodes[i].leaf == "parameter"]
         sliced = [i for i, is_row in sources if is_row]
-        if node.operation in _PRODUCTS and weights and len(sliced) == 1:
+        if weights and len(sliced) == 1:
             rows.setdefault((sliced[0], weights[-1], node.source), []).append(node.id)
     for (_, weight, where), ids in rows.items():
         if len(ids) >= _ENOUGH and upstream(reading, ids[-1], set()).isdisjoint(ids[:-1]):
