@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..graph.units import bytes_text, operations_text
-from .rehearsal import FORMAT, OUTSIDE, Rehearsal, pattern
+from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
 Report = Mapping[str, Any]  # as `Rehearsal.to_dict()` gives it
 _ROWS = 8  # of a list
@@ -81,7 +81,8 @@ class RehearsalDiff:
             yield _row(figures["peak"], bytes_text)
         if before["peak_at"] != after["peak_at"]:
             yield f"    in {before['peak_at']} → {after['peak_at']}"
-        yield from _rows(self.at_peak, bytes_text)
+        named = [each._replace(name=ROLES.get(each.name, each.name)) for each in self.at_peak]
+        yield from _rows(named, bytes_text)
         for name in _SIZES:
             if name in figures:
                 yield _row(figures[name], bytes_text)

@@ -10,33 +10,36 @@ from collections.abc import Sequence
 
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
-from ..render.style import COLORS
+from ..render.style import COLORS, SCALE
 from .blocks import LOOP
-from .rehearsal import Moment, Rehearsal
+from .order import ordinal
+from .rehearsal import ROLES, Moment, Rehearsal
 
 # Roles from below, each with its colour: what stays is below, what comes and goes above.
-_ROLES = {
-    "parameter": "parameter_line",
-    "optimizer": "buffer_line",
-    "gradient": "output_line",
-    "buffer": "operation_line",
-    "input": "edge",
-    "gathered": "collective_line",
-    "activation": "input_line",
-    "recomputed": "changed",
-    "communication": "group_line",
-    "temporary": "transfer_line",
+_FILLS = {
+    "parameter": COLORS["parameter_line"],
+    "optimizer": COLORS["changed"],
+    "gradient": COLORS["output_line"],
+    "buffer": COLORS["operation_line"],
+    "input": COLORS["edge"],
+    "gathered": COLORS["collective_line"],
+    "activation": COLORS["input_line"],
+    "recomputed": SCALE[3],
+    "communication": COLORS["group_line"],
+    "temporary": COLORS["transfer_line"],
 }
-_WIDTH, _HEIGHT = 820, 420
+_SEEN = 0.003  # of the height, below which an area is not seen
+_WIDTH, _HEIGHT = 860, 440
 _LEAST = 0.12  # of the width, which each phase has
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 190, 64, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
 def draw_memory(rehearsal: Rehearsal) -> str:
     """The memory of a rank over its step as SVG: an area for each role, the peak, and its line.
 
-    From left to right go the moments at which memory is given out or freed, not seconds. A phase
-    with few of them is drawn wide enough to be seen.
+    From left to right go the moments at which memory is given out or freed, not seconds: of many
+    the one with most memory stands for those beside it. A phase with few of them is drawn wide
+    enough to be seen.
 
     >>> import torch
     >>> from graphviz_torch import rehearse
@@ -60,7 +63,8 @@ def draw_memory(rehearsal: Rehearsal) -> str:
         return _HEIGHT - _BOTTOM - nbytes / top * (_HEIGHT - _TOP - _BOTTOM)
 
     sizes = [dict(moment.shares) for moment in moments]
-    title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} over a step"
+    step = f"over its {ordinal(rehearsal.steps)} step"
+    title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} {step}"
     out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
     peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
     peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"  # its line is at the end
@@ -71,35 +75,39 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     below = [0] * len(sizes)
     at_peak = dict(rehearsal.at_peak)
     rows = []
-    for role, color in _ROLES.items():
+    for role, (fill, _) in _FILLS.items():
         above = [low + size.get(role, 0) for low, size in zip(below, sizes, strict=True)]
         if above != below:
             points = [f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(above)]
             points += [f"{x(i):.1f},{y(low):.1f}" for i, low in reversed([*enumerate(below)])]
-            fill = COLORS[color][0]
             out.append(f'<polygon points="{" ".join(points)}" fill="{fill}"/>')
-            rows.append((role, color))
+            if max(size.get(role, 0) for size in sizes) > _SEEN * top:
+                rows.append((role, fill))
         below = above
     if below:
         at = max(range(len(below)), key=below.__getitem__)
+        end = y(below[at])
         out.append(
-            f'<path d="M{x(at):.1f} {_TOP}V{_HEIGHT - _BOTTOM}" stroke="{COLORS["ink"][0]}" '
-            'stroke-dasharray="3 3" fill="none"/>'
+            f'<path d="M{x(at):.1f} {end - 22:.1f}V{end:.1f}" stroke="{COLORS["ink"][0]}" '
+            'fill="none"/>'
         )
+        said = f"peak {bytes_text(rehearsal.peak_bytes)}"
+        out.append(svg_text(x(at) + 5, end - 12, said))
     if limit and limit <= top:
         out.append(svg_line(_LEFT, y(limit), _WIDTH - _RIGHT, y(limit), "error"))
         out.append(svg_text(_LEFT + 6, y(limit) - 5, f"device {bytes_text(limit)}", "error"))
-    for i, (role, color) in enumerate(reversed(rows)):
+    for i, (role, fill) in enumerate(reversed(rows)):
         line = _TOP + 20 + 20 * i
-        fill = COLORS[color][0]
         out.append(
             f'<rect x="{_WIDTH - _RIGHT + 16}" y="{line - 10}" width="12" height="12" '
             f'fill="{fill}"/>'
         )
-        said = f"{role} {bytes_text(at_peak.get(role, 0))}"
+        said = f"{ROLES[role]} {bytes_text(at_peak.get(role, 0))}"
         out.append(svg_text(_WIDTH - _RIGHT + 34, line, said))
     out.append(svg_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
     out += _phases(moments, places)
+    axis = "memory given out or freed, in order (not seconds)"
+    out.append(svg_text(_LEFT, _HEIGHT - _BOTTOM + 40, axis, "muted"))
     return "".join([*out, "</svg>"])
 
 
@@ -126,8 +134,6 @@ def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
             out.append(svg_text(at, _HEIGHT - _BOTTOM + 18, moment.phase, "muted"))
             last = at
             if at > _LEFT:
-                line = COLORS["muted"][0]
-                border = f"M{at:.1f} {_HEIGHT - _BOTTOM}v6"
-                out.append(f'<path d="{border}" stroke="{line}" fill="none"/>')
+                out.append(svg_line(at, _TOP, at, _HEIGHT - _BOTTOM + 6))
         before = moment.phase if moment.phase != LOOP else before
     return out

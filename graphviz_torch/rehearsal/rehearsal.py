@@ -16,6 +16,19 @@ from .order import Asked, ordinal
 
 FORMAT = "graphviz_torch rehearsal"  # of a report as JSON
 OUTSIDE = "outside of modules"
+# How the roles of memory are called, where they are read.
+ROLES = {
+    "parameter": "parameters",
+    "optimizer": "optimizer state",
+    "gradient": "gradients",
+    "buffer": "buffers of modules",
+    "input": "inputs",
+    "gathered": "gathered parameters",
+    "activation": "activations",
+    "recomputed": "recomputed activations",
+    "communication": "buffers of collectives",
+    "temporary": "temporary",
+}
 
 
 class Share(NamedTuple):
@@ -27,15 +40,23 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Collectives of a step that are alike: of one kind, group, module and line."""
+    """Collectives of a step that are alike: of one kind, dtype, group, phase, module and line."""
 
     kind: str
+    dtype: str
     group: str  # the mesh dimension, or "ranks 1 and 3"; "" where all ranks take part
+    group_size: int  # ranks
     count: int
     nbytes: int  # that this rank gives in, all of them together
     wire_bytes: int  # that this rank sends, in a ring
+    phase: str
     module: str
     where: str
+
+    @property
+    def whole_bytes(self) -> int:
+        """The bytes that one of them is about: of a gather, the pieces of all ranks."""
+        return self.nbytes // self.count * (self.group_size if self.kind == "all_gather" else 1)
 
 
 class Moment(NamedTuple):
@@ -128,34 +149,36 @@ class Rehearsal:
 
     def _lines(self) -> Iterator[str]:
         yield (
-            f"rank {self.rank} of {self.ranks:,}: {ordinal(self.steps)} step, "
-            f"rehearsed in {seconds_text(self.seconds)}"
+            f"rank {self.rank} of {self.ranks:,}, {ordinal(self.steps)} step "
+            f"(rehearsed here in {seconds_text(self.seconds)})"
         )
         yield f"peak {bytes_text(self.peak_bytes)} in {self.peak_at}{self._fitting()}"
-        roles = [f"{each.name} {bytes_text(each.nbytes)}" for each in self.at_peak]
+        roles = [f"{ROLES[each.name]} {bytes_text(each.nbytes)}" for each in self.at_peak]
         yield f"    of it {', '.join(roles)}"
         yield f"    by line {_listed(self.lines, 'no line')}"
         if self.steps == 1:
             yield "    An optimizer's state is made by the first step: rehearse two for its peak."
         yield (
-            f"parameters {bytes_text(self.parameters_bytes)}, "
+            f"this rank keeps parameters {bytes_text(self.parameters_bytes)}, "
             f"gradients {bytes_text(self.gradients_bytes)}, "
-            f"optimizer {bytes_text(self.optimizer_bytes)}, "
-            f"buffers {bytes_text(self.buffers_bytes)}, "
-            f"activations {bytes_text(self.activations_bytes)}"
+            f"optimizer state {bytes_text(self.optimizer_bytes)}, "
+            f"buffers of modules {bytes_text(self.buffers_bytes)}"
         )
         if self.saved:
-            yield f"    activations by module {_listed(_by_module(self.saved), OUTSIDE)}"
-        yield operations_text(self.flops)
+            saved = bytes_text(self.activations_bytes)
+            yield f"forward saves {saved} of activations in all, which backward frees in turn"
+            yield f"    by module {_listed(_by_module(self.saved), OUTSIDE)}"
+        yield f"it computes {operations_text(self.flops)} in the step"
         if self.collectives:
-            yield f"collectives, {bytes_text(self.wire_bytes)} on the wire of a ring:"
+            sent_bytes = bytes_text(self.wire_bytes)
+            yield f"it sends {sent_bytes} in the step, where collectives go in a ring"
         rows = _alike(self.collectives)
         for each, modules in rows[:_ROWS]:
             yield f"    {_row(each, modules)}"
         if rows[_ROWS:]:
             count = sum(each.count for each, _ in rows[_ROWS:])
             rest = sum(each.wire_bytes for each, _ in rows[_ROWS:])
-            yield f"    and {count:,} more, {rest / max(1, self.wire_bytes):.1%} of the bytes"
+            yield f"    and {count:,} more, {bytes_text(rest)} sent"
         if self.printed:
             yield f"A rehearsal has no values: 0 in their place at {listing(self.printed)}"
 
@@ -166,8 +189,11 @@ class Rehearsal:
         size, share = bytes_text(self.device_memory), abs(left) / max(1, self.device_memory)
         if left < 0:
             return f": {bytes_text(-left)} ({share:.1%}) more than {size}"
-        close = ": close, for CUDA and NCCL keep some for themselves" if share < _CLOSE else ""
-        return f"; fits in {size}, {bytes_text(left)} ({share:.1%}) are left{close}"
+        close = "too little, perhaps, for" if share < _CLOSE else "for"
+        return (
+            f"; fits in {size}, {bytes_text(left)} ({share:.1%}) are left, {close} what CUDA and "
+            "NCCL take for themselves"
+        )
 
     def to_dict(
         self, *, tflops: float | None = None, gbytes: float | None = None
@@ -177,7 +203,7 @@ class Rehearsal:
         Args:
             tflops, gbytes: as in `seconds_at_least`; with one of them there is "bound" as well.
         """
-        names = ("kind", "group", "count", "nbytes", "wire_bytes", "module", "where")
+        names = Sent.__dataclass_fields__
         bound: dict[str, Any] = {}
         if tflops is not None or gbytes is not None:
             least = self.seconds_at_least(tflops=tflops, gbytes=gbytes)
@@ -218,7 +244,7 @@ def _listed(shares: Sequence[Share], nameless: str) -> str:
         said.append(f"{each.name or nameless} {bytes_text(each.nbytes)}")
         rest -= each.nbytes
     if len(said) < len(shares):
-        said.append(f"and {len(shares) - len(said):,} more, {rest / max(1, whole):.1%}")
+        said.append(f"and {len(shares) - len(said):,} more, {bytes_text(rest)}")
     return ", ".join(said)
 
 
@@ -236,7 +262,9 @@ def _by_module(shares: Sequence[Share]) -> list[Share]:
         names[name] += 1
     single = {pattern(each.name): each.name for each in shares}
     return [
-        Share(f"{names[name]:,} {TIMES} {name}" if names[name] > 1 else single[name], nbytes)
+        Share(
+            f"{names[name]:,} {TIMES} {name} together" if names[name] > 1 else single[name], nbytes
+        )
         for name, nbytes in totals.most_common()
     ]
 
@@ -246,7 +274,8 @@ def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
     found: dict[tuple[Any, ...], list[Sent]] = {}
     for each in every:
         size = each.nbytes / each.count, each.wire_bytes / each.count
-        key = each.kind, each.group, pattern(each.module), each.where, size
+        place = each.group, each.phase, pattern(each.module), each.where
+        key = each.kind, each.dtype, *place, size
         found.setdefault(key, []).append(each)
     rows = []
     for same in found.values():
@@ -265,11 +294,16 @@ def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
 
 
 def _row(each: Sent, modules: int) -> str:
-    size, wire = bytes_text(each.nbytes // each.count), bytes_text(each.wire_bytes)
     many = " each" if each.count > 1 else ""
-    place = " · ".join(filter(None, (each.group, each.module, each.where)))
-    of = f" in {modules:,} modules" if modules > 1 else ""
-    return f"{each.count:,} {TIMES} {each.kind}{of}, {size}{many}, {wire} on the wire · {place}"
+    of = f" in {modules:,} modules" if modules not in (1, each.count) else ""
+    size = bytes_text(each.whole_bytes)
+    what = f"of {size} {each.dtype}".rstrip() if each.nbytes else ""
+    ranks = f"{each.group_size:,} ranks"
+    group = ranks if not each.group else each.group
+    group = f"{group} ({ranks})" if each.group and "rank" not in each.group else group
+    place = " · ".join(filter(None, (each.phase, group, each.module, each.where)))
+    head = " ".join(filter(None, (f"{each.count:,} {TIMES} {each.kind}{of}", what)))
+    return f"{head}{many}, {bytes_text(each.wire_bytes)} sent · {place}"
 
 
 _SHARES, _LITTLE = 8, 0.05  # of a list: how many at most, and of what is left how little is enough
@@ -291,19 +325,19 @@ def sent(graph: Graph, groups: dict[str, str]) -> tuple[Sent, ...]:
     Args:
         groups: names of groups, by what the graph calls them.
     """
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    given: Counter[tuple[str, str, str, str]] = Counter()
-    wire: Counter[tuple[str, str, str, str]] = Counter()
+    counts, given, wire = Counter[Any](), Counter[Any](), Counter[Any]()
     for each in graph.collectives:
-        key = each.kind, groups.get(each.group, each.group), each.module, each.where
+        group = groups.get(each.group, each.group)
+        place = each.phase, each.module, each.where
+        key = each.kind, each.dtype, group, each.group_size, place
         counts[key] += 1
         given[key] += each.nbytes
         factor = _RING.get(each.kind)
         wire[key] += round(each.nbytes * (1 if factor is None else factor(each.group_size)))
     return tuple(
-        Sent(kind, group, counts[key], given[key], wire[key], module, where)
+        Sent(kind, dtype, group, size, counts[key], given[key], wire[key], *place)
         for key in counts
-        for kind, group, module, where in [key]
+        for kind, dtype, group, size, place in [key]
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, overload
@@ -285,19 +285,19 @@ def without_devices(graph: Graph) -> Graph:
 
 
 def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]:
-    """The memory over the step, with its peak."""
+    """The memory over the step: of every few moments the one with most, each phase's first, and
+    the peak."""
     first, last = ledger.first_moment, ledger.moment
-    every = max(1, (last - first) // _MOMENTS)
-    marks = [moment for moment, _ in ledger.phases]
-    wanted = sorted({*range(first, last + 1, every), *marks[:_MOMENTS], last, peak})
     changes: list[tuple[int, int, Block]] = []
     for block in blocks:
         changes.append((block.born, 1, block))
         changes.append((block.died, -1, block))
     changes.sort(key=lambda change: change[0])
+    wanted = {first, last, peak, *[moment for moment, _ in ledger.phases][:_MOMENTS]}
+    wanted.update(_fullest(changes, first, last, max(1, (last - first) // _MOMENTS)))
     found, now, at, phase = [], Counter[str](), 0, LOOP
     phases = [*ledger.phases]
-    for moment in wanted:
+    for moment in sorted(wanted):
         while at < len(changes) and changes[at][0] <= moment:
             _, sign, block = changes[at]
             now[block.role] += sign * block.nbytes
@@ -306,3 +306,19 @@ def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]
             phase = phases.pop(0)[1]
         found.append(Moment(phase, shares(sorted(now.items()))))
     return found
+
+
+def _fullest(
+    changes: Sequence[tuple[int, int, Block]], first: int, last: int, every: int
+) -> Iterator[int]:
+    """Of each so many moments the one at which most memory is there."""
+    now = at = 0
+    for start in range(first, last + 1, every):
+        most, best = -1, start
+        for moment in range(start, min(start + every, last + 1)):
+            while at < len(changes) and changes[at][0] <= moment:
+                now += changes[at][1] * changes[at][2].nbytes
+                at += 1
+            if now > most:
+                most, best = now, moment
+        yield best

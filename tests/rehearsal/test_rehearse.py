@@ -275,7 +275,7 @@ def small() -> Rehearsal:
 
 def test_the_text_says_what_fits_and_by_how_much(small: Rehearsal) -> None:
     text = str(small)
-    assert text.startswith("rank 0 of 1: 2nd step, rehearsed in ")
+    assert text.startswith("rank 0 of 1, 2nd step (rehearsed here in ")
     assert "fits in 24.0 MiB, 7.9 MiB (33.1%) are left" in text
     assert small.margin_bytes == 24 * 2**20 - small.peak_bytes
     assert small.flops == 83_886_080
@@ -316,8 +316,8 @@ def test_the_values_are_those_of_the_schema_in_the_documentation(
 
 def test_the_picture_names_who_stands_at_the_peak_and_loads_nothing(small: Rehearsal) -> None:
     svg = draw_memory(small)
-    assert "parameter 8.0 MiB" in svg
-    assert "gradient 8.0 MiB" in svg
+    assert "parameters 8.0 MiB" in svg
+    assert "gradients 8.0 MiB" in svg
     assert "Peak 16.1 MiB in backward, 0, test_rehearse.py:" in svg
     assert "href" not in svg
 
@@ -396,16 +396,16 @@ def deep() -> None:
 
 def test_what_is_alike_is_one_row_and_the_largest_stands_first() -> None:
     found = rehearse(deep, ranks=8)
-    rows = [line.strip() for line in str(found).splitlines() if " on the wire · " in line]
-    assert len(rows) == 4  # of the one that is larger, and of the thirty, both kinds
-    assert rows[0].startswith(
-        f"60 {TIMES} all_gather in 30 modules, 512 KiB each, 210 MiB on the wire"
-    )
-    assert rows[1].startswith(f"30 {TIMES} reduce_scatter in 30 modules, 4.0 MiB each, 105 MiB")
-    assert f"2 {TIMES} all_gather, 4.0 MiB each, 56.0 MiB on the wire" in str(found)
+    rows = [line.strip() for line in str(found).splitlines() if " sent · " in line]
+    assert len(rows) == 6  # of the thirty, and of the one that is larger: two gathers, a reduction
+    each = "4.0 MiB float32 each, 105 MiB sent"  # a ring of 8 sends 7 of 8 parts
+    phases = [("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward")]
+    for row, (kind, phase) in zip(rows, phases, strict=False):
+        assert row.startswith(f"30 {TIMES} {kind} of {each} · {phase} · 8 ranks · ")
+    assert f"1 {TIMES} all_gather of 32.0 MiB float32, 28.0 MiB sent · forward" in str(found)
     picture = draw_memory(found)
     assert all(f">{phase}</text>" in picture for phase in ("forward", "backward", "optimizer"))
-    assert all(f">{role} " in picture for role in ("gradient", "gathered"))
+    assert all(f">{role} " in picture for role in ("gradients", "gathered parameters"))
 
 
 def test_the_program_is_told_of_the_memory_that_the_rehearsal_knows() -> None:
