@@ -69,14 +69,14 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .rehearsal.trials import Trial, trial_table
     from .rehearsal.trials_picture import draw_trials
     from .render.annotation import annotate_source
-    from .render.collectives import collectives
     from .render.dot.dot import to_dot
     from .render.dot.picture import Picture
     from .render.draw import draw_graph, make_dot
     from .render.html import to_html, view_graph
     from .render.mermaid import to_mermaid
     from .render.modules.summary import Summary, summary
-    from .render.rank_chart import rank_chart
+    from .render.ranks.collectives import collectives
+    from .render.ranks.rank_chart import rank_chart
     from .render.river.flow import draw_flow
     from .render.text import to_text
     from .render.view import view_script
@@ -244,14 +244,14 @@ _ROOMS = {
     "rehearsal.trials": "Trial trial_table",
     "rehearsal.trials_picture": "draw_trials",
     "render.annotation": "annotate_source",
-    "render.collectives": "collectives",
+    "render.ranks.collectives": "collectives",
     "render.dot.dot": "to_dot",
     "render.dot.picture": "Picture",
     "render.draw": "draw_graph make_dot",
     "render.html": "to_html view_graph",
     "render.modules.summary": "Summary summary",
     "render.mermaid": "to_mermaid",
-    "render.rank_chart": "rank_chart",
+    "render.ranks.rank_chart": "rank_chart",
     "render.river.flow": "draw_flow",
     "render.text": "to_text",
     "render.view": "view_script",

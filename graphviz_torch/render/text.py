@@ -12,11 +12,11 @@ from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
 from ..graph.text import shortened
 from ..graph.units import count_text, seconds_text
 from . import labels
-from .collectives import alike, whose
 from .drawing.mark import WARNINGS
 from .groups.whole import FindingsLike, whole_of
 from .outline import Row, outline
-from .rank_chart import wait_lines
+from .ranks.collectives import alike, whose
+from .ranks.rank_chart import wait_lines
 
 # The declared fields that come first; the others follow in their own order.
 _FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")

@@ -9,10 +9,10 @@ from ..graph import Graph, Node, TensorMeta
 from ..graph.text import listing, shortened
 from ..graph.units import bytes_text, seconds_text
 from . import labels
-from .collectives import lines
 from .drawing.drawing import Contents, Drawing, Line, Unit
 from .drawing.units import called
 from .groups.outlines import differ_in_one_axis
+from .ranks.collectives import lines
 from .style import role
 
 _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first

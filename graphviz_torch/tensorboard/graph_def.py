@@ -25,7 +25,7 @@ from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Tra
 from ..graph.collective import by_node
 from ..graph.column import columns_in, declared_beside
 from ..graph.text import shortened
-from ..render.collectives import lines
+from ..render.ranks.collectives import lines
 from .names import Names, device, names, operation
 
 # The tab merges entries of `input` that follow each other and name the same node: `x * x` would

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..findings import find
 from ..graph import Collective, Graph, Transfer
 from ..graph.units import bytes_text, count_text
-from ..render.collectives import alike, whose
+from ..render.ranks.collectives import alike, whose
 
 _COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from graphviz_torch import Collective, Edge, Graph, Node, TensorMeta, to_dot, to_mermaid
-from graphviz_torch.render.collectives import description, lines
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES
+from graphviz_torch.render.ranks.collectives import description, lines
 
 META = (TensorMeta((8,), "float32", "cpu"),)
 GATHER = Collective("all_gather", 96, "float32", 2, group="dp", phase="forward")

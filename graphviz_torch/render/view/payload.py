@@ -29,12 +29,12 @@ from ...graph import FAILURE_RULES, Edge, Graph, GraphLike, ModuleRow, Node, Ten
 from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style
-from ..collectives import description, lines
 from ..groups.chains import RESHAPING
 from ..groups.groups import Group, Groups, group
 from ..groups.whole import FindingsLike, findings_of, whole_of
 from ..labels import telling
-from ..rank_chart import has_times, rank_rows, wait_lines
+from ..ranks.collectives import description, lines
+from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from .difference import Difference, difference
 from .tables import Columns, Table
 from .title import title_of

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ..graph import Collective, GraphLike, graph_of
-from ..graph.collective import aligned, rank_waits
-from ..graph.text import at_most, ranks_text
-from ..graph.units import seconds_text
-from .chart import svg_line, svg_start, svg_text
+from ...graph import Collective, GraphLike, graph_of
+from ...graph.collective import aligned, rank_waits
+from ...graph.text import at_most, ranks_text
+from ...graph.units import seconds_text
+from ..chart import svg_line, svg_start, svg_text
+from ..style import COLORS
 from .collectives import description
-from .style import COLORS
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
 _MOST_RANKS = 64  # rows

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..graph import Collective, GraphLike, graph_of, short_dtype
-from ..graph.text import listing
-from ..graph.units import bytes_text, count_text
-from . import labels
+from ...graph import Collective, GraphLike, graph_of, short_dtype
+from ...graph.text import listing
+from ...graph.units import bytes_text, count_text
+from .. import labels
 
 _MOST = 4  # lines of one box: of more, those that differ in their sizes alone are summed
 _PEERS = {"send": " to rank {}", "recv": " from rank {}"}
