@@ -1,7 +1,8 @@
 """A view of data that gives the sizes of its axes in another order, where a permute was meant.
 
-Looked at are views that make no node: of what has a history the graph knows more. A view that
-swaps n and n + 1 is a relative shift, as attention makes of its positions.
+Looked at are views that make no node, in the user's own code. Of what has a history the graph knows
+more, and a library that splits heads may by chance have the same sizes. A view that swaps n and
+n + 1 is a relative shift, as attention makes of its positions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graph.events.idle_calls import DataView
+from ...internals.frames import OWN, owner
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ..listener import Listener
@@ -28,7 +30,9 @@ class DataViews(Listener):
         if event.end > event.start or type(given) is not Tensor or type(result) is not Tensor:
             return
         before, after = tuple(given.shape), tuple(result.shape)
-        if before != after and torch.is_grad_enabled() and _are_reordered(before, after):
+        if before == after or not (torch.is_grad_enabled() and _are_reordered(before, after)):
+            return
+        if owner(event.frame.f_code.co_filename) == OWN:
             name = event.func.__name__
             self.events.note(
                 DataView(function=name, before=before, after=after),

@@ -161,6 +161,8 @@ class Cutter:
         So do the experts of a mixture, each called on the rows that its router gives it, and the
         steps of a loop over a sequence that grows. Their parameters have the same shapes.
         """
+        if len({part.structure for part in parts}) < 2:
+            return
         near: dict[object, list[Part]] = {}
         for part in parts:
             start, end = part.span
