@@ -125,16 +125,17 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
     """
     trial = _Trial(start)
     known = set()
-    longest: int | None = None  # row of things that differ
+    folded: Groups | None = None  # where blocks that are alike are drawn once
     for each in levels(start):
         if trial.passes(each):
             continue
-        if each.cut and each.rows is not None and longest is not None and longest <= each.rows:
+        rows = each.rows if each.cut else None
+        if rows is not None and folded is not None and _longest_row(folded) <= rows:
             continue  # it would cut no row, or one that is drawn once
         grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
         # Another size may cut nothing else.
-        if grouped.groups and each.fold is True and longest is None:
-            longest = _longest_row(grouped.groups)
+        if each.fold is True:
+            folded = folded or grouped.groups
         cut = grouped.groups and len(grouped.groups.groups), each.fold, each.whole
         if cut in known:
             continue
