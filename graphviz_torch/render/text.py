@@ -26,16 +26,16 @@ _TELLING: tuple[str, ...] = (
     "node",
     "operation",
     "label",
-    "note",
     "finding",
     "output",
+    "note",
     "inputs",
     "gradient",
 )
 _TELLING += ("placement", "time", "module", "saved", "source", "class", "attributes")
 # To how many characters a column may be cut, before another is left out.
 _LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
-_LEAST |= {"placement": 16, "gradient": 12, "module": 16, "source": 14}
+_LEAST |= {"note": 20, "placement": 16, "gradient": 12, "module": 16, "source": 14}
 _PATHS = ("label", "module", "source")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
 _SELDOM = ("transfer", "collective")  # not counted where there are none

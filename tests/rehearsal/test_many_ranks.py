@@ -185,3 +185,22 @@ def test_messages_of_a_stage_are_of_forward_and_backward_and_of_its_modules(
         ("recv", 2, "backward", "act"): 4,
         ("send", 0, "backward", "block1"): 4,
     }
+
+
+def test_what_is_taken_into_the_memory_of_a_result_and_sent_on_is_of_no_module() -> None:
+    def relay() -> None:
+        dist.init_process_group("nccl")
+        module = stage_of(1)
+        optimizer = torch.optim.SGD(module.parameters())
+        for _ in range(2):
+            result = module(torch.ones(2, 16))
+            dist.send(result.detach(), 2)
+            result.sum().backward()
+            dist.recv(result.detach(), 0)
+            dist.send(result.detach(), 2)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = rehearse(relay, ranks=3, rank=1).graph.collectives
+    sent = [(each.kind, each.phase, each.module) for each in found]
+    assert sent == [("send", "forward", "act"), ("recv", "other", ""), ("send", "other", "")]
