@@ -85,6 +85,21 @@ def images_through_a_batch_norm(record: Record) -> None:
         F.cross_entropy(out, torch.arange(12) % 3).backward()
 
 
+@silent("scheduler-steps")
+def cosine_that_was_past_its_end_before(record: Record) -> None:
+    """A rate that swings on purpose: nothing new happens to it while it is watched."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)
+    for _ in range(8):
+        optimizer.step()
+        scheduler.step()
+    with record(model):
+        for _ in range(2):
+            step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+            scheduler.step()
+
+
 def clipped_by_value(record: Record, bound: float) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
