@@ -77,13 +77,18 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
                 rows[name] = _column(read.get(name), name, len(backward.numbers))
             column = rows[name]
             for i, value in values.items():
-                column[i] = value
+                column[i] = _joined(column[i], value) if name == "note" else value
     if notes := _notes(backward, program):
         column = rows.setdefault("note", list(read["note"]))
         for i, note in notes.items():
-            column[i] = column[i] or note
+            column[i] = _joined(column[i], note)
     graph = backward.reading.graph(**rows)
     return replace(graph, step=Step(loss_scale=_loss_scale(backward)))
+
+
+def _joined(*notes: str) -> str:
+    """What several say of a node, each once."""
+    return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
 def _completed(

@@ -4,7 +4,7 @@ A listener has a method for each event that it wants, of any of these:
 
     calling  called  raised          a call into torch                internals/hooks/calls.py
     dispatched                       an operator, below autograd      internals/hooks/dispatch.py
-    sent  waited                     a collective between ranks       internals/hooks/collectives.py
+    sent  waited                     a collective between ranks       internals/hooks/collectives/
     module_began  module_ended       a module's forward               internals/hooks/modules.py
     function_skipped                 torch.compile leaves one alone   internals/compiler/skipped.py
     region_ran                       what torch.compile made has run  RegionRan

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..internals.compiler.stance import EagerStance
 from ..internals.hooks.calls import CallWatch
-from ..internals.hooks.collectives import CollectiveWatch
+from ..internals.hooks.collectives.watch import CollectiveWatch
 from ..internals.hooks.dispatch import OperatorWatch
 from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch

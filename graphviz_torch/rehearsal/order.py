@@ -21,7 +21,7 @@ from ..graph.text import ranks_text
 from ..graph.units import bytes_text
 from ..internals.fake.values import line_of
 from ..internals.frames import user_frame
-from ..internals.hooks.collectives import CollectiveWatch, Sent
+from ..internals.hooks.collectives.watch import CollectiveWatch, Sent
 from ..internals.tensors.metadata import tensor_meta
 
 # Of which each rank of the group has to give as much as the others.

@@ -42,6 +42,8 @@ from graphviz_torch.graph.json import from_json, to_json
 HOSTILE = 'a"b\\c\n<b>&\x00\u2028☃'
 META = TensorMeta((2, -1), "float32", "cuda:0")
 
+KINDS = len(get_args(Event))
+
 
 def filled(kind: Any) -> Any:
     """A value of an annotated type in which no field, at any depth, is at its default."""
@@ -316,9 +318,9 @@ NEITHER = "neither a position nor a length"
         (changed(events__items__kinds__0="Party"), "unknown kind 'Party'. If a newer"),
         (changed(events__items__kinds__27="ParameterFreeze"), "'ParameterFreeze' twice"),
         (changed(events__items__kinds__0=["Broadcast"]), "unknown kind"),
-        (changed(events__items__at__0=99), "a position beyond its 41 kinds"),
+        (changed(events__items__at__0=99), f"a position beyond its {KINDS} kinds"),
         (changed(events__items__at__0=1), r"has 1 values for 0|has 1 values for 2"),
-        (changed(events__items__values=[]), "has 0 values for 41"),
+        (changed(events__items__values=[]), f"has 0 values for {KINDS}"),
         (changed(events__items__kinds=None), "is not an object of 'kinds', 'at' and 'values'"),
         (changed(failure__items__operands__items__node=[9]), "failure.operands.node names node 9"),
         (changed(failure__lengths=[2]), "values for 2"),

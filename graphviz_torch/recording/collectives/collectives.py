@@ -19,7 +19,7 @@ from typing import Any
 
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
 from ...internals.hooks.calls import running
-from ...internals.hooks.collectives import Group, Sent, Waited
+from ...internals.hooks.collectives.watch import Group, Sent, Waited
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta

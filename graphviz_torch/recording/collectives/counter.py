@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...graph import CollectiveCalls, CollectiveKind, RankPosition, RankState
 from ...internals.frames import user_frame
-from ...internals.hooks.collectives import Begun, CollectiveWatch, Group, Waited
+from ...internals.hooks.collectives.watch import Begun, CollectiveWatch, Group, Waited
 from ..program.source_lines import short_names
 
 _MOST = 1000  # lines; what others begin is counted without its line

@@ -18,7 +18,7 @@ from weakref import ref
 from torch import Tensor
 
 from ...graph import CollectivePhase
-from ...internals.hooks.collectives import Sent
+from ...internals.hooks.collectives.watch import Sent
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import flatten

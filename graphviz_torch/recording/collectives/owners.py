@@ -18,7 +18,7 @@ from torch import Tensor
 from ...graph import TensorMeta
 from ...graph.text import ranks_text
 from ...internals.functions import TensorBase
-from ...internals.hooks.collectives import Group, Sent
+from ...internals.hooks.collectives.watch import Group, Sent
 from ...internals.sharding import asker, dimensions
 from ..live import LiveGraph
 from ..program import Program

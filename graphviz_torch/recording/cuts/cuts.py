@@ -39,7 +39,7 @@ from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
-from ...internals.hooks.collectives import Sent
+from ...internals.hooks.collectives.watch import Sent
 from ...internals.hooks.modes import others
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors

@@ -23,7 +23,7 @@ from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBack
 from ...internals.frames import LIBRARY, OWN, TORCH, clipper, owner
 from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
-from ...internals.hooks.collectives import Sent
+from ...internals.hooks.collectives.watch import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import storage_id
 from ..listener import Listener, Resumed, RunEnded

@@ -28,12 +28,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.library import Library
 
-from ...graph import CollectiveKind
-from ..frames import hide
-from ..tensors.pytree import tensors
-from .collective_operators import WAIT, arguments, kinds
-from .dispatch import sequence_number
-from .installation import Installation, Watch
+from ....graph import CollectiveKind
+from ...frames import hide
+from ...tensors.pytree import tensors
+from ..dispatch import sequence_number
+from ..installation import Installation, Watch
+from .operators import WAIT, arguments, kinds
 from .works import Wait, WorkMethods
 
 

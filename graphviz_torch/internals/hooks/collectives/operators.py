@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...graph import CollectiveKind
+from ....graph import CollectiveKind
 
 # Names of operators, by namespace.
 _KINDS: dict[str, dict[str, CollectiveKind]] = {

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ..frames import hide
+from ...frames import hide
 
 _FUNCTIONS = os.path.join("torch", "distributed", "distributed_c10d.py")
 
