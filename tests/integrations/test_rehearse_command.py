@@ -125,7 +125,7 @@ def test_it_writes_the_graph_the_view_and_the_picture(folder: Path) -> None:
     files = ("-o", "step.json", "-o", "step.html", "-o", "memory.svg")
     done = rehearsed(folder, "--mesh", "dp=4", "--value", "0.5", *files, "--tflops=1", "train.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("rank 0 of 4: 2nd step")
+    assert done.stdout.startswith("rank 0 of 4, 2nd step")
     assert "a bound, not an estimate" in done.stdout
     graph = load(folder / "step.json")
     assert {each.kind for each in graph.collectives} == {"all_gather", "reduce_scatter"}
