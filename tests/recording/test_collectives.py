@@ -23,7 +23,7 @@ from graphviz_torch import (
     summary,
     to_text,
 )
-from graphviz_torch.internals.hooks import collectives as seam
+from graphviz_torch.internals.hooks.collectives import watch as seam
 from graphviz_torch.render.groups.whole import whole_of
 from tests.support.processes.launch import launched
 
