@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 # The children in which wrappers of any class hold what they wrap.
 _INSIDE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+_NAMES = frozenset((*_INSIDE, "module"))
 _PARALLEL = (DataParallel, DistributedDataParallel)  # they hold it in `module`
 
 
@@ -25,7 +26,7 @@ def is_inside(module: Module, child: str) -> bool:
 def wrapped_by(module: Module) -> Module | None:
     """What this module is a wrapper of, if it is one."""
     inside = module._modules  # of a scripted module it is not a dict, and has no `get`
-    if inside:
+    if inside and not _NAMES.isdisjoint(inside):
         for name in _INSIDE:
             if name in inside:
                 return inside[name]

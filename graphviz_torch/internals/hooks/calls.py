@@ -99,7 +99,7 @@ class _Listening(NamedTuple):
     before: Tell
     after: Tell
     computes: bool
-    own: Any  # PyTorch's function, where a program has put this one in its place
+    own: Any  # PyTorch's function, where a program has put this one in its place; else None
 
 
 class _ByKind(dict[Any, _Listening]):
@@ -113,9 +113,9 @@ class _ByKind(dict[Any, _Listening]):
         computes = func not in _READS
         wanting = [one for one in self._listeners if wants(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
-        found = _Listening(
-            methods(before, "calling"), methods(wanting, "called"), computes, original(func)
-        )
+        own = original(func)  # of `x.grad` each call has another object, which is equal
+        told = methods(before, "calling"), methods(wanting, "called")
+        found = _Listening(*told, computes, None if own == func else own)
         if len(self) < _REMEMBERED:
             self[kind] = found
         return found
@@ -175,7 +175,7 @@ class CallWatch(TorchFunctionMode):
         if self.program not in programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
         before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
-        if own is not func and is_called_by_itself(own, sys._getframe(1)):
+        if own is not None and is_called_by_itself(own, sys._getframe(1)):
             func = own  # the program's function has run already, or was never called
             before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1

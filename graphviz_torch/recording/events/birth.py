@@ -289,7 +289,7 @@ def _all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
     floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
     plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
     others = [one for t in floats if type(t) is not Tensor for one in _readable(t)]
-    return [*(tensor for tensor in plain if 0 not in tensor.shape), *others]
+    return [*filter(TensorBase.numel, plain), *others]
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -301,8 +301,8 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     for one in alike.values():
         distinct = list(one.values())
         for start in range(0, len(distinct), _TOGETHER):
-            norms = torch.stack(foreach_norm(distinct[start : start + _TOGETHER]))
-            if not all(map(math.isfinite, TensorBase.tolist(norms))):
+            norms = foreach_norm(distinct[start : start + _TOGETHER])
+            if not all(map(math.isfinite, map(TensorBase.item, norms))):
                 return False
     return True
 

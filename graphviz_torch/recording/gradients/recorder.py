@@ -9,7 +9,7 @@ threads mix. Elsewhere None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -25,7 +25,7 @@ from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
 from .cuda_clock import CudaClock
-from .statistics import Batch, Descriptions, Kind, Where, alias
+from .statistics import Batch, Descriptions, Kind, alias
 
 
 class GradientHooks:
@@ -58,21 +58,13 @@ class GradientHooks:
         self._descriptions = Descriptions(finite=finite)
 
     def __enter__(self) -> GradientHooks:
-        kinds = {
-            outputs: tuple(
-                None if meta is None else self._descriptions.kind(meta) for meta in outputs
-            )
-            for outputs in {outputs for _, outputs in self._nodes}
-        }
-        types = {type(fn) for fn, _ in self._nodes}
-        traits = {kind: (kind.__name__ == "AccumulateGrad", is_custom(kind)) for kind in types}
-        before = [
-            self._hook(node, kinds[outputs], *traits[type(fn)])
-            for node, (fn, outputs) in enumerate(self._nodes)
-        ]
-        self._hooks.put(
-            [(fn.register_prehook, hook) for (fn, _), hook in zip(self._nodes, before, strict=True)]
-        )
+        alike = {(type(fn), outputs) for fn, outputs in self._nodes}
+        recipes = {kind: self._recipe(*kind) for kind in alike}
+        hooks = []
+        for node, (fn, outputs) in enumerate(self._nodes):
+            before, *rest = recipes[type(fn), outputs]
+            hooks.append((fn.register_prehook, partial(before, node, *rest)))
+        self._hooks.put(hooks)
         if self._clock is not None and self._mixed:
             self._hooks.put([(fn.register_hook, self._after) for fn, _ in self._nodes])
         return self
@@ -111,25 +103,19 @@ class GradientHooks:
                 kind = self._descriptions.kind(tensor_meta(gradient))
                 self._descriptions.see((node, output_nr), gradient, kind)
 
-    def _hook(
-        self, node: int, kinds: tuple[Kind | None, ...], leaf: bool, custom: bool
-    ) -> Callable[[tuple[Tensor | None, ...]], None]:
-        """What to call before a node runs.
-
-        Args:
-            node: the node.
-            kinds: of gradients, by output.
-            leaf: does it accumulate into a leaf.
-            custom: is its backward the program's own.
-        """
+    def _recipe(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
+        """What to call before a node of a class with these outputs, and what with beside it."""
+        kind_of = self._descriptions.kind
+        kinds = tuple([None if meta is None else kind_of(meta) for meta in outputs])
+        leaf, custom = of.__name__ == "AccumulateGrad", is_custom(of)
         kind = kinds[0] if len(kinds) == 1 else None
         if kind is None or not (kind.cpu and kind.batch) or self._clock is not None or custom:
-            return partial(self._before, node, kinds, leaf, custom)
-        return partial(self._before_one, (node, 0), kind, kind.batch, leaf)
+            return self._before, kinds, leaf, custom
+        return self._before_one, kind, kind.batch, leaf
 
     def _before_one(
         self,
-        where: Where,
+        node: int,
         kind: Kind,
         batch: Batch,
         leaf: bool,
@@ -146,10 +132,10 @@ class GradientHooks:
             and ran[-1][0] >= 0
         ):
             waiting = alias(gradient) if leaf else gradient
-            self._descriptions.wait(where, waiting, kind, batch)
-            ran.append((where[0], True, entered, perf_counter()))
+            self._descriptions.wait((node, 0), waiting, kind, batch)
+            ran.append((node, True, entered, perf_counter()))
         else:
-            self._before(where[0], (kind,), leaf, False, gradients)
+            self._before(node, (kind,), leaf, False, gradients)
 
     def _before(
         self,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...graph import Extent, GradientStats, TensorMeta
 from ...internals.functions import TensorBase
-from ...internals.guards import set_grad_enabled
+from ...internals.guards import set_grad_enabled, watched_operators
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
@@ -273,5 +273,10 @@ def _described(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
 
 def alias(gradient: Tensor) -> Tensor:
     """A dense gradient's memory, if it has any, and version, as another tensor."""
-    with unseen_calls(), unseen_operators():
-        return TensorBase.detach(gradient) if is_dense(gradient) else gradient
+    with unseen_calls():
+        if not is_dense(gradient):
+            return gradient
+        if not watched_operators():  # as most
+            return TensorBase.detach(gradient)
+        with unseen_operators():
+            return TensorBase.detach(gradient)

@@ -49,9 +49,10 @@ class FastPaths(Listener):
                 leave(own[0], FUNCTIONS)
 
     def module_ended(self, event: ModuleEnded) -> None:
-        layer, calls, output, frame = self._layer, self._calls, event.output, event.frame
+        layer, calls = self._layer, self._calls
         if layer is None or calls is None or event.module is not layer:
             return
+        output, frame = event.output, event.frame
         self._layer = self._calls = None
         FUNCTIONS.push(calls)
         if output is not None:

@@ -32,11 +32,12 @@ _MOST_DATA = 100  # tensors that calls before the last were given
 class _ModuleCall:
     """A module call that is running."""
 
-    __slots__ = ("counts", "frame", "library", "module", "names", "place", "wrapped")
+    __slots__ = ("above", "counts", "frame", "library", "module", "names", "place", "wrapped")
 
     def __init__(self, module: Module, names: Names, frame: FrameType) -> None:
         self.module = module
         self.names = names  # path and scope
+        self.above = f"{names[0]}." if names[0] else ""  # what the paths below it begin with
         self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
         self.place: Place | None = None  # beyond that frame
         self.library: Place | None = None
@@ -111,10 +112,9 @@ class CallStack:
         if running:
             for call in reversed(running):
                 # The scope hangs below the innermost running call whose path leads here.
-                above, outer = call.names
-                if not above or path.startswith(above + "."):
-                    counts, scope = call.counts, outer
-                    below = path[len(above) + 1 :] if above else path
+                if path.startswith(call.above):
+                    counts, scope = call.counts, call.names[1]
+                    below = path[len(call.above) :]
                     break
         else:
             table.note(module)  # before another may be put in the place of one

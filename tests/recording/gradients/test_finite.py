@@ -119,6 +119,22 @@ def test_each_backward_is_told_its_own_first() -> None:
     ]
 
 
+def test_a_gradient_that_a_custom_backward_mends_in_place_is_told_as_it_arrived() -> None:
+    mends = function(lambda ctx, x: x.clone(), lambda ctx, gradient: gradient.zero_())
+
+    def run() -> None:
+        x = torch.ones(2, requires_grad=True)
+        (mends.apply(x * 1) * torch.tensor([math.nan, math.inf])).sum().backward()
+
+    told = {
+        node.name: (stats.nan, stats.inf)
+        for node in recorded(run).nodes
+        for stats in node.grad_outputs
+        if stats is not None
+    }
+    assert told == {"CustomBackward": (1, 1)}
+
+
 def test_of_finite_gradients_nothing_is_told_and_training_is_the_same() -> None:
     def train(watched: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
