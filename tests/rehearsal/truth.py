@@ -3,6 +3,7 @@
     python -m tests.rehearsal.truth [2 4] [FSDP2 ...]
     python -m tests.rehearsal.truth cells     of combinations, on four ranks, and as "cuda" as well
     python -m tests.rehearsal.truth every     of all combinations there are
+    python -m tests.rehearsal.truth gpu [CELL]   of combinations, beside one rank on a GPU
 
 "=" is equal to the byte. Each training is run on gloo, and its second step is counted without
 graphviz_torch (`tests/support/processes/trainings.py`). The peak is counted twice: on gloo, which
@@ -93,7 +94,28 @@ def cell_table(*, every: bool = False) -> None:
             print(cell_row(name, numbers), flush=True)
 
 
+def gpu_table(names: list[str]) -> None:
+    """Prints the table of combinations beside real tensors on a GPU."""
+    head = ["training", *CELL_COLUMNS, "peak on the GPU", "peak of the rehearsal"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for i in range(0, len(names), 7):
+        for name, real in launched(cells.__name__, "fake", "4", "cuda", *names[i : i + 7]).items():
+            if "refused" in real:
+                print(f"| {name} | {real['refused']} |")
+                continue
+            found = rehearse(partial(cells.train, name, "cuda"), ranks=4)
+            columns = {column: getattr(found, f"{column}_bytes") for column in CELL_COLUMNS}
+            same = [
+                "=" if mine == real[column] else f"{mine}, {real[column]}"
+                for column, mine in columns.items()
+            ]
+            peak = f"{found.peak_bytes / real['peak'] - 1:+.1%}"
+            print(f"| {' | '.join([name, *same, str(real['peak']), peak])} |", flush=True)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["gpu"]:
+        return gpu_table(sys.argv[2:] or list(cells.cells()))
     if sys.argv[1:] in (["cells"], ["every"]):
         return cell_table(every=sys.argv[1] == "every")
     sizes = [int(word) for word in sys.argv[1:] if word.isdecimal()] or [2, 4]

@@ -57,6 +57,29 @@ def flat(gradient: Tensor) -> Tensor:
     return torch.abs(row) if torch.is_complex(row) else row
 
 
+def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
+    """A dense tensor without what an expansion repeats, and how often that stands in it.
+
+    >>> [row, times] = without_repeats(torch.ones(3, 1).expand(3, 5))
+    >>> tuple(row.shape), times
+    ((3, 1), 5)
+    """
+    times = 1
+    for dim, stride in enumerate(TensorBase.stride(tensor)):
+        if not stride and tensor.shape[dim] > 1:
+            times *= tensor.shape[dim]
+            tensor = torch.narrow(tensor, dim, 0, 1)
+    return tensor, times
+
+
+def repeated(row: Row, times: int) -> Row:
+    """The numbers of a gradient in which all that these are of stands so many times."""
+    if times == 1:
+        return row
+    norm, high, mean, zeros, nan, inf, _ = row
+    return norm * math.sqrt(times), high, mean, zeros, nan * times, inf * times, None
+
+
 def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
     """The elements of dense tensors one after another: of one alone as `flat` gives them."""
     rows = list(map(flat, tensors))

@@ -2,8 +2,8 @@
 
 Every result that has a node is added up: the sum is finite if all elements are, and only where it
 is not the elements are looked at. On other devices than the CPU the sums stay there until the next
-backward, and tell neither NaN from Inf nor what overflows. Not looked at: what has no values (meta,
-fake), sparse and nested results.
+backward, which waits for one copy of them, and tell neither NaN from Inf nor what overflows. Not
+looked at: what has no values (meta, fake), sparse and nested results.
 
 The first result with NaN and the first with Inf are noted: a mask has -Inf on purpose.
 """
@@ -70,10 +70,12 @@ class FiniteResults(Listener):
     def _take(self) -> dict[int, str]:
         """Notes by the sequence number of the node; the next forward is looked at anew."""
         with no_functions(), no_operators(), no_autograd():
-            for number, total in self._sums:
-                if not math.isfinite(TensorBase.item(total)):
-                    self._notes.setdefault(number, "the first result that is not finite")
-                    break
+            for device in dict.fromkeys(total.device for _, total in self._sums):
+                there = [each for each in self._sums if each[1].device == device]
+                totals = TensorBase.tolist(torch.stack([total for _, total in there]))  # one copy
+                bad = [i for i, total in enumerate(totals) if not math.isfinite(total)]
+                for i in bad[:1]:
+                    self._notes.setdefault(there[i][0], "the first result that is not finite")
         found, self._notes, self._missing, self._sums = self._notes, {}, {"NaN", "Inf"}, []
         return found
 

@@ -36,7 +36,7 @@ from ...internals.tensors.memory import (
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
-from .cpu import SMALL, Joined, end_to_end, on_cpu, sums_up
+from .cpu import SMALL, Joined, end_to_end, on_cpu, repeated, sums_up, without_repeats
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 19  # elements that may wait on the CPU: 2 MB of float32
@@ -46,6 +46,8 @@ _TOGETHER = frozenset(("float32", "float64", "float16", "bfloat16"))
 _new: Any = tuple.__new__  # GradientStats from a row of its fields, without a call of Python's
 
 Where = tuple[int, int]  # node and output_nr
+# What was reduced on a device, whose it is, what tensors it is of, how often each repeats itself.
+_Reduced = tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]], list[int]]
 
 
 class Batch:
@@ -91,10 +93,7 @@ class Descriptions:
         self._batches: dict[tuple[str, str], Batch] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
         self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
-        # For each device: what was reduced there, whose it is, and what tensors it is of.
-        self._reduced: dict[
-            torch.device, list[tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]]]]
-        ] = {}
+        self._reduced: dict[torch.device, list[_Reduced]] = {}
 
     def kind(self, meta: TensorMeta) -> Kind:
         """What there is to know of gradients that look like this."""
@@ -207,16 +206,20 @@ class Descriptions:
         dense = first.layout is torch.strided and not first.is_nested and len(found.tensors) == 1
         if self._finite and all(one.is_cpu and sums_up(one) for one in found.tensors):
             return
+        times = [1] * len(known)
+        if dense:  # what is expanded is read once: it may be far larger than its memory
+            known, times = map(list, zip(*map(_once, known), strict=True))
+            found = known[0]
         if found.numel == 0:
             self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, *of[0])
         elif found.tensors[0].is_cpu:
             row = end_to_end(found.tensors)
             small = dense and row.shape[0] <= SMALL and not torch.is_complex(first)
-            numbers = on_cpu(row, found.numel)
             values = tuple(TensorBase.tolist(row)) if small else None
-            self._found[wheres[0]] = GradientStats(*numbers, values, *of[0])
+            numbers = repeated((*on_cpu(row, found.numel), values), times[0])
+            self._found[wheres[0]] = GradientStats(*numbers, *of[0])
         else:
-            reduced = reduce(known, dense=dense), wheres, of
+            reduced = reduce(known, dense=dense), wheres, of, times
             self._reduced.setdefault(found.tensors[0].device, []).append(reduced)
 
     def collect(self) -> dict[Where, GradientStats]:
@@ -227,17 +230,16 @@ class Descriptions:
                 for device, stream in self._streams:
                     wait_for(device, stream)
                 row = TensorBase.numpy(
-                    TensorBase.cpu(torch.cat([part.numbers for part, _, _ in reduced]))
+                    TensorBase.cpu(torch.cat([part.numbers for part, *_ in reduced]))
                 )
             if row is None:  # a device that has failed
                 continue
             at = 0
-            for part, wheres, of in reduced:
+            for part, wheres, of, times in reduced:
                 end = at + len(part.numbers)
-                for where, numbers, each in zip(
-                    wheres, combine(part, row[at:end]), of, strict=True
-                ):
-                    self._found[where] = GradientStats(*numbers, *each)
+                numbers = map(repeated, combine(part, row[at:end]), times)
+                for where, each, its in zip(wheres, numbers, of, strict=True):
+                    self._found[where] = GradientStats(*each, *its)
                 at = end
         self._reduced = {}
         return self._found
@@ -263,6 +265,14 @@ class _hide_operators:
         self._watched.__exit__(None, None, None)
         self._calls.__exit__(None, None, None)
         return kind is not None and issubclass(kind, Exception)
+
+
+def _once(found: Elements) -> tuple[Elements, int]:
+    """What may be read of a dense gradient without what it repeats, and how often it does."""
+    if found.numel <= SMALL:  # their values are kept
+        return found, 1
+    tensor, times = without_repeats(found.tensors[0])
+    return (found, 1) if times == 1 else (Elements([tensor], found.numel // times), times)
 
 
 def _described(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:

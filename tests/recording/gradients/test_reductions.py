@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch import Tensor
 from graphviz_torch import GradientStats, record, simulate_accelerator
 from graphviz_torch.internals.tensors.memory import elements
 from graphviz_torch.internals.tensors.metadata import tensor_meta
-from graphviz_torch.recording.gradients import accelerator
+from graphviz_torch.recording.gradients import accelerator, statistics
 from graphviz_torch.recording.gradients.accelerator import combine, reduce
+from graphviz_torch.recording.gradients.cpu import end_to_end
 from graphviz_torch.recording.gradients.statistics import Descriptions
 
 
@@ -115,6 +117,41 @@ def test_a_large_turned_or_strided_gradient_is_described_whole(device: torch.dev
         agrees(stats, expected)
 
 
+@pytest.mark.parametrize(
+    ("shape", "whole"),
+    [
+        ((1,), (500_000,)),
+        ((3, 1), (3, 90_000)),
+        ((1, 300), (1000, 300)),
+        ((700, 1, 5), (700, 90, 5)),
+    ],
+)
+def test_an_expanded_gradient_is_described_whole_and_not_laid_out(
+    shape: tuple[int, ...],
+    whole: tuple[int, ...],
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = gradient(math.prod(shape)).view(shape)
+    made.view(-1)[1:2] = float("inf")
+    read = []
+
+    def noted(tensors: list[Tensor]) -> Tensor:
+        read.append(sum(map(torch.numel, tensors)))
+        return end_to_end(tensors)
+
+    for module in (statistics, accelerator):
+        monkeypatch.setattr(module, "end_to_end", noted)
+    leaf = torch.zeros(whole, device=device).requires_grad_()
+    with record() as recording:
+        leaf.clone().backward(made.to(device).expand(whole))
+    (stats,) = next(n for n in recording.graph.nodes if n.name == "CloneBackward0").grad_outputs
+    assert stats is not None
+    assert stats.values is None
+    agrees(stats, made.expand(whole))
+    assert set(read) == {made.numel()}
+
+
 def test_values_are_kept_in_the_order_of_rows(device: torch.device) -> None:
     given = [torch.arange(6.0).view(2, 3).t(), gradient(3000), torch.tensor([7.0])]
     values = [stats.values for stats in described(*given, device=device)]
@@ -157,7 +194,9 @@ def test_a_gradient_in_blocks_is_described_as_a_whole(
     given[-2] = float("nan")
     (whole,) = reduced(given)
     monkeypatch.setattr(accelerator, "_BLOCK", 2048)
-    assert reduced(given) == [whole]
+    (apart,) = reduced(given)
+    assert apart[:3] == pytest.approx(whole[:3], rel=1e-6)  # other rows round otherwise
+    assert apart[3:] == whole[3:]
     agrees(GradientStats(*whole, tensor_meta(given)), given)  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,18 +185,54 @@ def test_every_copy_is_timed_and_none_is_left_over() -> None:
     assert [copy.operation for copy in copies if copy.operation.startswith("Memcpy")] == []
 
 
-def test_what_a_recording_learns_is_brought_over_in_one_copy(tmp_path: Path) -> None:
+def waits(run: Callable[[], object]) -> int:
+    """How often PyTorch says that a call waits for the device."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            run()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("called a synchronizing" in str(each.message) for each in said)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_recording_waits_for_the_device_only_when_its_block_has_ended(
+    steps: int, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(300, 500), nn.ReLU(), nn.Linear(500, 1)).to(GPU)
+    x, inside = torch.randn(8, 300, device=GPU), []
+
+    def run() -> None:
+        for _ in range(steps):
+            model(x).square().mean().backward()
+
+    def recorded() -> None:
+        with record(model):
+            inside.append(waits(run))
+
+    run()
+    recorded()
+    copies = profiled(recorded, tmp_path)
+    print(f"\na block of {steps} recorded steps\n  profiler {copies}")
+    assert inside == [0, 0]
+    # Of each backward its gradients, and the parameters' norms; of all, what is not finite.
+    assert [kind for kind, _, _ in copies] == ["DtoH"] * (2 * steps + 1)
+
+
+def test_a_light_recording_waits_for_the_device_once_in_each_backward() -> None:
     model = nn.Sequential(nn.Linear(300, 500), nn.ReLU(), nn.Linear(500, 1)).to(GPU)
     x = torch.randn(8, 300, device=GPU)
 
     def run() -> None:
-        with record(model):
+        for _ in range(2):
             model(x).square().mean().backward()
 
     run()
-    copies = profiled(run, tmp_path)
-    print(f"\na recorded step\n  profiler {copies}")
-    assert [kind for kind, _, _ in copies] == ["DtoH"]
+    with record(model, gradients="finite"):
+        assert waits(run) == 2
 
 
 def test_copies_in_forward_and_backward_are_timed_at_their_nodes() -> None:

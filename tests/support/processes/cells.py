@@ -1,12 +1,14 @@
 """Trainings of every combination, and what a rank's second step takes, counted on real tensors.
 
     python -m tests.support.processes.cells fake 4 "FSDP2, bf16, checkpointing, fused"
+    python -m tests.support.processes.cells fake 4 cuda "FSDP2, bf16, checkpointing, fused"
 
 A cell is a way of dividing, a precision, a variant and an optimizer. It runs as rank 0 of a group
-that sends nothing, with real tensors on the CPU, and nothing of graphviz_torch counts: parameters,
-gradients and optimizer state by the tensors themselves, what is gathered by the storages that
-`fully_shard` gives out, and the peak by the CPU allocator's events in PyTorch's profiler, without
-oneDNN, whose kernels have scratch memory of their own. A cell that PyTorch refuses says the error.
+that sends nothing, with real tensors on the CPU or a GPU, and nothing of graphviz_torch counts:
+parameters, gradients and optimizer state by the tensors themselves, what is gathered by the
+storages that `fully_shard` gives out, and the peak by the CPU allocator's events in PyTorch's
+profiler, without oneDNN, whose kernels have scratch memory of their own; on a GPU by the bytes that
+its allocator was asked for, less what cuBLAS keeps. A cell that PyTorch refuses says the error.
 """
 
 from __future__ import annotations
@@ -145,10 +147,50 @@ def train(cell: str, device: str, before: Callable[[int, Any, Any], object] | No
         optimizer.zero_grad()
 
 
-def counted(cell: str) -> dict[str, Any]:
+def peak_on_cpu(run: Callable[[Callable[[], None]], None]) -> int:
+    """The most bytes that the CPU allocator had given out at once, after the mark."""
+
+    def mark() -> None:
+        with torch.profiler.record_function("SECOND STEP"):
+            pass
+
+    with torch.profiler.profile(profile_memory=True) as profile:
+        run(mark)
+    events = profile.profiler.kineto_results.events()
+    start = next(each.start_ns() for each in events if each.name() == "SECOND STEP")
+    total = most = 0
+    memory = [each for each in events if each.name() == "[memory]"]
+    for each in sorted(memory, key=lambda each: each.start_ns()):
+        total += each.nbytes()
+        most = max(most, total) if each.start_ns() >= start else total
+    return most
+
+
+def peak_on_cuda(run: Callable[[Callable[[], None]], None]) -> int:
+    """The most bytes that were asked for at once on the GPU, after the mark.
+
+    cuBLAS takes a workspace for each thread and stream that multiplies, and keeps it: it has them
+    before, and they do not count.
+    """
+
+    def asked(when: str) -> int:
+        return int(torch.cuda.memory_stats()[f"requested_bytes.all.{when}"])
+
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = nn.Linear(WIDTH, WIDTH, device="cuda", dtype=dtype)
+        rows = torch.ones(BATCH, WIDTH, device="cuda", dtype=dtype, requires_grad=True)
+        layer(rows).sum().backward()
+    layer = rows = None  # type: ignore[assignment]
+    gc.collect()
+    before = asked("current")
+    run(torch.cuda.reset_peak_memory_stats)
+    return asked("peak") - before
+
+
+def counted(cell: str, device: str) -> dict[str, Any]:
     """What the second step has, and its peak."""
     found: dict[str, Any] = {"gathered": 0}
-    marks: list[int] = []
+    began: list[int] = []
     gathered: dict[int, tuple[Any, int]] = {}
     Param: Any = _fsdp_param.FSDPParam
 
@@ -157,30 +199,32 @@ def counted(cell: str) -> dict[str, Any]:
             real(this)
             for tensor in this.all_gather_outputs:
                 gathered[id(tensor)] = tensor, tensor.untyped_storage().nbytes()
-            if marks:
+            if began:
                 total = sum(nbytes for _, nbytes in gathered.values())
                 found["gathered"] = max(found["gathered"], total)
 
         return note
 
-    def before(step: int, model: Any, optimizer: Any) -> None:
-        if step == 0:
-            return
+    def run(mark: Callable[[], None]) -> None:
+        def before(step: int, model: Any, optimizer: Any) -> None:
+            if step == 0:
+                return
 
-        def at_step(*_: Any) -> None:
-            parameters = list(model.parameters())
-            found["parameters"] = storage_bytes(parameters)
-            found["gradients"] = storage_bytes(p.grad for p in parameters if p.grad is not None)
+            def at_step(*_: Any) -> None:
+                parameters = list(model.parameters())
+                found["parameters"] = storage_bytes(parameters)
+                found["gradients"] = storage_bytes(p.grad for p in parameters if p.grad is not None)
 
-        def after_step(*_: Any) -> None:
-            states = optimizer.state.values()
-            found["optimizer"] = storage_bytes(v for each in states for v in each.values())
+            def after_step(*_: Any) -> None:
+                states = optimizer.state.values()
+                found["optimizer"] = storage_bytes(v for each in states for v in each.values())
 
-        optimizer.register_step_pre_hook(at_step)
-        optimizer.register_step_post_hook(after_step)
-        marks.append(step)
-        with torch.profiler.record_function("SECOND STEP"):
-            pass
+            optimizer.register_step_pre_hook(at_step)
+            optimizer.register_step_post_hook(after_step)
+            began.append(step)
+            mark()
+
+        train(cell, device, before)
 
     gc.collect()
     names = ("alloc_all_gather_outputs", "free_unsharded_param")
@@ -188,17 +232,10 @@ def counted(cell: str) -> dict[str, Any]:
         for name in names:
             opened.enter_context(patch.object(Param, name, noted(getattr(Param, name))))
         known = lambda *_, **__: torch.ones(1)  # noqa: E731  # that stages know shapes, no rank says
-        opened.enter_context(patch.object(PipelineStage, "_warmup_backward_result", known))
-        profile = opened.enter_context(torch.profiler.profile(profile_memory=True))
-        train(cell, "cpu", before)
-    events = profile.profiler.kineto_results.events()
-    start = next(each.start_ns() for each in events if each.name() == "SECOND STEP")
-    total = most = 0
-    memory = [each for each in events if each.name() == "[memory]"]
-    for each in sorted(memory, key=lambda each: each.start_ns()):
-        total += each.nbytes()
-        most = max(most, total) if each.start_ns() >= start else total
-    return {**found, "peak": most}
+        if hasattr(PipelineStage, "_warmup_backward_result"):  # since 2.12
+            opened.enter_context(patch.object(PipelineStage, "_warmup_backward_result", known))
+        found["peak"] = (peak_on_cuda if device == "cuda" else peak_on_cpu)(run)
+    return found
 
 
 def main() -> None:
@@ -208,9 +245,10 @@ def main() -> None:
     size = int(sys.argv[2])
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     results: dict[str, Any] = {}
-    for cell in sys.argv[3:] or cells(every=True):
+    device = "cuda" if "cuda" in sys.argv[3:] else "cpu"
+    for cell in [name for name in sys.argv[3:] if name != "cuda"] or cells(every=True):
         try:
-            results[cell] = counted(cell)
+            results[cell] = counted(cell, device)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             results[cell] = {"refused": f"{type(error).__name__}: {error}"[:200]}
     print("RESULT", json.dumps(results), flush=True)
