@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Container
 from contextlib import suppress
 from functools import cache
+from itertools import compress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -102,22 +103,23 @@ def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]
     Args:
         without: what each optimizer holds that is left out, and what is wrapped around it.
     """
-    if not _any_optimizer():
+    kinds = _kinds()
+    if not any(getattr(kind.step, "hooked", False) for kind in kinds):  # none was ever made
         return set()  # all objects of the process need not be looked through
-    # Garbage that the collector has yet to take too: no harm.
-    found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]
+    # Garbage that the collector has yet to take too: no harm. No call of Python's for each object.
+    there = gc.get_objects()
+    found = list(compress(there, map(kinds.__contains__, map(type, there))))
+    del there
     held = (frozenset(map(id, parameters_of(o))) for o in found if hasattr(o, "param_groups"))
     return set().union(*(parameters for parameters in held if parameters not in without))
 
 
-def _any_optimizer() -> bool:
-    """Has this process ever made an optimizer."""
+def _kinds() -> set[Any]:
+    """All classes of optimizers."""
     kinds: list[Any] = [Optimizer]
     for kind in kinds:  # which grows
-        if getattr(kind.step, "hooked", False):
-            return True
         kinds += kind.__subclasses__()
-    return False
+    return set(kinds)
 
 
 @cache

@@ -78,7 +78,8 @@ class Weights(Listener):
         updated = steps.updated
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
-        lost = updated is not None and any(name not in self._got for name, _ in listed)
+        timed = any(node.order is not None for graph in graphs for node in graph.nodes)
+        lost = timed and updated is not None and any(name not in self._got for name, _ in listed)
         self._waiting = optimized_parameters(without=steps.held) if lost else None
         if not self.program.options.light:
             self._grads |= _of_parts(listed)
