@@ -144,7 +144,7 @@ class _Nodes:
         else:
             key, node = part.node, drawing.graph.nodes[part.node]
             what = role(node, self.outputs, self.copies, self.senders)
-            title = labels.called(node.title, node.attributes)
+            title = wording.called_by(drawing, node)
             said = [*wording.names(drawing, node), title, wording.tensors(drawing, node)]
             said += wording.details(drawing, node, self.copies)
             inside = drawing.inner.inside.get(key, ())

@@ -11,7 +11,7 @@ from ..graph.units import bytes_text, seconds_text
 from . import labels
 from .drawing.drawing import Contents, Drawing, Line, Unit
 from .drawing.units import called
-from .groups.outlines import differ_in_one_axis
+from .groups.outlines import ZERO, differ_in_one_axis
 from .ranks.collectives import lines
 from .style import role
 
@@ -85,6 +85,13 @@ def ranged(drawing: Drawing) -> list[int]:
 def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
     nodes = drawing.graph.nodes
     return dict.fromkeys([nodes[i].outputs for i in drawing.alike(node, loops=False)])
+
+
+def called_by(drawing: Drawing, node: Node) -> str:
+    """An operation with what tells it from another; what only the first step adds is left out."""
+    alone = len(drawing.alike(node.id)) < 2
+    attributes = [each for each in node.attributes if alone or each not in ZERO]
+    return labels.called(node.title, tuple(attributes))
 
 
 def gradients(drawing: Drawing, node: Node) -> list[str]:
@@ -178,7 +185,8 @@ def _read(node: Node, known: set[object], target: bool) -> list[str]:
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group; of one that stands for others, the figures of all."""
-    return _figures(drawing.contents[number]) + sent(drawing, ~number)
+    handed = [drawing.handed[~number]] if ~number in drawing.handed else []
+    return _figures(drawing.contents[number]) + handed + sent(drawing, ~number)
 
 
 def fold_figures(drawing: Drawing, number: int) -> list[str]:

@@ -45,7 +45,7 @@ class Nodes:
         special.update(
             drawing.alone, self.entries, (key for key in drawing.sent if key is not None)
         )
-        special.update(wording.ranged(drawing))
+        special.update(wording.ranged(drawing), drawing.handed)
         for name, _ in details(Node):
             special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
         # The text of operations that have no more to say. Outputs go by identity: equal ones are
@@ -81,9 +81,9 @@ class Nodes:
 
     def _text(self, node: Node) -> str:
         """What every node of an operation and output says."""
-        title = node.operation or node.name
+        called = wording.called_by(self.drawing, node)
         outputs = wording.tensors(self.drawing, node)
-        return _text(title, node.attributes, bool(node.leaf), outputs, self.theme)
+        return _text(called, bool(node.leaf), outputs, self.theme)
 
     def _full(self, node: Node) -> str:
         what = role(node, self.outputs, self.copies, self.senders)
@@ -195,16 +195,10 @@ class Nodes:
 
 
 @lru_cache(maxsize=4096)
-def _text(
-    title: str,
-    attributes: tuple[str, ...],
-    leaf: bool,
-    outputs: str,
-    theme: Theme,
-) -> str:
+def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
     """What every node of an operation and output says."""
     muted = palette(theme)["muted"]
-    called = markup.escape(labels.called(title, attributes))
+    called = markup.escape(called)
     if leaf:
         called = markup.SPACE + markup.small(called, muted)
     meta = markup.small(markup.escape(outputs), muted)

@@ -24,8 +24,8 @@ class _Found:
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))  # by family
-    # Keys of what a step of a loop hands on, and of what reads it.
-    sent: dict[int | None, None] = field(default_factory=dict)
+    # Of what a step of a loop hands on, by key, each step and its tensors; keys of what reads it.
+    sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
     received: dict[int | None, None] = field(default_factory=dict)
 
 
@@ -75,7 +75,8 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
             for family, pair in families.items():
                 found.links[family].add(pair)
                 if keys.is_loop(family):
-                    found.sent[keys.of(edge.source)] = None
+                    steps = found.sent.setdefault(keys.of(edge.source), {})
+                    steps.setdefault(pair[0], set()).add((edge.source, edge.output_nr))
                     found.received[keys.of(edge.target)] = None
             if families or (start in hidden and end in hidden):
                 continue  # the group that is drawn has an edge of its own for it
@@ -120,7 +121,11 @@ def _handed(found: _Found) -> dict[int, str]:
     for key in {**found.sent, **found.received}:
         if key is not None:
             says = ["↑ reads the step before"] if key in found.received else []
-            says += ["↓ goes on to the next step"] if key in found.sent else []
+            steps = found.sent.get(key, {})
+            times = max(map(len, steps.values()), default=0)
+            if times:
+                what = f"{times} tensors go" if times > 1 else "goes"
+                says.append(f"↓ {what} on to the next step")
             texts[key] = ", ".join(says)
     return texts
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ...graph import Collective, Edge, Finding, Graph, TensorMeta
 from .. import labels
+from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups
 from ..groups.keys import Keys
 from ..options import DrawingOptions
@@ -302,24 +303,26 @@ class Drawing:
         """What a loop computes: the modules of its first step to those of its last, or else its
         operations.
         """
-        assert self.groups is not None
-        names, ends = (
-            [
-                n.name.partition("#")[0]
-                for n in map(self.groups.groups.__getitem__, part.children)
-                if n.kind != "chain"
-            ]
-            for part in (first, last)
-        )
         names = [
             one if one == end else f"{one} … {end.rpartition('.')[2]}"
-            for one, end in zip(names, ends, strict=True)
+            for one, end in zip(self._inside(first), self._inside(last), strict=True)
         ]
         if not names:
             names = [self.graph.nodes[i].title for i in last.nodes if i not in self.inner.folded]
         distinct = list(dict.fromkeys(names))
         more = ", …" if len(distinct) > _MOST_NAMES else ""
         return ", ".join(distinct[:_MOST_NAMES]) + more
+
+    def _inside(self, part: Group) -> list[str]:
+        """The names of the modules in the body of a loop, those of loops in it included."""
+        assert self.groups is not None
+        found: list[str] = []
+        for inner in [self.groups.groups[number] for number in part.children]:
+            if inner.kind == "run":
+                found += self._inside(inner)
+            elif inner.kind == "module" or inner.name.startswith(GRADIENT):
+                found.append(inner.name.partition("#")[0].partition(",")[0])
+        return found
 
     def described(self, number: int) -> str:
         """The title of a group with the class of its module, where that was recorded."""

@@ -1,12 +1,14 @@
-"""Chains of operations that only reshape: one box tells the views between two computations.
+"""Operations in a row that one box tells: views between two computations, and a gradient's own.
 
-Each reads the one before it alone, and nothing else reads that.
+Each view reads the one before it alone, and nothing else reads that. A gradient that was taken to
+be differentiated, as in the inner steps of MAML, is what one line ran backward.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from ...graph import Edge, Graph
@@ -19,6 +21,8 @@ RESHAPING: Final = frozenset(
         *("transpose", "unsafe_view", "unsqueeze", "view"),
     )
 )
+_BACKWARD = "_backward"  # how the operations end that only a gradient has
+GRADIENT: Final = "autograd.grad"
 
 
 def gather(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) -> list[Part]:
@@ -45,6 +49,48 @@ def gather(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) ->
             level[:] = [made.get(item, item) if type(item) is int else item for item in left]
             parts += made.values()
     return parts
+
+
+def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
+    """Put what `autograd.grad(create_graph=True)` computed in a group.
+
+    Args:
+        levels: what is directly in each group, in the order in which the program made it; they are
+            changed.
+
+    Returns:
+        The groups.
+    """
+    nodes = graph.nodes
+    lines = {node.source for node in nodes if node.operation.endswith(_BACKWARD)} - {""}
+    parts: list[Part] = []
+    for level in levels if lines else ():
+        found: list[Item] = []
+        start = 0
+        for line, run in groupby(_lines(graph, level)):
+            items = level[start : start + len([*run])]
+            start += len(items)
+            inside = [nodes[i] for i in items if type(i) is int and not nodes[i].leaf]
+            if line in lines and any(node.operation.endswith(_BACKWARD) for node in inside):
+                text = f"{GRADIENT}, {len(inside)} operations"
+                parts.append(Part("chain", Name(text, f"{text}#", 1, 1), items))
+                items = [parts[-1]]
+            found += items
+        level[:] = found
+    return parts
+
+
+def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
+    """The line that made each operation; of a leaf, that of the first operation that reads it."""
+    found: list[str] = []
+    line = ""
+    for item in reversed(level):
+        if isinstance(item, Part):
+            line = ""
+        elif not graph.nodes[item].leaf:
+            line = graph.nodes[item].source
+        found.append(line)
+    return found[::-1]
 
 
 def _before(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -89,6 +90,7 @@ class Cutter:
         self.position = position = dict(zip(self.operations, range(count), strict=True))
         # Of each position: what the operation reads, and the first and last position among those.
         self.reads: list[list[tuple[Any, ...]]] = [[] for _ in range(count)]
+        self.parameters: set[tuple[int, int]] = set()  # a position that reads one, and input_nr
         self.first = list(range(count))
         self.last = [-1] * count
         farthest = list(range(count))  # of each position: the last that reads it
@@ -100,6 +102,8 @@ class Cutter:
             end = position[edge.target]
             if edge.source not in position:
                 reads[end].append((edge.input_nr, nodes[edge.source].outputs))
+                if nodes[edge.source].leaf == "parameter":
+                    self.parameters.add((end, edge.input_nr))
                 continue
             start = position[edge.source]
             output_nr = 0 if edge.source in alone else edge.output_nr
@@ -196,20 +200,45 @@ class Cutter:
                 place = inner.span[0] - start, inner.span[1] - start
                 groups.append((called, inner.module_class, *place, len(inner.parts)))
             around += outer.parts
-        computes = [
-            (*unsized(self.nodes[self.operations[p]]), *self._reads_inside(p, start, end))
-            for p in range(start, end)
-        ]
+        computes: list[object] = []
+        for p in range(start, end):
+            reads = self._reads_inside(p, start, end)
+            reads = [r for r in reads if len(r) == 3 or (p, r[0]) not in self.parameters]
+            node = self.nodes[self.operations[p]]
+            if node.operation == "add":  # in whichever order
+                reads = sorted([read[:-1] for read in reads])
+            computes.append((unsized(node), *reads))
         return (*groups, *computes)
 
+    def _read_by(self, p: int, start: int) -> dict[int, tuple[Any, bool]]:
+        """What an operation reads from before `start`, by input_nr: tensors, and is it a leaf."""
+        found: dict[int, tuple[Any, bool]] = {}
+        for read in self.reads[p]:
+            if len(read) == 2:
+                found[read[0]] = read[1], True
+            elif p - read[0] < start:
+                outputs = self.nodes[self.operations[p - read[0]]].outputs
+                found[read[2]] = outputs[read[1] : read[1] + 1], False
+        return found
+
     def _differ_in_one_axis(self, parts: Sequence[Part]) -> bool:
+        """Do parts of one outline differ in no more than one axis of what each operation computes?
+
+        Their parameters are of the same shapes. Where one reads a parameter, another may read what
+        a step before made of it, as in the inner steps of MAML.
+        """
         spans = {part.structure: part.span for part in parts}.values()
         least = min([end - start for start, end in spans])
-        rows = [self.operations[end - least : end] for _, end in spans]
-        return all(
-            differ_in_one_axis([self.nodes[i].outputs for i in column])
-            for column in zip(*rows, strict=True)
-        )
+        starts = [end - least for _, end in spans]
+        for at in range(least):
+            places = [start + at for start in starts]
+            if not differ_in_one_axis([self.nodes[self.operations[p]].outputs for p in places]):
+                return False
+            reads = [self._read_by(p, start) for p, start in zip(places, starts, strict=True)]
+            for nr in {nr for read in reads for nr, (_, leaf) in read.items() if leaf}:
+                if len({read.get(nr, (None, False))[0] for read in reads}) > 1:
+                    return False
+        return True
 
     def _span(self, items: Sequence[Item]) -> tuple[int, int]:
         start, end = next(filter(None, map(self._place, items)), (0, 0))
@@ -315,6 +344,9 @@ class Cutter:
         (start, end), body = self._span(items), bodies[-1].span
         if not self.loops or 2 * (end - start) < body[1] - body[0]:
             return []
+        lacking = range(body[0], body[1] - (end - start))
+        if not all(any(len(read) == 3 for read in self.reads[p]) for p in lacking):
+            return []  # what reads a parameter alone is in every step
         part = self._close(Part("run", bodies[0].name, items))
         same = self._outline(part) == self._outline(bodies[-1], body[1] - (end - start))
         if not same or not self._differ_in_one_axis([part, *bodies]):
@@ -348,9 +380,15 @@ class Cutter:
         """
         tokens: list[object] = []
         ends = [0]
+        parts = [item for item in items if type(item) is Part]
+        names = Counter([_uncalled(part.name.text) for part in parts])
         for end, item in enumerate(items, 1):
             if type(item) is Part:
-                tokens.append(item.structure)
+                name = _uncalled(item.name.text)
+                call = item.kind == "module" and names[name] > 1
+                size = item.span[1] - item.span[0]
+                # A call of a model with its parameters, and one with what a step made of them.
+                tokens.append((name, item.module_class, size) if call else item.structure)
                 ends.append(end)
             elif item in self.position:
                 tokens.append(self.nodes[item].name)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
 from ...graph.gc import uncollected
-from .chains import gather
+from .chains import gather, gather_gradients
 from .cutting import Cutter, Item, Kind, Name, Part, flatten, split
 from .order import by_target, left_and_entered, order_of, places_of
 
@@ -91,6 +91,8 @@ def group(
     edges = by_target(graph)
     made, order = order_of(graph, edges)
     top, parts = _modules(graph, edges, order, made)
+    if made:
+        parts += gather_gradients(graph, [top, *[part.items for part in parts]])
     if loops:
         parts += gather(graph, edges, [top, *[part.items for part in parts]])
     order = flatten(top)

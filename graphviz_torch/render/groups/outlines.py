@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ...graph import Node, TensorMeta
 from .attributes import distinguishing
 
+# What a sum over the steps of a loop begins with: `total = 0; total += loss`.
+ZERO: Final = ("other=0", "other=0.0")
 _Outputs = tuple[TensorMeta | None, ...]
 
 
 def unsized(node: Node) -> tuple[object, ...]:
     """What an operation computes, without the sizes of its outputs."""
     metas = [meta and (meta.dtype, meta.device, len(meta.shape)) for meta in node.outputs]
-    return node.name, tuple(metas), distinguishing(node.name, node.attributes)
+    attributes = distinguishing(node.name, node.attributes)
+    return node.name, tuple(metas), tuple([each for each in attributes if each not in ZERO])
 
 
 def differ_in_one_axis(outputs: Sequence[_Outputs]) -> bool:

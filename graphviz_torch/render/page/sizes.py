@@ -63,7 +63,7 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
             continue
         lines = labels.wrapped(drawing.described(number)).split("\n")
         letters = _BOLD * max(map(len, lines))
-        high = TITLE * len(lines) + 3 * SMALL + MARGIN
+        high = TITLE * len(lines) + (3 + (~number in drawing.handed)) * SMALL + MARGIN
         found[~number] = max(letters, 22) * _LETTER + 20, high
     for named in (drawing.before, drawing.behind):
         for key, others in named.items():
