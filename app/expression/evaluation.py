@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -50,7 +51,11 @@ def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
 
 
 def evaluate(
-    program: Program, inputs: Mapping[str, Tensor], device: torch.device | None = None
+    program: Program,
+    inputs: Mapping[str, Tensor],
+    device: torch.device | None = None,
+    *,
+    lines: Mapping[str, int] | None = None,
 ) -> dict[str, Tensor]:
     """What each line of the program gives, by name.
 
@@ -58,6 +63,7 @@ def evaluate(
         program: checked by `parse`.
         inputs: its tensors by name.
         device: what `device` means in `x.to(device)`; None stands for the CPU.
+        lines: the line of `script.py` that makes each name: a recording sees the calls there.
 
     Raises:
         ExpressionError: for a name that is not there, an operation that torch refuses,
@@ -66,7 +72,8 @@ def evaluate(
     if not small(program, inputs):
         measure(program, inputs)
     cpu = torch.device("cpu")
-    return _Evaluation(program.text, dict(inputs), device or cpu, cpu).run(program)
+    found = _Evaluation(program.text, dict(inputs), device or cpu, cpu, lines or {})
+    return found.run(program)
 
 
 def measure(program: Program, inputs: Mapping[str, Tensor]) -> None:
@@ -81,21 +88,29 @@ def measure(program: Program, inputs: Mapping[str, Tensor]) -> None:
         for name, value in inputs.items()
     }
     with torch.no_grad():
-        _Evaluation(program.text, shapes, meta, meta).run(program)
+        _Evaluation(program.text, shapes, meta, meta, {}).run(program)
 
 
 class _Evaluation:
     """One walk over a program: the values by name, and how much was made so far."""
 
     def __init__(
-        self, text: str, values: dict[str, Tensor], device: torch.device, cpu: torch.device
+        self,
+        text: str,
+        values: dict[str, Tensor],
+        device: torch.device,
+        cpu: torch.device,
+        lines: Mapping[str, int],
     ) -> None:
+        self.lines = lines
         self.text, self.values, self.device, self.cpu = text, values, device, cpu
         self.steps = self.total = 0
+        self.call_here: Callable[[Callable[..., Any], list[Any]], Any] = _call
 
     def run(self, program: Program) -> dict[str, Tensor]:
         made = {}
         for name, expression in program.lines:
+            self.call_here = _call_at(self.lines[name]) if name in self.lines else _call
             value = self.value(expression)
             if not isinstance(value, Tensor):
                 refuse(self.text, expression, f"{name} has no tensor in it, so no gradient.")
@@ -160,7 +175,7 @@ class _Evaluation:
         if self.steps > MAX_STEPS:
             refuse(self.text, node, f"The program has more than {MAX_STEPS} operations.")
         try:
-            result = function(*values)
+            result = self.call_here(function, values)
         except OverflowError:
             refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
         # What torch and Python raise for a wrong shape, dtype, argument or number.
@@ -183,6 +198,16 @@ class _Evaluation:
 
 
 _REFUSED = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError)
+
+
+def _call(function: Callable[..., Any], values: list[Any]) -> Any:
+    return function(*values)
+
+
+def _call_at(line: int) -> Callable[[Callable[..., Any], list[Any]], Any]:
+    """`_call`, which recordings find at this line of the script that the page shows."""
+    code = _call.__code__.replace(co_filename="script.py", co_firstlineno=line - 1)  # of its `def`
+    return FunctionType(code, {})
 
 
 def _binary(name: str, left: Any, right: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from copy import deepcopy
 from dataclasses import dataclass
 
 from .functions import FUNCTIONS
@@ -43,7 +44,8 @@ def expression_script(
     steps = [(name, f"{name} = {_input(value)}") for name, value in made]
     written = {"pi": "torch.pi", "e": "torch.e", **{name: name for name, _ in made}}
     for name, expression in program.lines:
-        steps.append((name, f"{name} = {ast.unparse(_Written(written).visit(expression))}"))
+        python = _Written(written).visit(deepcopy(expression))
+        steps.append((name, f"{name} = {ast.unparse(python)}"))
         written[name] = name
     body = "\n".join(line for _, line in steps)
     lines = ["import torch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -113,7 +114,10 @@ def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:
     transfers = tuple(replace(copy, where=place(copy.where)) for copy in graph.transfers)
     sources = {node.id: place(node.source) for node in graph.nodes}
     sent = tuple(replace(each, where=place(each.where)) for each in graph.collectives)
-    return replace(graph.annotate(source=sources), transfers=transfers, collectives=sent)
+    cuts = tuple(replace(cut, where=place(cut.where)) for cut in graph.cuts)
+    events = tuple(replace(event, where=place(event.where)) for event in graph.events)
+    graph = replace(graph.annotate(source=sources), transfers=transfers, collectives=sent)
+    return replace(graph, cuts=cuts, events=events)
 
 
 def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Run:
@@ -124,36 +128,59 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
     copies: dict[str, str] = {}
     if choice.device != "cpu" and not program.moves:
         program, copies = program.with_copies([name for name in inputs if name not in idle])
+    lines = expression_script(program, choice.inputs, choice.device, choice.seed, True).lines
     with record() as recording:
-        made = evaluate(program, inputs, device)
+        made = evaluate(program, inputs, device, lines=lines)
         output = made[program.output]
         scalar = output.numel() == 1
         script = expression_script(program, choice.inputs, choice.device, choice.seed, scalar)
         if not output.requires_grad:
             error = f"No gradient can flow from {program.output} to {', '.join(inputs)}."
             return Run(None, error, " ".join(notes), script.shown, script.text)
-        before = trace(output, names={**inputs, **made})
-        places = _places(script, {**inputs, **made}, output)
+        named = {**inputs, **made}
+        before = trace(output, names=named)
+        places = _places(script, named, output)
         if backward:
             torch.autograd.backward(output, None if scalar else torch.ones_like(output))
         graph = recording.graph
-    # The recording saw this file's names and lines; a reader wants those of the script.
-    labels = {node.id: node.label for node in before.nodes}
-    graph = graph.annotate(label=labels, source={node.id: "" for node in graph.nodes} | places)
+    # The recording saw the names of this function: a reader wants those of the script.
+    ids = dict(zip(sorted(_reached(graph)), (node.id for node in before.nodes), strict=True))
+    own = {node.id: _own(node.label) for node in graph.nodes}
+    labels = own | {node: before.nodes[same].label for node, same in ids.items()}
+    where = {node: script.place(label) for node, label in labels.items()}
+    where |= {node: places[same] for node, same in ids.items() if same in places}
+    graph = graph.annotate(label=labels, source=where)
     transfers = tuple(
         replace(
-            transfer,
-            where="" if transfer.node is None else places.get(transfer.node, ""),
-            label=transfer.label if transfer.label in inputs else "",
+            copy,
+            where="" if copy.node is None else where[copy.node],
+            label=copy.label if copy.label in inputs else "",
         )
-        for transfer in graph.transfers
+        for copy in graph.transfers
     )
+    parameters = tuple(replace(each, name=_own(each.name)) for each in graph.parameters)
+    graph = replace(graph, transfers=transfers, parameters=parameters)
+    graph = _with_places(graph, lambda place: place if place.startswith("script.py:") else "")
     if not scalar:
         shape = list(output.shape)
         notes.append(f"{program.output} has shape {shape}: backward starts from ones.")
     ours = {node for node, label in labels.items() if label in copies}
-    judged = opened(replace(graph, transfers=transfers), frozenset(ours))
+    judged = opened(graph, frozenset(ours))
     return Run(judged, "", " ".join(notes), script.shown, script.text)
+
+
+def _reached(graph: Graph) -> set[int]:
+    """The nodes that the outputs of a graph come from, without those that were cut off."""
+    found = {node for node, _ in graph.outputs}
+    for edge in sorted(graph.edges, key=attrgetter("target"), reverse=True):
+        if edge.target in found:
+            found.add(edge.source)
+    return found
+
+
+def _own(label: str) -> str:
+    """A name as the visitor wrote it."""
+    return label.removeprefix("inputs.").removeprefix("made.").removeprefix("named.")
 
 
 def _places(script: Script, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:

@@ -270,6 +270,36 @@ def test_lines_in_the_tables_are_those_of_the_program_that_is_shown() -> None:
             assert text.startswith(f"{node.label} =")
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim1"])
+@pytest.mark.parametrize(
+    ("program", "inputs", "rule", "line", "words"),
+    [
+        ("y = mean(sqrt(x))", "x = -1, 4", "nonfinite-value", "sqrt(x", "sqrt at {} made 1 NaN"),
+        (
+            "a = detach(x) * w\ny = mean(a)",
+            "x = -1, 4\nw = 2, 3",
+            "cut-gradient",
+            "detach(x",
+            "{}.",
+        ),
+    ],
+)
+def test_a_finding_names_the_line_that_is_shown_and_the_visitors_names(
+    program: str, inputs: str, rule: str, line: str, words: str, device: str
+) -> None:
+    run = play(Choice("expression", device, program=program, inputs=inputs), True)
+    assert run.opened is not None
+    [number] = [number for number, text in run.program if line in text]
+    [finding] = [each for each in run.opened.findings if each.rule == rule]
+    assert finding.where == f"script.py:{number}"
+    assert words.format(finding.where) in finding.message
+    shown = dict(run.program)
+    for node in run.opened.graph.nodes:  # one that was cut off, too
+        if node.label:
+            assert shown[int(node.source.removeprefix("script.py:"))].startswith(f"{node.label} =")
+    assert "inputs." not in finding.message
+
+
 def test_the_cards_stand_before_a_model_is_chosen() -> None:
     app = page(source="A model")
     said = " ".join(text.value for text in app.markdown)

@@ -331,7 +331,8 @@ def _masks(title: str, by_name: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, 
     elif title in ("log", "log2", "log10", "log1p", "logit") and given is not None:
         least = -1 if title == "log1p" else 0
         yield torch.lt(given, least), f"it was given {{}} number{{s}} below {least}"
-        yield torch.eq(given, least), f"it was given {{}} {least}{{s}}"
+        known = "it was given -1 in {} place{s}" if least else "it was given {} zero{s}"
+        yield torch.eq(given, least), known
     elif title in ("softmax", "log_softmax") and made is not None:
         yield torch.any(torch.isnan(made), -1), "{} row{s} of its input held only -inf, or NaN"
     elif title in ("sqrt", "rsqrt") and made is not None:

@@ -48,7 +48,7 @@ def spoilt(loss: Callable[[Tensor], Tensor], name: str) -> Program:
 
 
 SPOILT: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "log": (lambda h: (h * 0).log().sum(), "made Inf: it was given 128 0s"),
+    "log": (lambda h: (h * 0).log().sum(), "made Inf: it was given 128 zeros"),
     "div": (lambda h: h.sum() * 0 / (h.sum() * 0), "its divisor has 1 zero;"),
     "sqrt": (lambda h: (-h.abs() - 1).sqrt().sum(), "128 negative numbers"),
     "exp": (lambda h: (h.abs() * 1e4 + 999).exp().sum(), "overflowed"),
