@@ -12,8 +12,8 @@ ADVICE = {
     "forward again, or pass retain_graph=True to the first.",
     "leaf Variable that requires grad is being used in an in-place": "Change it under "
     "torch.no_grad() if it should change; else make a new tensor, a = a + 1.",
-    "is a view and is being modified inplace": "Make a new tensor from it, with clone(), and "
-    "change that.",
+    "is a view and is being modified inplace": "Change slices of a copy of the whole, such as "
+    "h = h.clone() and h[:, :4] += 1, or make new parts and put them together with torch.cat().",
     "implicitly created only for scalar outputs": "Call backward() on one number, such as "
     "loss.mean() or loss.sum(), or pass gradient=.",
     "appears to not have been used in the graph": "Ask for gradients of tensors that the output "

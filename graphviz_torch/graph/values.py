@@ -202,6 +202,7 @@ class Cause:
     # since that is computed from it.
     nodes: tuple[NodeId, ...] = ()
     text: str = ""  # of a change: the line itself
+    of_view: bool = False  # of a change: did it change a view of another tensor
     label: str = ""  # of another backward: the caller's name for what the later node takes
     again: bool = False  # was it the same line, called from the same lines: a loop
     stepped: bool = False  # has an optimizer stepped between the two

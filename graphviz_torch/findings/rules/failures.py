@@ -184,6 +184,10 @@ def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str
         return f"Use inplace=False{_module(reading, first) or line}."
     if "out=" in first.operation:
         return f"Leave out the out={line}."
+    if first.of_view:  # a new tensor would leave what it is a view of as it was
+        if written:
+            return f"Call clone() on what {written[1]} is a view of, before that view is made."
+        return "Call clone() on the whole, before a view of it is changed."
     if first.operation in _PARTS:
         return f"Change a copy{line}, made with clone(), or use torch.where."
     if written and _SIGNS.get(first.operation) == written[2]:

@@ -29,7 +29,14 @@ _SATURATED = {
 
 # What a softmax goes into that gives weights, not an output.
 _WEIGHING = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
-_TORCHS = ("_", "CheckpointFunction", "Broadcast", "Gather", "Scatter")  # classes of PyTorch's own
+_TORCHS = (
+    "_",
+    "CheckpointFunction",
+    "CompiledFunction",
+    "Broadcast",
+    "Gather",
+    "Scatter",
+)  # classes of PyTorch's own
 _STRAIGHT = (
     "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
 )
@@ -83,7 +90,8 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
 
 @rule(of=(GradientStats,))
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
-    """A parameter got a gradient of zeros only: on its way lies a step such as round or sign."""
+    """A parameter got a gradient of zeros only: on its way lies a step such as round or sign, or a
+    custom Function whose backward gave zeros."""
     nodes = reading.graph.nodes
     zeros = [
         (p.node, p)
@@ -97,7 +105,9 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         for edge in reading.users[node.id]:
             user = nodes[edge.target]
             slopeless = user.title in _FLAT or (
-                user.title in _SATURATED and _zeros_only(node) and len(reading.users[node.id]) == 1
+                (user.title in _SATURATED or _is_custom(user))
+                and _zeros_only(node)
+                and len(reading.users[node.id]) == 1
             )
             if slopeless and _some(user):
                 step[node.id] = user.id
@@ -111,11 +121,12 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         flats = list(dict.fromkeys(flat for flat, _ in found))
         node, parameters = nodes[flats[0]], [p for _, p in found]
         more = f", and in {count_text(len(flats) - 1, 'other module')}," if flats[1:] else ""
+        custom = _is_custom(node)  # it may be meant: a factor that is 0 in this step
         yield finding(
-            "warning",
+            "info" if custom else "warning",
             f"{names_of(parameters)} got a gradient of zeros only: {reading.call(node.id)}"
             f"{more}{at(node.source)} {why}.",
-            cause=f"{node.title} has no slope",
+            cause="zeros from a custom backward" if custom else f"{node.title} has no slope",
             advice=advice,
             where=node.source,
             nodes=(*flats, *nodes_of(parameters)),
@@ -134,8 +145,17 @@ def _why(reading: Reading, flat: int) -> tuple[str, str]:
         )
         why = "is over a dimension of size 1: its result is the same, whatever it is given"
         return why, "" if weighs else _SINGLE[node.title]
+    if _is_custom(node):
+        advice = f"torch.autograd.gradcheck compares the backward of {node.title} with its forward."
+        return "received one and its backward gave zeros", advice
     advice = _ADVICE.get(node.title, _STRAIGHT).format(node.title)
     return _SATURATED.get(node.title, "has slope 0 everywhere"), advice
+
+
+def _is_custom(node: Node) -> bool:
+    """Is it of a custom Function of the program's: PyTorch's own have a number at the end."""
+    own = node.name.endswith("Backward") and not node.name.startswith(_TORCHS)
+    return own and "compile" not in node.note
 
 
 def _some(node: Node) -> bool:

@@ -35,6 +35,8 @@ MIN_ELEMENTS = 64
 
 AGAIN = "NaN or Inf in an earlier backward"
 _RELU = ("ReluBackward", "ThresholdBackward", "HardtanhBackward")
+_OF_NUMBERS = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")  # which may be negative
+_SHAPES = ("squeeze", "unsqueeze", "view", "select", "unsafe_view", "clone", "transpose", "t")
 _REGION_ADVICE = 'Record the step with record(compiled="eager"): it says which operation inside.'
 _NONFINITE_ADVICE = {
     "sqrt": "Add a small number before sqrt: its slope at 0 is infinite.",
@@ -136,15 +138,32 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
             if units >= DEAD_UNITS
             else f"{1 - passed:.1%} of its elements"
         )
+        loss = _loss_of(reading, node.id)
+        ends = f"It is the last operation before {loss}: leave it out, or use softplus where the "
+        ends += "output must be positive."
         yield finding(
             "warning",
             f"{reading.call(node.id)} is dead: {dead} let no gradient through.",
             cause="inputs of the ReLU are negative",
-            advice="Lower the learning rate, check the bias and the scale of the input, or use "
+            advice=ends
+            if loss
+            else "Lower the learning rate, check the bias and the scale of the input, or use "
             "LeakyReLU or GELU.",
             where=node.source,
             nodes=(node.id, edge.source),
         )
+
+
+def _loss_of(reading: Reading, node: int) -> str:
+    """The loss that a result goes into as it is, in whatever shape; "" if none."""
+    while len(reading.users[node]) == 1:
+        user = reading.graph.nodes[reading.users[node][0].target]
+        if user.operation in _OF_NUMBERS:
+            return user.operation
+        if user.title not in _SHAPES:
+            return ""
+        node = user.id
+    return ""
 
 
 @rule(of=(NonfiniteValue,))

@@ -34,7 +34,13 @@ def explained(
     """
     line = program.line()
     changes = [
-        Cause(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
+        Cause(
+            c.operation,
+            line(c.place),
+            (*run.made([c.number]),),
+            source_text(c.place),
+            of_view=c.view,
+        )
         for c in failing.changes
     ]
     modified = None

@@ -45,6 +45,7 @@ class Change(NamedTuple):
     memory: Any = None  # ... which, while this is there, belongs to nothing else
     tensor: Ref | None = None
     shape: tuple[int, ...] = ()
+    view: bool = False  # is it a view of another tensor
 
 
 Versions = list[tuple[Tensor, int]]  # tensors that a call may change, and what they have
@@ -122,7 +123,8 @@ class Changes:
                     if storage in self._read:
                         self._program_steps.step_by_hand()
                     row = name, place, before, tensor._version, number, storage
-                    self._changes.append(Change(*row, memory, Ref(tensor), tensor.shape))
+                    more = Ref(tensor), tensor.shape, tensor._base is not None
+                    self._changes.append(Change(*row, memory, *more))
 
     def stepping(self, event: Stepping) -> None:
         """An optimizer is about to step."""

@@ -43,6 +43,28 @@ def result_that_is_added_to(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows(
+    "changed-in-place",
+    "clone() on what first is a",
+    "body.weight",
+    raises="inplace",
+    same_loss=False,
+)
+def view_that_is_added_to(record: Record, followed: bool) -> Tensor:
+    model = two(nn.Linear(6, 8), nn.Linear(8, 3))
+    with record(model):
+        h = whole = model["body"](torch.randn(8, 6)).exp()
+        if followed:
+            whole = h.clone()
+        first = whole[:, :4]
+        first += 1.0
+        loss = F.cross_entropy(model["head"](whole), CLASSES)
+        loss.backward()
+    meant = torch.cat([h[:, :4] + 1, h[:, 4:]], 1)
+    assert torch.equal(F.cross_entropy(model["head"](meant), CLASSES), loss)
+    return loss
+
+
 @follows("everything-frozen", "Call requires_grad_(True)", "weight", raises="grad", same_loss=False)
 def model_that_is_frozen(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3).requires_grad_(followed)

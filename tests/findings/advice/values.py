@@ -52,6 +52,18 @@ def bias_far_below_zero(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("dead-relu", "leave it out", "0.weight", "2.weight", same_loss=False)
+def relu_on_the_output(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1))
+    nn.init.constant_(model[2].bias, -5)
+    with record(model):
+        out = model(torch.randn(256, 3))
+        out = out if followed else out.relu()
+        loss = F.mse_loss(out.squeeze(1), -torch.rand(256))
+        loss.backward()
+    return loss
+
+
 @follows("nonfinite-value", "Clamp what goes into log away from 0", "weight", same_loss=False)
 def logarithm_of_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)

@@ -33,6 +33,9 @@ CASES: dict[str, Case] = {
         [
             passed(1.0, 1.0, 1.0, step="RoundBackward0"),  # it came by another way
             passed(0.0, 0.0, 0.0, step="RoundBackward0"),  # there was none to pass on
+            passed(0.0, 0.0, 1.0, step="GateBackward"),  # what it was given was zeros already
+            passed(1.0, 1.0, 1.0, step="GateBackward"),
+            passed(0.0, 1.0, 1.0, step="CompiledFunctionBackward"),
             passed(0.0, 1.0, 1.0),  # a factor that is 0 now, as in LoRA at its start
         ],
     ),

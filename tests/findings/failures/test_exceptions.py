@@ -130,6 +130,11 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
         "reshape(...) in place of view",
         lambda: ones(3, 4).t().reshape(12),
     ),
+    "parts": (
+        lambda: [part.add_(1) for part in (parameter() * ROW).chunk(2)],
+        "put them together with torch.cat()",
+        lambda: torch.cat([part + 1 for part in (parameter() * ROW).chunk(2)]),
+    ),
     "elements": (lambda: ones(3, 4).view(5, 2), "with -1", lambda: ones(3, 4).view(-1, 2)),
     "cat": (
         lambda: torch.cat([ones(2, 3), ones(2, 2)]),
