@@ -32,6 +32,7 @@ def _innermost(classes: str) -> str:
 
 
 REGION = "torch.compile region"  # how the note of a region's own node begins
+CHECKPOINTED = "checkpointed"  # how the note of a node begins whose forward runs again
 INSIDE = "inside torch.compile"  # note of a node inside a compiled region, before the region's own
 
 
@@ -76,6 +77,8 @@ class Node(NamedTuple):
     values: Annotated[tuple[Fingerprint | None, ...], Column("values", _values)] = ()
     # The share of its value that differs where one thing is changed, from 0 to 1: of `influence`.
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
+    # How often backward ran its forward again; None for what is not checkpointed, or not known.
+    reruns: Annotated[int | None, Column("reruns")] = None
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -33,6 +33,7 @@ from .modules.modes import Modes
 from .modules.samples import SampleCalls
 from .modules.updates import Updates
 from .modules.weights import Weights
+from .reruns import Reruns
 from .saved_tensors import SavedTensors
 from .steps.batches import Batches
 from .steps.clip_bounds import ClipBounds
@@ -68,6 +69,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Failures,
     ClearedGradients,
     SavedTensors,
+    Reruns,
     Gradients,
     Weights,
     Updates,

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..internals.dynamo import compiles_backward
 from ..tracing.nodes import GradFn, Reading
 from .backward import Backward, BackwardCall
+from .checkpoints import Checkpoints
 from .live_nodes import End, leaves_of
 from .memory import Memory
 
@@ -57,6 +58,7 @@ class LiveGraph:
     parameters: dict[str, int]  # nodes by the name of the parameter
     named: list[tuple[str, Tensor]]  # what the program calls its tensors
     failed: bool  # did an exception end the recording
+    checkpoints: Checkpoints  # what runs its forward again
     memory: Memory  # what the nodes keep for backward
     ran: ExecutionOrder = field(default_factory=ExecutionOrder)
     notes: dict[int, str] = field(default_factory=dict)  # what there is to say of nodes

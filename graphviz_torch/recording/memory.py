@@ -8,8 +8,8 @@ region keeps in Python, and the numbers of `x * 2.5`, which PyTorch keeps as ten
 sees (`True` counts its one byte: it cannot be told from a tensor).
 
 Nothing is unpacked. Where somebody's `saved_tensors_hooks` packed a tensor, the tensors in the pack
-are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
-in its nodes, and its nodes say so.
+are counted: on the device and with the bytes they have there. What a checkpointed part keeps to run
+again counts at the first of its nodes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise, repeat
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor
+from ..graph.nodes import CHECKPOINTED
+from ..internals.hooks.checkpoints import is_holder
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.memory import PLAIN, is_dense, parts_of_each, storage_ids, storage_sizes
 from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import SAVED_NAMES, TELLS
+from .checkpoints import Checkpoints
 
-CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
+_BEFORE = f"{CHECKPOINTED} before the recording: what that keeps is not counted"
+_OF_CHECKPOINT = "checkpointed tensor"
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
 # By the type that a Python number has as a tensor: one that it would give way to.
 _STRONGER = {
@@ -52,6 +57,7 @@ class Memory:
         known: parameters, buffers and inputs: a saved tensor that shares memory with one is of its
             kind, the first one's.
         named: what the program calls its tensors: an input, or a target, has the first name.
+        checkpoints: those of the graph.
     """
 
     def __init__(
@@ -59,17 +65,19 @@ class Memory:
         fns: Iterable[Any],
         known: Iterable[tuple[SavedKind, Tensor]],
         named: Iterable[tuple[str, Tensor]] = (),
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._fns = fns
         self._known = known
         self._named = named
+        self._checkpoints = Checkpoints() if checkpoints is None else checkpoints
 
     @cached_property
     def _read(self) -> tuple[Rows, dict[int, str], list[Tensor]]:
         if not TELLS:
             return {}, {}, []
         with unseen_calls():  # no subclass is to see what is read
-            return _saved(list(self._fns), self._known, self._named)
+            return _saved(list(self._fns), self._known, self._named, self._checkpoints)
 
     @property
     def rows(self) -> Rows:
@@ -78,7 +86,7 @@ class Memory:
 
     @property
     def notes(self) -> dict[int, str]:
-        """Notes on the nodes that keep nothing because they are checkpointed."""
+        """Notes on the nodes for which something is kept that is not known."""
         return self._read[1]
 
     @property
@@ -90,6 +98,7 @@ class Memory:
         """Backward may free what the nodes keep."""
         if "_read" in vars(self):
             self._read[2].clear()
+        self._checkpoints.kept.clear()
         self._fns, self._known, self._named = (), (), ()
 
 
@@ -97,8 +106,11 @@ def _saved(
     fns: Sequence[Any],
     known: Iterable[tuple[SavedKind, Tensor]],
     named: Iterable[tuple[str, Tensor]],
+    checkpoints: Checkpoints,
 ) -> tuple[Rows, dict[int, str], list[Tensor]]:
     kept: list[tuple[int, str, Tensor]] = []  # by which node, under which name
+    kept += [(node, _OF_CHECKPOINT, tensor) for node, tensor in checkpoints.kept]
+    inside = {node for part in checkpoints.parts for node in part.nodes}
     notes: dict[int, str] = {}
     for node, fn in enumerate(fns):
         for attribute, name in SAVED_NAMES[type(fn)]:
@@ -111,10 +123,12 @@ def _saved(
                 if type(data) in PLAIN:
                     if data.ndim or not _is_number(data):
                         kept.append((node, name, data))
+                elif is_holder(data):
+                    if node not in inside:
+                        notes[node] = _BEFORE
                 elif data is not None:
-                    if type(data).__module__ == "torch.utils.checkpoint":
-                        notes[node] = CHECKPOINTED
                     kept += [(node, name, tensor) for tensor in tensors(data)]
+    kept.sort(key=itemgetter(0))
     rows, activations = _described(kept, _kinds(list(known)), _labels(named))
     return rows, notes, activations
 

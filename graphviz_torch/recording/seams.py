@@ -31,6 +31,7 @@ def seams_of(session: Session) -> list[Any]:
         ModuleWatch(telling("module_began"), telling("module_ended")),
         EngineWatch(session.begin, session.end),
         StepWatch(telling("stepping"), telling("stepped")),
+        session.checkpoints,
     ]
     own = {event: watch for each in session.listeners for event, watch in each.watches.items()}
     found += [watch(telling(event)) for event, watch in own.items()]

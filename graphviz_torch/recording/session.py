@@ -23,16 +23,19 @@ from ..graph import Event, Graph, SavedKind
 from ..graph.events.idle_calls import IdleCall
 from ..graph.gc import uncollected
 from ..internals.frames import OTHER, owner, user_frame
+from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.stream import Tell, methods, tell
 from ..internals.tasks import programs
+from ..internals.tensors.saved_tensors import TELLS
 from ..internals.tracers import is_trial
 from ..tracing.nodes import GradFn, read
 from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
+from .checkpoints import checkpoints_of
 from .graphs import graphs_of
 from .listener import (
     BlockRaised,
@@ -71,6 +74,7 @@ class Session:
         self.backwards: list[Backward] = []
         kinds = [k for k in listeners.LISTENERS if all(getattr(options, need) for need in k.needs)]
         self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
+        self.checkpoints = CheckpointWatch()
         self._live: LiveGraph | None = None
         # id() of the variables that backwards reached, of this step and the one before.
         self._reached: set[int] = set()
@@ -264,6 +268,7 @@ class Session:
         leaves = reading.leaves
         reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves
         names = {id(tensor): name for name, tensor in reversed(parameters)}
+        checkpoints = checkpoints_of(ids, self.checkpoints.frames() if TELLS else ())
         live = LiveGraph(
             position=len(self.backwards),
             call=call,
@@ -277,7 +282,8 @@ class Session:
             parameters={names[key]: i for key, i in leaves.items() if key in names},
             named=named,
             failed=failed,
-            memory=Memory(ids, self._known_tensors(), named),
+            checkpoints=checkpoints,
+            memory=Memory(ids, self._known_tensors(), named, checkpoints),
         )
         self.tell("graph_read", live)
         return live

@@ -43,6 +43,7 @@ from ..internals.hooks.storages import StorageWatch
 from ..internals.tensors.memory import parts, storage_id
 from ..internals.tensors.pytree import tensors
 from ..internals.wrappers import is_inside, unsharded
+from ..recording.checkpoints import checkpoints_of
 from ..recording.live_nodes import ends_of
 from ..recording.memory import Memory
 from ..tracing.tracer import connected
@@ -81,7 +82,6 @@ class Ledger:
         self._waits = True  # for the step to begin
         self._blocks: dict[int, Block] = {}  # by the number of the storage
         self._saved: list[list[Block]] = []  # of each backward
-        self._inputs: list[Block] = []  # of checkpointed regions
         self._paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
@@ -90,12 +90,13 @@ class Ledger:
         self._backward_depth: list[int] = []  # of the stack of modules, when it began
         self._stepping = False
         self._crossing = False
+        self._checkpoints = CheckpointWatch()
         self._storages = StorageWatch(self._changed, self._freed, self._ran)
         self._seams: tuple[Any, ...] = (
             ModuleWatch(self._module_began, self._module_ended),
             EngineWatch(self._backward_began, self._backward_ended),
             StepWatch(self._will_step, self._has_stepped),
-            CheckpointWatch(self._checkpointed),
+            self._checkpoints,
             self._storages,
         )
 
@@ -263,7 +264,7 @@ class Ledger:
         self._waits = False
         self.blocks = list(self._blocks.values())
         self.first_moment, self.phases = self.moment, []
-        self.flops, self._saved, self._inputs, self._origins = 0, [], [], {}
+        self.flops, self._saved, self._origins = 0, [], {}
 
     def _backward_began(self, event: BackwardBegan) -> None:
         self._backward_depth.append(len(self._stack))
@@ -271,18 +272,9 @@ class Ledger:
             self._name_roles()
             ends = [end for output in event.outputs for end in ends_of(output)]
             ids, _ = connected([fn for fn, _ in ends])
-            saved = Memory(ids, ())
-            blocks = self._name(saved.activations, "activation")
+            saved = Memory(ids, (), checkpoints=checkpoints_of(ids, self._checkpoints.frames()))
+            self._saved.append(self._name(saved.activations, "activation"))
             saved.release()
-        for block in self._inputs:
-            if block.died > self.moment and block not in blocks:
-                block.role = "activation" if block.role in _FREE else block.role
-                blocks.append(block)
-        self._saved.append(blocks)
-
-    def _checkpointed(self, given: list[Tensor]) -> None:
-        if not self._backward_depth:
-            self._inputs += self._blocks_of(given)
 
     def _backward_ended(self, _: object) -> None:
         self._backward_depth.pop()

@@ -108,7 +108,6 @@ def test_a_block_that_runs_again_saves_what_the_advice_says(outputs: int) -> Non
     before = graph(None)
     said = only("most-memory", before).advice
     less = kept(before) - kept(graph(Rerun))
-    less -= 2048 * 64 * 4  # the block's input, which the checkpoint keeps, and no node
     assert "run module 1 under torch.utils.checkpoint" in said
     assert f"keep about {bytes_text(less)} less" in said
 

@@ -61,6 +61,7 @@ NODE = Node(
     seconds=0.002,
     placement="Shard(0) on tp, local [2, 2]",
     influence=1.0,
+    reruns=1,
 )
 OTHER: dict[str, Any] = {
     "name": "DivBackward0",
@@ -81,6 +82,7 @@ OTHER: dict[str, Any] = {
     "placement": "Replicate on tp, local [4, 2]",
     "values": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
     "influence": 0.25,
+    "reruns": 2,
 }
 ROWS = """
     field         file text dot view tensorboard diff rows networkx explorer app
@@ -102,6 +104,7 @@ ROWS = """
     placement     x    x    x   x    x           x    x    x        x        x
     values        x    x    .   x    x           .    x    x        x        .
     influence     x    x    x   x    x           .    x    x        x        .
+    reruns        x    x    .   x    x           .    x    x        x        .
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.

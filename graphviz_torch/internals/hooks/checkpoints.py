@@ -1,45 +1,95 @@
-"""The seam of checkpoints: the inputs that `torch.utils.checkpoint` saves beside the graph.
+"""The seam of checkpoints: what `torch.utils.checkpoint` knows of a part that it runs again.
 
-Private: `_CheckpointFrame.save_inputs` (2.13). The other kind of checkpoint, `use_reentrant=True`,
-is a node of the graph and needs no seam.
+Autograd saves a `_Holder` there in place of each tensor. The `_CheckpointFrame` of the part has
+what its forward was given; all holders keep it alive, but none tells whose it is.
+
+Private: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its function,
+and where a policy keeps results (2.13); an older frame's `input_saver` is a node that saves the
+arguments. The other kind of checkpoint, `use_reentrant=True`, is a node of the graph and needs no
+seam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from typing import Any
-from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+import torch
 from torch.utils import checkpoint
+from torch.utils._pytree import tree_leaves
 
-_frame: Any = checkpoint._CheckpointFrame
+from .dispatch import sequence_number
+from .installation import Installation, Watch
+
+Frame = Any  # a `_CheckpointFrame`
+_FRAME: Any = checkpoint._CheckpointFrame
+_theirs: Any = _FRAME.__init__
+_Saved: Any = torch._C._autograd.SavedTensor
 
 
-class CheckpointWatch:
-    """A context that tells of the tensors that each checkpointed region begins with.
+class CheckpointWatch(Watch):
+    """Knows the checkpointed parts that its thread begins, until `close()`, and holds none."""
 
-    Args:
-        saved: takes them.
-    """
+    def __init__(self) -> None:
+        # Each with the sequence number of the first node in it, the outer before the inner.
+        self._frames: WeakKeyDictionary[Frame, int] = WeakKeyDictionary()
 
-    def __init__(self, saved: Callable[[list[Tensor]], object]) -> None:
-        self._saved = saved
-        self._patch: Any = None
+    def began(self, frame: Frame) -> None:
+        """A part begins, in any thread."""
+        if threading.get_ident() == self.thread:
+            self._frames[frame] = sequence_number()
 
-    def __enter__(self) -> CheckpointWatch:
-        save, saved = getattr(_frame, "save_inputs", None), self._saved
-        if save is not None:
+    def frames(self) -> list[tuple[Frame, int]]:
+        """Those that are alive, the inner before the outer."""
+        return [*self._frames.items()][::-1]
 
-            def save_inputs(this: Any, *args: Any) -> None:
-                save(this, *args)
-                saved([each for each in args if isinstance(each, Tensor)])
 
-            self._patch = patch.object(_frame, "save_inputs", save_inputs)
-            self._patch.start()
-        return self
+def is_holder(data: Any) -> bool:
+    """Does this stand for a tensor that is made again."""
+    return type(data) is checkpoint._Holder
 
-    def __exit__(self, *_: object) -> None:
-        if self._patch is not None:
-            self._patch.stop()
-            self._patch = None
+
+def holders_of(frame: Frame) -> list[Any]:
+    """What stands for the tensors of a part, in the order of its forward; None for dead ones."""
+    return [reference() for reference in frame.weak_holders]
+
+
+def contents_of(frame: Frame) -> list[Any]:
+    """What a part keeps to run again; a holder stands for what the part around it makes again."""
+    node = getattr(frame, "input_saver", None)
+    given = node._raw_saved_tensors if node is not None else frame.saved_args
+    values = [each.data if isinstance(each, _Saved) else each for each in given]
+    return [*values, _variable(frame, "kwargs"), cache_of(frame)]
+
+
+def cache_of(frame: Frame) -> list[Any] | None:
+    """The results that a policy keeps (`create_selective_checkpoint_contexts`); None without."""
+    storage = getattr(_variable(frame, "recompute_context"), "storage", None)
+    return None if storage is None else [getattr(e, "val", None) for e in tree_leaves(storage)]
+
+
+def _variable(frame: Frame, name: str) -> Any:
+    """What the function has that runs the part again; None where it has none of this name."""
+    function = frame.recompute_fn
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return cells[name].cell_contents if name in cells else None
+
+
+def _init(self: Frame, *args: Any, **kwargs: Any) -> None:
+    _theirs(self, *args, **kwargs)
+    for watch in CheckpointWatch.installation.watchers:
+        watch.began(self)
+
+
+def _install() -> None:
+    if _FRAME.__init__ is _theirs:
+        _FRAME.__init__ = _init
+
+
+def _remove() -> None:
+    if _FRAME.__init__ is _init:
+        _FRAME.__init__ = _theirs
+
+
+CheckpointWatch.installation = Installation(_install, _remove)

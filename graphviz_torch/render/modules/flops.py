@@ -2,10 +2,10 @@
 
 The formulas are those of `torch.utils.flop_counter` (2.13): a multiplication and an addition are
 two. Counted: matrix products, convolutions, and attention, causal or not, as if nothing were left
-out of it. Not counted: all other operations, a forward that checkpointing runs again, and what
-needs no gradient and so has no node. Not known: what runs inside a custom Function, a compiled
-region, a checkpointed one or a recurrent layer that is a single node. PyTorch's counter leaves out
-attention on the CPU, which here counts as elsewhere.
+out of it; in backward also those that a checkpoint has run again. Not counted: all other
+operations, and what needs no gradient and so has no node. Not known: what runs inside a custom
+Function, a compiled region, a reentrant checkpoint or a recurrent layer that is a single node.
+PyTorch's counter leaves out attention on the CPU, which here counts as elsewhere.
 
 Read from the operation and the shapes alone, so a graph from a file tells as much as a live one.
 """
@@ -16,6 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
+from ...graph.nodes import CHECKPOINTED
 
 Shape = tuple[int, ...]
 
@@ -36,6 +37,7 @@ class Flops(NamedTuple):
 
     forward: int | None
     backward: int | None
+    more: bool = False  # does backward run the forward again, not known how often
 
 
 _NONE = Flops(0, 0)
@@ -49,12 +51,23 @@ def flops(graph: Graph) -> list[Flops]:
     >>> w, y = TensorMeta((4, 16), "float32", "cpu"), TensorMeta((8, 16), "float32", "cpu")
     >>> nodes = (Node(0, "AccumulateGrad", (w,)), Node(1, "MmBackward0", (y,), operation="mm"))
     >>> flops(Graph(nodes, (Edge(0, 1, input_nr=1),)))[1]  # 2 * 8 * 4 * 16, for the weight alone
-    Flops(forward=1024, backward=1024)
+    Flops(forward=1024, backward=1024, more=False)
     """
     nodes = graph.nodes
     ran = any(node.order is not None for node in nodes)
     inputs = graph.inputs()
-    return [_flops(node, _Inputs(node, nodes, inputs[node.id], ran)) for node in nodes]
+    once = [_flops(node, _Inputs(node, nodes, inputs[node.id], ran)) for node in nodes]
+    return list(map(_with_reruns, nodes, once))
+
+
+def _with_reruns(node: Node, once: Flops) -> Flops:
+    """With what backward runs again."""
+    forward, backward, _ = once
+    if not forward or backward is None:
+        return once
+    if node.reruns is None:
+        return Flops(forward, backward, more=node.note.startswith(CHECKPOINTED))
+    return Flops(forward, backward + forward * node.reruns)
 
 
 class _Inputs:

@@ -67,7 +67,7 @@ class Sums:
             self.last = node
         self.forward += operations.forward or 0
         self.backward += operations.backward or 0
-        self.unknown += None in operations
+        self.unknown += None in operations or operations.more
         if node.saved:
             self.saved = (self.saved or 0) + node.saved_bytes
         if node.seconds is not None:
@@ -139,6 +139,10 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
                 sums.partial += bool(stats.extent)
                 if parameter.norm is not None:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
+    for module in _in_checkpoints(graph):
+        for path in _along(module):
+            if path in found:  # what it computes is in the node of the checkpoint
+                found[path].unknown = found[path].unknown or 1
     for each in graph.collectives:
         for sums in (root, *(found.setdefault(path, Sums()) for path in _along(each.module))):
             sums.sent = (sums.sent or 0) + each.nbytes
@@ -158,6 +162,12 @@ def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
                 for sums in around if column.summed else (own,):
                     before = sums.recorded.get(name)
                     sums.recorded[name] = value if before is None else before + value
+
+
+def _in_checkpoints(graph: Graph) -> set[str]:
+    """The modules of the parameters that a reentrant checkpoint took, and that are in no node."""
+    before = {cut.before for cut in graph.cuts if cut.how == "checkpoint"} - {None}
+    return {node.module for node in graph.nodes if node.id in before}
 
 
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:

@@ -1,0 +1,57 @@
+"""The column of how often backward ran the forward of a checkpointed node again."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+from ..graph.nodes import CHECKPOINTED
+from .backward import Backward
+from .checkpoints import Checkpoint
+from .listener import Columns, Listener, RunEnded
+from .live import LiveGraph
+from .program import Program
+
+_PART = f"{CHECKPOINTED}: backward runs the forward of this part again"
+_AGAIN = f"{CHECKPOINTED}: its forward ran again in backward"
+
+
+class Reruns(Listener):
+    """Which nodes ran again, and how often: as `checkpoints.py` says."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._parts: dict[int, list[Checkpoint]] = {}  # by graph
+        self._times: dict[int, list[int]] = {}  # of each part, by graph
+
+    def graph_read(self, live: LiveGraph) -> None:
+        """The parts are known."""
+        if live.checkpoints.parts:
+            self._parts[live.position] = live.checkpoints.parts
+
+    def backward_ended(self, event: RunEnded) -> None:
+        """Count before another backward runs them once more."""
+        position = event.live.position
+        if position in self._parts:
+            self._times[position] = [part.times() for part in self._parts[position]]
+
+    def step_ended(self, event: None) -> None:
+        self._parts, self._times = {}, {}
+
+    def columns(self, backward: Backward) -> Columns:
+        parts = self._parts.get(backward.position, [])
+        times = self._times.get(backward.position)
+        if times is None:
+            return {"note": {node: _PART for part in parts for node in part.nodes}}
+        numbers = sorted((number, node) for node, number in enumerate(backward.numbers))
+        reruns = Counter({node: 0 for part in parts for node in part.nodes})
+        unknown: set[int] = set()
+        for part, count in zip(parts, times, strict=True):
+            span = (bisect_left(numbers, (end,)) for end in (part.start, part.stop))
+            inside = [node for _, node in numbers[slice(*span)]]
+            reruns.update(inside * count)
+            if part.selects:
+                unknown.update(inside, part.nodes)
+        known = {node: count for node, count in reruns.items() if node not in unknown}
+        notes = {n: _AGAIN if known.get(n) else CHECKPOINTED for part in parts for n in part.nodes}
+        return {"note": notes, "reruns": known}
