@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -96,19 +97,47 @@ def kept(graph: Graph) -> int:
     return sum(each.nbytes for each in saved if each.kind == "activation")
 
 
+class Residual(nn.Module):
+    """A block that is given to two of its nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inside = nn.LayerNorm(64), block()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x + self.inside(self.norm(x))
+
+
+def ending_in_tanh() -> nn.Sequential:
+    return nn.Sequential(block(), nn.Tanh())
+
+
+BLOCKS: dict[str, tuple[Callable[[], nn.Module], int, nn.Module]] = {
+    "one": (block, 1, nn.Identity()),
+    "one whose input is kept before it": (block, 1, nn.Tanh()),
+    "several": (block, 6, nn.Identity()),
+    "several that are given to two of their nodes": (Residual, 6, nn.Identity()),
+    "several that keep what the next one is given": (ending_in_tanh, 6, nn.Identity()),
+}
+
+
 @pytest.mark.parametrize("outputs", [512, 2048])
-def test_a_block_that_runs_again_saves_what_the_advice_says(outputs: int) -> None:
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_that_runs_again_saves_what_the_advice_says(name: str, outputs: int) -> None:
+    make, count, before = BLOCKS[name]
+
     def graph(around: type[nn.Module] | None) -> Graph:
-        body = block() if around is None else around(block())
-        model = nn.Sequential(nn.Linear(16, 64), body, nn.Linear(64, outputs), nn.LogSoftmax(1))
+        blocks = [make() if around is None else around(make()) for _ in range(count)]
+        end = nn.Linear(64, outputs), nn.LogSoftmax(1)
+        model = nn.Sequential(nn.Linear(16, 64), before, nn.Sequential(*blocks), *end)
         with record(model) as recording:
             model(torch.randn(2048, 16)).square().mean().backward()
         return recording.graph
 
-    before = graph(None)
-    said = only("most-memory", before).advice
-    less = kept(before) - kept(graph(Rerun))
-    assert "run module 1 under torch.utils.checkpoint" in said
+    before_it = graph(None)
+    said = only("most-memory", before_it).advice
+    less = kept(before_it) - kept(graph(Rerun))
+    assert "under torch.utils.checkpoint" in said
     assert f"keep about {bytes_text(less)} less" in said
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
-from ...graph import Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
+from ...graph import Edge, Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -113,7 +113,9 @@ def _less_memory(reading: Reading, activations: dict[int, int], alike: dict[str,
     """
     best, saved = "", sum(activations.values()) * SHARE
     for name, blocks in _choices(reading, activations, alike).items():
-        less = sum(block.kept - block.given for block in blocks)
+        less = sum(block.kept for block in blocks)
+        if less >= saved:
+            less -= _staying(reading, blocks)
         back = max(max(0, block.kept - block.after) for block in blocks)
         if less - back >= saved:
             best, saved = _run_again(name, len(blocks), less), less - back
@@ -124,8 +126,9 @@ def _less_memory(reading: Reading, activations: dict[int, int], alike: dict[str,
 class _Block:
     """A module, and what it keeps for backward, in bytes."""
 
+    name: str
     kept: int = 0  # inside
-    given: int = 0  # of that, what it is given
+    given: list[Edge] = field(default_factory=list)  # that lead into it, but from leaves
     last: int = 0  # the last of its nodes
     after: int = 0  # what nodes after that keep
     normed: bool = False  # does a batch norm run in it
@@ -146,31 +149,53 @@ def _choices(
     blocks: dict[str, _Block] = {}
     for module, names in around.items():
         for name in names:
-            block = blocks.setdefault(name, _Block())
+            block = blocks.setdefault(name, _Block(name))
             block.kept += kept[module]
             block.last = max(block.last, last[module])
             block.normed |= module in normed
     sets = {module: frozenset(names) for module, names in around.items()}
-    sizes: dict[TensorMeta | None, int] = {None: 0}
     for edge in reading.graph.edges:
         start, end = modules[edge.source], modules[edge.target]
         if start == end or nodes[edge.source].leaf:
             continue
-        meta = reading.meta(edge.source, edge.output_nr)
-        if meta is not None and meta not in sizes:
-            sizes[meta] = meta.nbytes or 0
         inside = sets[start]
         for name in around[end]:
             if name not in inside:
-                blocks[name].given += sizes[meta]
+                blocks[name].given.append(edge)
     # By node: what it and those after it keep.
     later = [0, *accumulate(activations.get(node.id, 0) for node in reversed(nodes))][::-1]
     choices: dict[str, list[_Block]] = {}
     for name, block in sorted(blocks.items(), key=lambda item: item[0].count(".")):
         block.after = later[block.last + 1]
-        block.given = min(block.given, block.kept)
         choices.setdefault(alike.get(name, name), []).append(block)
     return {n: group for n, group in choices.items() if not any(b.normed for b in group)}
+
+
+def _staying(reading: Reading, blocks: list[_Block]) -> int:
+    """Bytes that are kept though these blocks run again: of what they are given, and of what they
+    keep together with nodes outside."""
+    nodes, names = reading.graph.nodes, {block.name for block in blocks}
+    modules = {node.module for node in nodes}
+    again = {module for module in modules if not names.isdisjoint(_inside(module))}
+    staying: dict[tuple[object, TensorMeta], int] = {}  # by who counts it, or who made it
+    for node in nodes:
+        for saved in node.saved if node.module not in again else ():
+            owner = saved.shared_with
+            if owner is not None and nodes[owner].module in again and saved.kind == "activation":
+                staying[owner, saved.tensor] = saved.tensor.nbytes or 0
+    given: dict[tuple[int, int], set[int]] = {}  # who keeps it, by who made it
+    for edge in (edge for block in blocks for edge in block.given):
+        owners = given.setdefault((edge.source, edge.output_nr), set())
+        meta = reading.meta(edge.source, edge.output_nr)
+        for i, made in ((edge.source, True), (edge.target, False)):
+            for saved in nodes[i].saved:
+                if saved.tensor == meta and saved.name.startswith("result") == made:
+                    owners.add(i if saved.shared_with is None else saved.shared_with)
+    for made_by, owners in given.items():
+        meta = reading.meta(*made_by)
+        if meta is not None and all(nodes[i].module in again for i in owners):
+            staying[min(owners, default=made_by), meta] = meta.nbytes or 0
+    return sum(staying.values())
 
 
 def _inside(module: str) -> list[str]:
