@@ -139,7 +139,9 @@ def test_what_is_given_by_keyword_and_in_a_list_is_kept_too() -> None:
 
 
 def test_it_is_counted_at_the_first_node_of_its_part_and_in_every_sum() -> None:
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(8)))
+    parts = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(8)]
+    blocks, model = nn.Sequential(*parts), nn.Module()
+    model.b = blocks
     x = torch.ones(1024, 64)
 
     def forward() -> Tensor:
@@ -148,17 +150,18 @@ def test_it_is_counted_at_the_first_node_of_its_part_and_in_every_sum() -> None:
             out = checkpoint(one, out)
         return out.square().sum()
 
-    with record(blocks) as recording:
+    with record(model) as recording:
         forward().backward()
     expected = seen_by_hooks(forward)
     assert expected == 9 * x.nbytes
     found = {row.module: row.saved_bytes for row in summary(recording).modules}
-    assert [found[f"{i}"] for i in range(8)] == [x.nbytes] * 8
-    assert [found[f"{i}.0"] for i in range(8)] == [x.nbytes] * 8
+    assert [found[f"b.{i}"] for i in range(8)] == [x.nbytes] * 8
+    assert [found[f"b.{i}.0"] for i in range(8)] == [x.nbytes] * 8
     [total] = [line for line in str(summary(recording)).splitlines() if line.startswith("total")]
     assert bytes_text(expected) in total
     [most] = [found for found in find(recording) if found.rule == "most-memory"]
     assert f"{bytes_text(expected - x.nbytes)} of activations" in most.message  # x is an input
+    assert most.advice == ""  # all of it is under a checkpoint
 
 
 def test_only_what_ran_again_is_said_to_run_again() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from ...graph import Edge, Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
+from ...graph.nodes import CHECKPOINTED
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -131,7 +132,7 @@ class _Block:
     given: list[Edge] = field(default_factory=list)  # that lead into it, but from leaves
     last: int = 0  # the last of its nodes
     after: int = 0  # what nodes after that keep
-    normed: bool = False  # does a batch norm run in it
+    once: bool = False  # is it not to run again: a batch norm, or a checkpoint, runs in it
 
 
 def _choices(
@@ -144,7 +145,11 @@ def _choices(
     kept: Counter[str] = Counter()  # by module, as all below
     for i, nbytes in activations.items():
         kept[modules[i]] += nbytes
-    normed = {node.module for node in nodes if "batch_norm" in node.title}
+    once = {
+        node.module
+        for node in nodes
+        if "batch_norm" in node.title or node.note.startswith(CHECKPOINTED)
+    }
     around = {module: _inside(module) for module in last}
     blocks: dict[str, _Block] = {}
     for module, names in around.items():
@@ -152,7 +157,7 @@ def _choices(
             block = blocks.setdefault(name, _Block(name))
             block.kept += kept[module]
             block.last = max(block.last, last[module])
-            block.normed |= module in normed
+            block.once |= module in once
     sets = {module: frozenset(names) for module, names in around.items()}
     for edge in reading.graph.edges:
         start, end = modules[edge.source], modules[edge.target]
@@ -168,7 +173,7 @@ def _choices(
     for name, block in sorted(blocks.items(), key=lambda item: item[0].count(".")):
         block.after = later[block.last + 1]
         choices.setdefault(alike.get(name, name), []).append(block)
-    return {n: group for n, group in choices.items() if not any(b.normed for b in group)}
+    return {n: group for n, group in choices.items() if not any(b.once for b in group)}
 
 
 def _staying(reading: Reading, blocks: list[_Block]) -> int:
