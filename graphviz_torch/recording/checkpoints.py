@@ -82,7 +82,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         found.parts.append(replace(part, before=part.times()))
         for each in contents_of(frame):
             if is_holder(each):  # the part around this one makes it again
-                places[id(each)] = _Place(min(nodes), start, start)
+                places[id(each)] = _Place(min(nodes), start, known[-1].stop)
             else:
                 found.kept.extend((min(nodes), tensor) for tensor in tensors(each))
     return found

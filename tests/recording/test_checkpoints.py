@@ -85,6 +85,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "frozen weights": lambda x: checkpoint(lambda y: FROZEN(y).tanh(), x),
     "convolutions": lambda x: checkpoint(convolved, x),
     "to its end": lambda x: checkpoint(block, x, early_stop=False),
+    "one at the end of another, to its end": lambda x: checkpoint(inside_last, x, early_stop=False),
     "a residual": lambda x: x + checkpoint(block, x),
 }
 
