@@ -125,6 +125,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
     """
     trial = _Trial(start)
     known = set()
+    absent: ValueError | None = None  # that there is no such module
     folded: Groups | None = None  # where blocks that are alike are drawn once
     for each in levels(start):
         if trial.passes(each):
@@ -132,7 +133,11 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         rows = each.rows if each.cut else None
         if rows is not None and folded is not None and _longest_row(folded) <= rows:
             continue  # it would cut no row, or one that is drawn once
-        grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
+        try:
+            grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
+        except ValueError as error:  # a run of operations is in the tree of its own level only
+            absent = absent or error
+            continue
         # Another size may cut nothing else.
         if each.fold is True:
             folded = folded or grouped.groups
@@ -146,6 +151,8 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
                 return drawing
             if verdict == "next level":
                 break
+    if absent is not None and not known:
+        raise absent
     return trial.best
 
 

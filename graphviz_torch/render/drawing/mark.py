@@ -43,11 +43,17 @@ def mark(drawing: Drawing) -> Drawing:
                 continue
             text += f": {nodes[node].label or nodes[node].title}"
         add(node, text, difference)
-    for key in {*drawing.before, *drawing.behind}:
+    for key in _named(drawing):
         # Edges that are not drawn name their ends, so these must show what they are called.
         if key >= 0:
             signs.setdefault(key, []).insert(0, Sign(f"#{key}", "muted", strong=False))
     return drawing.having(marks=Marks(signs, outlines))
+
+
+def _named(drawing: Drawing) -> set[int]:
+    """The far ends of edges that are not drawn; what is outside of a module is not drawn itself."""
+    named = [*drawing.before.values(), *drawing.behind.values()]
+    return {key for keys in named for key in keys}.intersection(drawing.nodes)
 
 
 def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:

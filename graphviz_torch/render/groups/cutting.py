@@ -398,7 +398,7 @@ class Cutter:
     def _run(self, items: list[Item]) -> Part:
         parts, nodes = split(items)
         start, end = self._span(items)
-        name = Name("", "nodes ", start + 1, max(end, start + 1))
+        name = Name("", "operations ", start + 1, max(end, start + 1))
         if len(parts) > 1:
             name = _joined(parts[0].name, parts[-1].name)
         elif parts:

@@ -26,7 +26,7 @@ class Group(NamedTuple):
     """Nodes that are drawn as one while it is closed."""
 
     id: int
-    name: str  # one segment: "layers", "attn#2", "repeat 3", "nodes 101-200"
+    name: str  # one segment: "layers", "attn#2", "repeat 3", "operations 101-200"
     path: str  # unique, without "/": a module's scope; a run's name behind what is around it
     parent: int | None
     kind: Kind

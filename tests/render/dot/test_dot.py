@@ -234,6 +234,9 @@ def test_a_module_is_drawn_alone_with_its_surroundings_named() -> None:
     assert shown == {str(i) for i, title in operations.items() if title == "addmm"}
     assert "from relu #" in dot
     assert "to sum #" in dot
+    # The same number stands nowhere else: at a node, for one, that nothing names.
+    named = {str(n.id) for n in graph.nodes if n.title in ("relu", "sum")}
+    assert {*re.findall(r"#(\d{1,2})\b", dot)} == named
     with pytest.raises(ValueError, match=r"module='fc3' is not in the graph\. It has 'fc"):
         to_dot(graph, module="fc3")
 

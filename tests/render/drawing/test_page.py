@@ -203,6 +203,20 @@ def test_however_many_blocks_there_are_a_page_has_many_boxes_with_their_names(co
     assert draw(graph, {"module": path[1]}).nodes
 
 
+@pytest.mark.parametrize("limit", [20, 30])
+def test_a_closed_run_of_operations_opens_by_the_name_that_the_picture_says(limit: int) -> None:
+    names = [f"op{i}" for i in range(120)]
+    nodes = [Node(i, name, F32, operation=name) for i, name in enumerate(names)]
+    edges = [Edge(i - 1, i) for i in range(1, 120)]
+    graph = Graph(tuple(nodes), tuple(edges), ((119, 0),))
+    path = re.search(r'module="(operations (\d+)-(\d+))"', omissions(draw(graph, {"limit": limit})))
+    assert path is not None
+    inside = draw(graph, {"module": path[1]})
+    assert inside.nodes == [*range(int(path[2]) - 1, int(path[3]))]  # op0 is the first
+    with pytest.raises(ValueError, match="module='operations 5-6' is not in the graph"):
+        draw(graph, {"module": "operations 5-6"})
+
+
 def test_a_loss_without_modules_is_more_than_a_few_closed_groups() -> None:
     loss = nn.functional.cross_entropy(
         DenseNet121()(torch.randn(2, 3, 64, 64)), torch.tensor([1, 2])

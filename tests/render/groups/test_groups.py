@@ -175,7 +175,7 @@ def test_a_long_chain_of_one_operation_is_one_group_of_its_name() -> None:
     whole = tree.groups[number]
     assert (whole.name, whole.kind, whole.size) == (f"a {TIMES} 1,000", "chain", 1000)
     inside = [tree.groups[child] for child in whole.children]
-    assert [part.name for part in inside][:2] == ["nodes 1-100", "nodes 101-200"]
+    assert [part.name for part in inside][:2] == ["operations 1-100", "operations 101-200"]
     assert {part.like for part in inside} == {inside[0].id}
 
 

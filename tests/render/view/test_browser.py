@@ -382,7 +382,7 @@ def test_a_chain_of_one_operation_opens_as_one_box(opened: Open) -> None:
     assert "mul \N{MULTIPLICATION SIGN} 1,200" in shown[1]
     page.locator(".card.group [data-act=open]").click()
     page.wait_for_selector(".frame")
-    assert "nodes 1-100" in " ".join(page.locator(".card").all_text_contents())
+    assert "operations 1-100" in " ".join(page.locator(".card").all_text_contents())
 
 
 def test_never_more_than_1500_cards_are_seen(opened: Open) -> None:
