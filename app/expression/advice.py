@@ -58,6 +58,7 @@ _SAME = {
     "ones": "x = ones(3) among the inputs",
     "backward": "the output's name alone: the button runs its backward",
 }
+_LISTED = "The (?) above lists what there is."
 _CLOSE = 0.6  # of 1: names less alike are not meant
 
 
@@ -71,9 +72,9 @@ def of_statement(statement: ast.stmt) -> str:
     return said if isinstance(statement, ast.Expr) else f"{said} {OWN}"
 
 
-def of_expression(node: ast.expr) -> str | None:
-    """What to write in place of an expression; None where there is nothing better to say."""
-    return _EXPRESSIONS.get(type(node))
+def of_expression(node: ast.expr) -> str:
+    """What to write in place of an expression."""
+    return _EXPRESSIONS.get(type(node), f"This is not in the grammar. {_LISTED}")
 
 
 def of_syntax(error: SyntaxError, text: str) -> str:
@@ -96,7 +97,7 @@ def of_function(name: str) -> str:
     if name in _SAME:
         return f"{said} Write {_SAME[name]}."
     near = likely(FUNCTIONS, name)
-    hint = f"Did you mean {near}?" if near else "The (?) above lists those there are."
+    hint = f"Did you mean {near}?" if near else _LISTED
     return f"{said} {hint}"
 
 

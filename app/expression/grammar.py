@@ -21,7 +21,7 @@ from .functions import BINARY, FUNCTIONS, METHODS_ONLY_AS_FUNCTIONS, UNARY
 MAX_LENGTH = 2_000  # characters of a program
 MAX_DEPTH = 100  # of nested expressions
 MAX_NUMBER = 1e15  # an absolute value above it is a slip, and an int power could fill memory
-_LIBRARIES = {"np", "numpy", "math", "jnp", "jax", "tf", "nn", "sp", "scipy"}
+_LIBRARIES = {"torch", "nn", "F", "np", "numpy", "math", "jnp", "jax", "tf", "sp", "scipy"}
 
 GRAMMAR = (
     "A line is `name = expression`; the last line is the output. An expression has names, "
@@ -217,8 +217,7 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
         case ast.Call():
             inner = _check_call(text, node)
         case _:
-            said = advice.of_expression(node) or f"This is not in the grammar. {GRAMMAR}"
-            refuse(text, node, said)
+            refuse(text, node, advice.of_expression(node))
     for child in inner:
         if child is not None:
             _check(text, child, depth + 1)
@@ -228,20 +227,22 @@ def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
     name, receiver = called(node)
     if receiver is not None and name in ("to", "cpu", "cuda"):
         return _check_copy(text, node, name, receiver)
-    written = ", ".join(map(ast.unparse, node.args))[:60]
-    if isinstance(receiver, ast.Name) and receiver.id in _LIBRARIES and name in FUNCTIONS:
-        refuse(text, node.func, f"There is only PyTorch here: write {name}({written}).")
-    if name not in FUNCTIONS:
-        if (layer := _layer(node)) is not None:
-            refuse(text, node.func, advice.of_layer(layer, written))
-        refuse(text, node.func, advice.of_function(name))
-    if receiver is not None and name in METHODS_ONLY_AS_FUNCTIONS:
-        written = ", ".join(map(ast.unparse, [receiver, *node.args]))[:60]
-        refuse(text, node.func, f"{name} is not a method: write {name}({written}).")
     for word in node.keywords:
-        if word.arg not in FUNCTIONS[name].keywords:
+        if name in FUNCTIONS and word.arg not in FUNCTIONS[name].keywords:
             allowed = ", ".join(FUNCTIONS[name].keywords) or "none"
             refuse(text, word.value, f"{name}() has no argument {word.arg!r}; it has: {allowed}.")
+    written = _written(*node.args, *node.keywords)
+    if receiver is not None and name in FUNCTIONS and (root := _root(receiver)) in _LIBRARIES:
+        ours = root in ("torch", "nn", "F")
+        why = f"{_written(receiver)} is not needed" if ours else "There is only PyTorch"
+        refuse(text, node.func, f"{why} here: write {name}({written}).")
+    if name not in FUNCTIONS:
+        if (layer := _layer(node)) is not None:
+            refuse(text, node.func, advice.of_layer(layer, _written(*node.args)))
+        refuse(text, node.func, advice.of_function(name))
+    if receiver is not None and name in METHODS_ONLY_AS_FUNCTIONS:
+        written = _written(receiver, *node.args, *node.keywords)
+        refuse(text, node.func, f"{name} is not a method: write {name}({written}).")
     return [receiver, *node.args, *(word.value for word in node.keywords)]
 
 
@@ -263,6 +264,19 @@ def called(node: ast.Call) -> tuple[str, ast.expr | None]:
         case ast.Attribute(value=receiver, attr=name):
             return name, receiver
     return ast.unparse(node.func)[:40], None
+
+
+def _written(*arguments: ast.AST) -> str:
+    """Arguments as a line that can be copied has them, "..." for what is too long for one."""
+    written = ", ".join(map(ast.unparse, arguments))
+    return written if len(written) <= 60 else "..."
+
+
+def _root(value: ast.expr) -> str:
+    """`"torch"` of `torch.nn.functional`; "" of what is not such a chain of names."""
+    while isinstance(value, ast.Attribute) and value.attr != "T":  # `.T` is of a tensor
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 def _layer(node: ast.Call) -> str | None:

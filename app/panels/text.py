@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 NODE = (
     "**Node** (`grad_fn`): what PyTorch notes down for each operation, so that backward can "
     "later compute gradients through it."
@@ -30,7 +32,9 @@ def size(nbytes: float | None) -> str:
         if nbytes < 1024 or unit == "GiB":
             break
         nbytes /= 1024
-    return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+    if unit == "B":
+        return f"{nbytes:.0f} B"
+    return f"{math.floor(10 * nbytes + 0.5) / 10:.1f} {unit}"  # halves up, as the view has them
 
 
 def duration(seconds: float | None) -> str:

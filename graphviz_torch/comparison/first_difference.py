@@ -76,11 +76,11 @@ class FirstDifference:
 
     def _head(self) -> str:
         if not self:
-            return f"equal to {_power(self.equal_to)} in {count_text(self.equal, 'result')}"
+            return f"{_equal(self.equal_to)} in {count_text(self.equal, 'result')}"
         node = (
             self.b.nodes[self.after] if self.after is not None else self.a.nodes[self.before or 0]
         )
-        start = f"equal to {_power(self.equal_to)} up to" if self.equal else "not equal from"
+        start = f"{_equal(self.equal_to)} up to" if self.equal else "not equal from"
         there = [
             f"relative {_rough(self.relative)} there"
             if self.relative is not None
@@ -177,7 +177,7 @@ def first_difference(
     >>> with record(values=True) as recording:
     ...     (x * 2).sin().sum().backward()
     >>> first_difference(recording, recording)
-    <FirstDifference: equal to 0 in 4 results>
+    <FirstDifference: no difference in 4 results>
     """
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"tolerance={tolerance} is not a relative difference: give 0 or more.")
@@ -322,9 +322,9 @@ def _worth(node: Node) -> str:
     return "not recorded" if value is None else f"norm {number_text(value.norm, 6)}"
 
 
-def _power(value: float) -> str:
-    """The power of ten above: of 3e-7 it is 1e-6."""
-    return "0" if value == 0 else f"1e{math.ceil(math.log10(value))}"
+def _equal(to: float) -> str:
+    """How equal results are, by the power of ten above their relative difference."""
+    return "no difference" if to == 0 else f"equal to within 1e{math.ceil(math.log10(to))}"
 
 
 def _rough(value: float) -> str:

@@ -125,7 +125,7 @@ def test_a_column_counts_characters_not_bytes() -> None:
     ("text", "said"),
     [
         ("meen(x)", r"'meen' is not a function here\. Did you mean mean\?"),
-        ("foo(x)", "'foo' is not a function here. The .* lists those there are"),
+        ("foo(x)", "'foo' is not a function here. The .* lists what there is"),
         ("weight * 2", r"'weight' is not defined\. Did you mean weights\?"),
         ("q * 2", "'q' is not defined. Known names: x, weights"),
         ("where(x > 0, x, 0)", r"'where' is not a function here\. Write clamp\(x, min=0\), "),
@@ -148,6 +148,14 @@ def test_a_column_counts_characters_not_bytes() -> None:
         ("np.mean(x)", r"write mean\(x\)"),
         ("math.sqrt(x + 1)", r"write sqrt\(x \+ 1\)"),
         ("x.silu()", r"silu is not a method: write silu\(x\)"),
+        ("x.stack(dim=0)", r"write stack\(x, dim=0\)"),
+        ("x.softplus(beta=2)", r"softplus\(\) has no argument 'beta'"),
+        (
+            "torch.nn.functional.relu(x * w)",
+            r"^torch.nn.functional is not needed here: write relu\(x \* w\)\.",
+        ),
+        ("torch.nn.functional.softmax(x, dim=0)", r"write softmax\(x, dim=0\)\."),
+        ("np.linalg.norm(x)", r"only PyTorch here: write norm\(x\)\."),
         ("x.cuda()", r"A copy is written x.to\(device\) or x.cpu\(\)"),
         ("x.to('cuda')", r"A copy is written x.to\(device\)"),
         ("x.to(w)", r"A copy is written x.to\(device\)"),

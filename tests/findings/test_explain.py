@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -85,7 +86,9 @@ def test_of_several_ways_the_strongest_is_told_and_all_are_counted() -> None:
     assert way.ways == 2
     assert "tanh" not in {point.name for point in way.points}
     assert 0.99 < way.share < 1
-    assert "the strongest of 2 ways" in str(way)
+    share = re.search(r"the strongest of 2 ways \(([\d.]+) % of all of them, shared", str(way))
+    assert share
+    assert float(share[1]) == pytest.approx(100 * way.share, rel=1e-2)
 
 
 def test_a_trace_has_ways_the_shortest_of_equals_first_and_no_norms() -> None:

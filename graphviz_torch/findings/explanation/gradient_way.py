@@ -108,7 +108,9 @@ class GradientWay:
         if self.ways > 1:
             number = f"{self.ways:,}" if self.ways <= _MANY else "more than a million"
             head += f", the strongest of {number} ways"
-            head += f" ({number_text(100 * self.share, 3)} % of the norms)" if self._known else ""
+            if self._known:
+                share = number_text(100 * self.share, 3)
+                head += f" ({share} % of all of them, shared out at each fork by norms)"
         if self.whole.step.loss_scale is not None:
             head += f"; the loss was multiplied by {number_text(self.whole.step.loss_scale)}"
         lines = [head, *_table([_HEAD, *map(_row, self.points)])] if count else []
