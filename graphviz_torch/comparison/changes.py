@@ -114,7 +114,7 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
     # Only what both have is compared: a graph that was traced has no gradients to differ in.
     for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
         if before is not None and after is not None and _differs(before, after, gradient_tolerance):
-            yield Change(a.id, b.id, "gradient", _gradient(before), _gradient(after))
+            yield Change(a.id, b.id, "gradient", *_gradients(before, after))
     if a.seconds is not None and b.seconds is not None:
         longest = max(a.seconds, b.seconds)
         if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
@@ -180,7 +180,18 @@ def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
     return abs(a.norm - b.norm) > scale or abs(a.max_abs - b.max_abs) > scale
 
 
-def _gradient(stats: GradientStats) -> str:
+def _gradients(a: GradientStats, b: GradientStats) -> tuple[str, str]:
+    """Both in words, with so many digits that they differ."""
+    texts = [(_gradient(a, digits), _gradient(b, digits)) for digits in (4, 7, 10, 17)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
+
+
+def _gradient(stats: GradientStats, digits: int) -> str:
     bad = f" with {stats.nan} NaN and {stats.inf} Inf" if stats.nonfinite else ""
     of = f" of the {stats.extent}" if stats.extent else ""
-    return f"norm {number_text(stats.norm)}, max {number_text(stats.max_abs)}{bad}{of}"
+    norm, most = (_with_digits(value, digits) for value in (stats.norm, stats.max_abs))
+    return f"norm {norm}, max {most}{bad}{of}"
+
+
+def _with_digits(value: float, digits: int) -> str:
+    return number_text(value) if digits == 4 else f"{value:.{digits}g}"

@@ -46,10 +46,13 @@ class Checked:
         return cls(rules, len(nodes), len(names), len(graphs), missing=tuple(missing))
 
     def __str__(self) -> str:
-        counts = [(self.rules, "rule"), (self.nodes, "node"), (self.parameters, "parameter")]
-        if self.steps > 1:
-            counts.append((self.steps, self.noun))
-        return ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in counts)
+        of = f" of {self.steps:,} {self.noun}s" if self.steps > 1 else ""
+        counts = (
+            (self.rules, "rule", ""),
+            (self.nodes, "node", of),
+            (self.parameters, "parameter", ""),
+        )
+        return ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}{of}" for n, name, of in counts)
 
 
 class Findings(list[Finding]):

@@ -88,6 +88,9 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
         "times:",
         "  ~ sum: time 1 ms -> 10 ms",
     ]
+    near = base.annotate(grad_outputs={1: (stats._replace(norm=1 + 1e-6, max_abs=1 + 1e-6),)})
+    (change,) = diff(base, near, gradient_tolerance=1e-7).changed
+    assert (change.before, change.after) == ("norm 1, max 1", "norm 1.000001, max 1.000001")
     tolerant = diff(base, other, gradient_tolerance=0.2, time_tolerance=20)
     assert [change.what for change in tolerant.changed] == ["dtype", "device"]
     (became_nan,) = diff(base, base.annotate(grad_outputs={0: (stats._replace(nan=2),)})).changed

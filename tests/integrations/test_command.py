@@ -286,6 +286,19 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_reader_that_stops_early_changes_neither_the_code_of_diff_nor_its_picture(
+    tmp_path: Path,
+) -> None:
+    x = torch.ones(2, requires_grad=True)
+    before, after = (save(trace(y), tmp_path / f"{y.dim()}.json") for y in (x.sin(), x.sin().sum()))
+    command = f"{sys.executable} -m graphviz_torch diff {before} {after} -o {tmp_path}/d.dot"
+    ends = f"({command}; echo $? > {tmp_path}/code) | true"
+    done = subprocess.run(ends, shell=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "code").read_text() == "1\n"
+    assert (tmp_path / "d.dot").read_text().startswith("digraph")
+
+
 class Done(AbstractContextManager["Done"]):
     """A process that has ended."""
 

@@ -63,8 +63,8 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
             f"{call}{at(event.where)} cleared gradients that no step had used{times(event)}"
             f"{'' if steps else ', and no optimizer ever stepped'}.",
             cause="gradients cleared before the step",
-            advice="To add up the gradients of several batches, call zero_grad() once for each "
-            "step(), right after it."
+            advice="Call zero_grad() once for each step(), right after it: what it clears between "
+            "backward() and step() trains nothing."
             if steps
             else "Call optimizer.step() after backward().",
             where=event.where,

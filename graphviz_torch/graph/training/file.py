@@ -2,9 +2,9 @@
 
 The first line says what it is. Each other one is a step: its number, and for each backward columns
 as `files` writes them, or only what changed since a graph before with the same edges. A step that
-is written twice, one line after the other, is what the second line says. The numbers
-that the steps after the first measured are within 1.5 % (numbers.py).
-Compressed, each writing is a gzip member of its own.
+is written twice, one line after the other, is what the second line says. The numbers that the steps
+after the first measured have two digits (numbers.py). Compressed, each writing is a gzip member of
+its own.
 
 The last line may be cut short, by a kill or a full disk: it is not read. A graph in which nothing
 has changed is read once, however many steps have it.

@@ -1,20 +1,19 @@
-"""Numbers that a step measured, small: as steps on a scale, and what changed on it.
+"""Numbers that a step measured, small: with two digits, as what changed since the step before.
 
 A norm differs in every digit from one training step to the next, and nobody reads more than two or
-three. On a scale with 24 steps from a number to its double each number is off by 1.5 % at most, and
-mostly lies a few steps from where it was. Zero, NaN and infinities are exact.
+three. Rounded to two digits it mostly lies a few steps from where it was, and all that is printed
+of it is true. Zero, NaN and infinities are exact.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-_STEPS = 24  # from a number to its double
-_ONE = 1200 * _STEPS  # the place of 1: every double has a place above 0
-_LARGEST = 1024 * _STEPS - 1
+_MANTISSAS = 90  # from 1.0 to 9.9
+_LOWEST = -324  # the exponent of the least double
+_LARGEST = 1.7e308
 _UNMEASURED = (None, "NaN", "Infinity", "-Infinity")
 # What is written so, by the field that it stands in.
 MEASURED = ("norm", "max_abs", "mean", "zero_fraction", "seconds")
@@ -23,10 +22,10 @@ MEASURED = ("norm", "max_abs", "mean", "zero_fraction", "seconds")
 def changes(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     """How far each number lies from the one in its place before; what is no number as it is.
 
-    >>> changes([1.0, 1.0, None], [1.05, -1.05, 0.5])
-    [4, 5, 57552]
-    >>> applied([1.0, 1.0, None], [4, 5, 57552])
-    [1.0594630943592953, -1.0594630943592953, 0.5]
+    >>> changes([1.0, 1.0, None], [1.05, -1.05, 0.512])
+    [2, 3, 58224]
+    >>> applied([1.0, 1.0, None], [2, 3, 58224])
+    [1.1, -1.1, 0.51]
     """
     pairs = zip(old, new, strict=True)
     return [b if b in _UNMEASURED else _place.__wrapped__(b) - _place(a) for a, b in pairs]
@@ -50,19 +49,20 @@ def applied(old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
 
 @lru_cache(1 << 15)
 def _place(number: Any) -> int:
-    """The place of a number on the scale, doubled, with 1 added for one below 0."""
+    """The place of a number among those of two digits, doubled, with 1 added for one below 0."""
     if number in _UNMEASURED or number == 0:
         return 0
-    size = abs(number)
-    place: int = min(round(math.log2(size) * _STEPS), _LARGEST)
-    if not place and size < 1:
-        place = -1  # a share of 0.999 is not all
-    return 2 * (place + _ONE) + int(number < 0)
+    size = min(abs(number), _LARGEST)
+    digits, _, exponent = f"{size:.1e}".partition("e")
+    place: int = (int(exponent) - _LOWEST) * _MANTISSAS + int(digits.replace(".", "")) - 9
+    place -= size < 1 <= float(f"{digits}e{exponent}")  # a share of 0.999 is not all
+    return 2 * place + int(number < 0)
 
 
 @lru_cache(1 << 15)
 def _number(place: int) -> float:
-    if not 0 <= place // 2 <= _ONE + _LARGEST:
-        raise ValueError(f"{place} is not a place on the scale of numbers.")
-    size = 2.0 ** ((place // 2 - _ONE) / _STEPS) if place > 1 else 0.0
+    exponent, mantissa = divmod(place // 2 - 1, _MANTISSAS)
+    size = float(f"{mantissa + 10}e{exponent + _LOWEST - 1}") if place > 1 else 0.0
+    if place < 0 or size > _LARGEST:
+        raise ValueError(f"{place} is not the place of a number.")
     return -size if place % 2 else size

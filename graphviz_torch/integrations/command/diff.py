@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import DIFFERENCES, colored, read_saved
+from .files import DIFFERENCES, colored, read_saved, say
 from .options import add_options, given
 from .pictures import draw
 
@@ -43,7 +43,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def _diff(parsed: argparse.Namespace) -> int:
-    from ... import diff
+    from ... import Graph, diff
 
     if parsed.a == parsed.b == Path("-"):
         raise ValueError("only one of the two graphs can come from stdin.")
@@ -52,16 +52,17 @@ def _diff(parsed: argparse.Namespace) -> int:
         return _rehearsals(parsed, *reports)
     if parsed.values:
         return _first(parsed, titles)
-    difference = diff(
-        read_saved(parsed.a), read_saved(parsed.b), titles=titles, **given(parsed, diff)
-    )
-    if parsed.out != Path("-"):
-        if parsed.format == "json":
-            print(_json(difference))
-        else:
-            print(colored(difference.to_text(wide=parsed.wide), sys.stdout, DIFFERENCES))
+    a, b = read_saved(parsed.a), read_saved(parsed.b)
+    difference = diff(a, b, titles=titles, **given(parsed, diff))
     if parsed.out is not None:
         draw(difference, parsed.out, None)
+    if parsed.out != Path("-"):
+        if parsed.format == "json":
+            say(_json(difference))
+        else:
+            say(colored(difference.to_text(wide=parsed.wide), sys.stdout, DIFFERENCES))
+            if not (isinstance(a, Graph) and isinstance(b, Graph)):
+                say("Norms of steps after a training's first have two digits in its file.")
     return int(_fails(difference, parsed.fail_on))
 
 
@@ -81,15 +82,15 @@ def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
         found = first_difference(one, other, titles=at)
         if found:
             break
+    if parsed.out is not None:
+        draw(found, parsed.out, None)
     if parsed.out != Path("-"):
         if parsed.format == "json":
             names = ("equal", "equal_to", "before", "after", "relative", "at_end", "kind")
             head = {"format": "graphviz_torch first difference", "version": 1}
-            print(json.dumps(head | {name: getattr(found, name) for name in names}))
+            say(json.dumps(head | {name: getattr(found, name) for name in names}))
         else:
-            print(found.to_text())
-    if parsed.out is not None:
-        draw(found, parsed.out, None)
+            say(found.to_text())
     return int(parsed.fail_on != "never" and bool(found))
 
 

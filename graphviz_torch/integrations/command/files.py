@@ -85,6 +85,14 @@ def beside(file: Path, suffix: str) -> Path:
     return file.with_name(re.sub(r"(\.json)?(\.gz)?(?=(@\d+)?$)", "", file.name, count=1) + suffix)
 
 
+def say(text: str) -> None:
+    """Print. A reader, a pager say, that has seen enough ends nothing of what follows."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def colored(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
     """A text for `file`: with colours where that is a terminal, or FORCE_COLOR is set; never where
     NO_COLOR is.

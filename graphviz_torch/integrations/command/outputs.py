@@ -223,13 +223,22 @@ class Outputs:
         if new or not said:
             lines.append(self._text(new))
         if not found:
-            lines[-1] += "" if self._experimented else " (no experiment)"
+            lines[-1] += self._where_not_looked()
         for each in said if self._recorded > self._at_step else ():  # it may have ended since
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
         if said:
             lines.append(f"{totals(said)}: see above")
         return lines
+
+    def _where_not_looked(self) -> str:
+        """What is said where nothing is found: in which steps, and what would look further."""
+        wanted = self._parsed.steps
+        limited = 0 < wanted <= self._recorded
+        more = ["--steps 0 records all"] * limited
+        more += ["--experiment tries changes"] * (not self._experimented)
+        first = f" in the first {count_text(wanted, 'step')}" if limited else ""
+        return first + "".join(f"; {one}" for one in more)
 
     def _how_to_go_on(self) -> str:
         """What to type next, to see what was recorded."""

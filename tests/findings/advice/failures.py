@@ -114,7 +114,7 @@ def gradients_that_no_step_uses(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("lost-gradient", "call zero_grad() once for each step()", same_loss=False)
+@follows("lost-gradient", "Call zero_grad() once for each step()", same_loss=False)
 def gradients_cleared_in_each_part(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
