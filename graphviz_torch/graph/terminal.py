@@ -29,11 +29,15 @@ def line_width(wide: bool = False) -> int | None:
     """Characters of a line: those of the terminal, 80 without one; None if `wide`: all it takes."""
     if wide:
         return None
+    return shutil.get_terminal_size((PIPED, 24)).columns if is_terminal() else PIPED
+
+
+def is_terminal() -> bool:
+    """Does what is printed go to a terminal, which wraps what is too long?"""
     try:
-        terminal = sys.stdout.isatty()
+        return sys.stdout.isatty()
     except (AttributeError, ValueError):  # None, as in a program without a console, or closed
-        terminal = False
-    return shutil.get_terminal_size((PIPED, 24)).columns if terminal else PIPED
+        return False
 
 
 @contextmanager

@@ -299,6 +299,23 @@ def test_a_reader_that_stops_early_changes_neither_the_code_of_diff_nor_its_pict
     assert (tmp_path / "d.dot").read_text().startswith("digraph")
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "said"),
+    [
+        ("flow", "x.png", "flow writes .flow.svg; draw writes that"),
+        ("html", "x.svg", "html writes .html; draw writes that"),
+        ("draw", "x.html", "draw writes .svg; html writes that"),
+    ],
+)
+def test_no_form_is_written_under_the_name_of_another(
+    command: str, name: str, said: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = saved.with_name(name)
+    assert main([command, str(saved), "-o", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
 class Done(AbstractContextManager["Done"]):
     """A process that has ended."""
 

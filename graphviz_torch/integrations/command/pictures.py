@@ -13,8 +13,8 @@ from typing import Any
 
 from ... import FirstDifference, Graph, GraphDiff, Training, TrainingStep
 from ...graph.text import listing
-from .files import PIPE, beside, colored, read_saved, write_text
-from .forms import FORMS
+from .files import PIPE, beside, colored, read_saved, say, write_text
+from .forms import FORMS, form_of
 from .options import add_options, given
 
 FILE = (
@@ -77,7 +77,7 @@ def draw(
         drawn = picture.pipe(format=format or "svg")
         sys.stdout.buffer.write(drawn if isinstance(drawn, bytes) else drawn.encode())
     else:
-        print(picture.render(outfile=out, format=format))
+        say(str(picture.render(outfile=out, format=format)))
 
 
 def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
@@ -102,6 +102,12 @@ def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str
 
 def _written(parsed: argparse.Namespace) -> int:
     form = FORMS[parsed.form]
+    other = None if parsed.out is None else form_of(parsed.out)
+    if other is not None and other is not form and parsed.out.suffix not in form.suffixes[0]:
+        command = next(name for name, each in FORMS.items() if each is other)
+        raise ValueError(
+            f"-o {parsed.out}: {parsed.form} writes {form.suffixes[0]}; {command} writes that."
+        )
     graph, options = read_saved(parsed.file), _given(parsed, form.make)
     if form.slow:
         out = parsed.out or beside(parsed.file, f".{parsed.format or form.suffixes[0][1:]}")

@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import Any
 
 from ... import Finding, __version__, rules
-from ...graph.terminal import PIPED, cut, is_shell, line_width
+from ...graph.terminal import PIPED, cut, is_shell, is_terminal, line_width
 from ...graph.training.findings import steps_text
 from ...graph.units import count_text
 from ..excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
@@ -93,19 +93,22 @@ def to_lines(
     1 error
     """
     width = None if wide else line_width() or PIPED
-    lines = [line for each in found for line in _finding_lines(each, width, steps, source)]
+    screen = width if is_terminal() else None
+    lines = [line for each in found for line in _finding_lines(each, width, screen, steps, source)]
     return "\n".join([*lines, totals(found)])
 
 
-def _finding_lines(finding: Finding, width: int | None, steps: int, source: Lines) -> Iterator[str]:
-    """A finding as rustc prints one."""
+def _finding_lines(
+    finding: Finding, width: int | None, screen: int | None, steps: int, source: Lines
+) -> Iterator[str]:
+    """A finding as rustc prints one: text at a width, source cut where a terminal would wrap it."""
     shown = excerpt(finding, source)
     message, advice = (
         _plain(without_place(text, finding.where, shown.names))
         for text in (finding.message, finding.advice)
     )
     yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
-    yield from (line if width is None else cut(line, width) for line in shown.lines)
+    yield from (line if screen is None else cut(line, screen) for line in shown.lines)
     if is_shell():
         advice = re.sub(r'record\(compiled="(\w+)"\)', r"--compiled \1", advice)
     gutter = " " * shown.margin

@@ -60,6 +60,7 @@ class GradientLife(Listener):
         self._used = False  # has any gradient of those backwards been used
         self._stepped: set[int] = set()  # id() of those whose gradient a step has used
         self._stepping = False  # is a step running, which may call a closure
+        self._has_run = False  # has a backward run since the last step, whatever it reached
         self._scaled = False  # are the gradients multiplied by the loss scale
         self._clearing: tuple[Place | None, bool] | None = None
         self._clips: set[ClipMoment] = set()  # what was noted of clipping since the last of those
@@ -86,6 +87,7 @@ class GradientLife(Listener):
     def backward_ended(self, event: RunEnded) -> None:
         backward, call = event.backward, event.backward.call
         if call.accumulates and not backward.failed:
+            self._has_run = True
             reached = backward.reached & self.program.table.every()
             self._backward(set(reached), call.loss_scale is not None, call.place)
 
@@ -129,7 +131,7 @@ class GradientLife(Listener):
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
-        self._stepping = True
+        self._stepping, self._has_run = True, False
         self._stepped |= used
         self._forget_clips()
         self._forget(used)
@@ -200,7 +202,8 @@ class GradientLife(Listener):
         key = id(parameter)
         moment: ClipMoment | None = None
         if gradient is None:
-            if not self._fresh and key not in self._stepped:
+            # After a backward they were cleared, or it reached none: that is told by itself.
+            if not (self._fresh or self._has_run) and key not in self._stepped:
                 moment = "before backward"
         elif _limit(frame) == math.inf:
             pass  # to know the norm

@@ -79,6 +79,43 @@ def epsilon_in_bfloat16(record: Record) -> None:
         step(Adam(model.parameters()), F.cross_entropy(model(x).float(), CLASSES))
 
 
+@silent("clipped-in-vain")
+def gradients_that_are_cleared_before_they_are_clipped(record: Record) -> None:
+    """That they were cleared is told by itself: backward does not run later."""
+    model = mlp()
+    optimizer = AdamW(model.parameters())
+    with record(model):
+        for _ in range(3):
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.zero_grad()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+@silent("clipped-in-vain")
+def backward_that_reaches_nothing_before_it_is_clipped(record: Record) -> None:
+    model = mlp()
+    optimizer = AdamW(model.parameters())
+    with record(model):
+        loss = F.cross_entropy(model(torch.randn(8, 6)), CLASSES)
+        torch.tensor(loss.item(), requires_grad=True).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@says("clipped-in-vain", "found no gradient to clip: backward runs later", severity="warning")
+def gradients_that_are_clipped_before_they_are_there(record: Record) -> None:
+    model = mlp()
+    optimizer = AdamW(model.parameters())
+    with record(model):
+        for _ in range(3):
+            loss = F.cross_entropy(model(torch.randn(8, 6)), CLASSES)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 @silent("clip-bound")
 def bound_that_is_reached_at_times(record: Record) -> None:
     model = mlp()

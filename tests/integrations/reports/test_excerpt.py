@@ -12,6 +12,7 @@ import pytest
 
 from graphviz_torch import Finding
 from graphviz_torch.graph.terminal import in_shell
+from graphviz_torch.integrations.command import reports
 from graphviz_torch.integrations.command.reports import to_lines
 from graphviz_torch.integrations.excerpt import Files
 
@@ -105,6 +106,18 @@ def test_the_other_lines_that_a_message_names_follow(train: Path) -> None:
         "::: train.py:1",
     ]
     assert "2 | y = x.log()" in lines
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_line_of_source_is_cut_only_where_a_terminal_would_wrap_it(
+    train: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = f"y = {' + '.join(['w'] * 40)} + detach(w)"
+    train.write_text(f"import torch\n{long}\n")
+    monkeypatch.setattr(reports, "is_terminal", lambda: terminal)
+    lines = to_lines([FOUND], source=source(train.parent)).splitlines()
+    assert (f"2 | {long}" in lines) is not terminal
+    assert max(map(len, lines)) > 80 or terminal
 
 
 def test_in_a_shell_an_advice_names_the_flag() -> None:
