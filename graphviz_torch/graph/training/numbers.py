@@ -2,7 +2,7 @@
 
 A norm differs in every digit from one training step to the next, and nobody reads more than two or
 three. Rounded to two digits it mostly lies a few steps from where it was, and all that is printed
-of it is true. Zero, NaN and infinities are exact.
+of it is true. A mean, which lies around zero, has one. Zero, NaN and infinities are exact.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-_MANTISSAS = 90  # from 1.0 to 9.9
 _LOWEST = -324  # the exponent of the least double
 _LARGEST = 1.7e308
 _UNMEASURED = (None, "NaN", "Infinity", "-Infinity")
-# What is written so, by the field that it stands in.
-MEASURED = ("norm", "max_abs", "mean", "zero_fraction", "seconds")
+# What is written so, by the field that it stands in: with how many digits.
+MEASURED = {"norm": 2, "max_abs": 2, "mean": 1, "zero_fraction": 2, "seconds": 2}
 
 
-def changes(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any]:
     """How far each number lies from the one in its place before; what is no number as it is.
 
     >>> changes([1.0, 1.0, None], [1.05, -1.05, 0.512])
@@ -28,10 +27,10 @@ def changes(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     [1.1, -1.1, 0.51]
     """
     pairs = zip(old, new, strict=True)
-    return [b if b in _UNMEASURED else _place.__wrapped__(b) - _place(a) for a, b in pairs]
+    return [b if b in _UNMEASURED else _place(b, digits) - _place(a, digits) for a, b in pairs]
 
 
-def applied(old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+def applied(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -> list[Any]:
     """The numbers, from those before and what `changes` gave.
 
     Raises:
@@ -43,26 +42,29 @@ def applied(old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
     for a, step in zip(old, changed, strict=True):
         if type(step) is not int and step not in _UNMEASURED:
             raise ValueError(f"{step!r:.40} is not a step on the scale of numbers.")
-        found.append(_number(_place(a) + step) if type(step) is int else step)
+        found.append(_number(_place(a, digits) + step, digits) if type(step) is int else step)
     return found
 
 
 @lru_cache(1 << 15)
-def _place(number: Any) -> int:
-    """The place of a number among those of two digits, doubled, with 1 added for one below 0."""
+def _place(number: Any, digits: int) -> int:
+    """The place of a number among those of so many digits, doubled, with 1 added for one below 0."""
     if number in _UNMEASURED or number == 0:
         return 0
     size = min(abs(number), _LARGEST)
-    digits, _, exponent = f"{size:.1e}".partition("e")
-    place: int = (int(exponent) - _LOWEST) * _MANTISSAS + int(digits.replace(".", "")) - 9
-    place -= size < 1 <= float(f"{digits}e{exponent}")  # a share of 0.999 is not all
+    mantissa, _, exponent = f"{size:.{digits - 1}e}".partition("e")
+    first = 10 ** (digits - 1)
+    place: int = (int(exponent) - _LOWEST) * 9 * first + int(mantissa.replace(".", "")) - first + 1
+    place -= size < 1 <= float(f"{mantissa}e{exponent}")  # a share of 0.999 is not all
     return 2 * place + int(number < 0)
 
 
 @lru_cache(1 << 15)
-def _number(place: int) -> float:
-    exponent, mantissa = divmod(place // 2 - 1, _MANTISSAS)
-    size = float(f"{mantissa + 10}e{exponent + _LOWEST - 1}") if place > 1 else 0.0
+def _number(place: int, digits: int) -> float:
+    first = 10 ** (digits - 1)
+    exponent, mantissa = divmod(place // 2 - 1, 9 * first)
+    power = exponent + _LOWEST - digits + 1
+    size = float(f"{mantissa + first}e{power}") if place > 1 else 0.0
     if place < 0 or size > _LARGEST:
         raise ValueError(f"{place} is not the place of a number.")
     return -size if place % 2 else size

@@ -23,7 +23,7 @@ def change(old: Any, new: Any, name: str = "") -> Change:
         name: of the member that they are.
 
     >>> change({"id": [0, 1], "norm": [1.0]}, {"id": [0, 1], "norm": [2.0]})
-    {'norm': ['~', 48]}
+    {'norm': ['~', 20]}
     """
     if old == new and type(old) is type(new):
         return None
@@ -35,7 +35,9 @@ def change(old: Any, new: Any, name: str = "") -> Change:
                 found[key] = inner
         return found
     alike = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
-    return ["~", *changes(old, new)] if alike and name in MEASURED else ["=", new]
+    if alike and name in MEASURED:
+        return ["~", *changes(old, new, MEASURED[name])]
+    return ["=", new]
 
 
 def changed(old: Any, by: Change, name: str = "") -> Any:
@@ -59,7 +61,7 @@ def changed(old: Any, by: Change, name: str = "") -> Any:
     if isinstance(by, list) and by[:1] == ["="] and len(by) == 2:
         return by[1]
     if isinstance(by, list) and by[:1] == ["~"] and name in MEASURED and isinstance(old, list):
-        return applied(old, by[1:])
+        return applied(old, by[1:], MEASURED[name])
     raise ValueError(f"{name!r:.40} has a change that is unknown, or does not fit the step before.")
 
 
