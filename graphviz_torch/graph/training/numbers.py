@@ -48,7 +48,7 @@ def applied(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -> list
 
 @lru_cache(1 << 15)
 def _place(number: Any, digits: int) -> int:
-    """The place of a number among those of so many digits, doubled, with 1 added for one below 0."""
+    """The place of a number among those of these digits, doubled, with 1 added for one below 0."""
     if number in _UNMEASURED or number == 0:
         return 0
     size = min(abs(number), _LARGEST)
