@@ -58,7 +58,7 @@ def declared_beside(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
 
     >>> from graphviz_torch.graph import Node
     >>> [name for name, _ in declared_beside(Node, "scope", "source", "note", "saved", "seconds")]
-    ['module_class', 'attributes', 'placement', 'values', 'influence']
+    ['module_class', 'attributes', 'placement', 'values', 'influence', 'reruns']
     """
     return tuple(each for each in declared(cls).items() if each[0] not in names)
 

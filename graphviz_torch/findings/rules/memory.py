@@ -252,7 +252,7 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
         "warning" if kept.where or kept.node is not None else "info",
         message,
         cause="history kept from step to step",
-        advice="Keep numbers, not tensors (total += loss.item()), or detach() what is kept.",
+        advice="Keep a number of it, item(), or detach() what is kept.",
         where=kept.where,
         nodes=() if kept.node is None else (kept.node,),
     )

@@ -115,7 +115,7 @@ def trained_after_an_evaluation(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("kept-history", "Keep numbers, not tensors")
+@follows("kept-history", "Keep a number of it, item()")
 def losses_that_are_kept(record: Record, followed: bool) -> Tensor:
     model, losses, first = mlp(), [], torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
