@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 from ...graph import Edge, Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
@@ -203,10 +204,11 @@ def _staying(reading: Reading, blocks: list[_Block]) -> int:
     return sum(staying.values())
 
 
-def _inside(module: str) -> list[str]:
+@lru_cache(1 << 14)  # asked for of each choice
+def _inside(module: str) -> tuple[str, ...]:
     """The modules that a module is in, itself among them, less the model: "a", "a.b"."""
     path = module.split(".") if module else []
-    return [".".join(path[:end]) for end in range(1, len(path) + 1)]
+    return tuple([".".join(path[:end]) for end in range(1, len(path) + 1)])
 
 
 def _run_again(name: str, count: int, less: int) -> str:
