@@ -125,7 +125,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
     """
     trial = _Trial(start)
     known = set()
-    absent: ValueError | None = None  # that there is no such module
+    absent: ValueError | None = None  # raised where no level has the module
     folded: Groups | None = None  # where blocks that are alike are drawn once
     for each in levels(start):
         if trial.passes(each):

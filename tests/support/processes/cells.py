@@ -37,10 +37,10 @@ from tests.support.processes.trainings import (
     WIDTH,
     WORDS,
     Net,
+    count_at_step,
     divided,
     replicated,
     sharded,
-    storage_bytes,
 )
 
 WAYS = "DDP", "FSDP2", "FSDP2 kept", "HSDP", "TP", "TP + FSDP2", "PP"
@@ -209,18 +209,7 @@ def counted(cell: str, device: str) -> dict[str, Any]:
         def before(step: int, model: Any, optimizer: Any) -> None:
             if step == 0:
                 return
-
-            def at_step(*_: Any) -> None:
-                parameters = list(model.parameters())
-                found["parameters"] = storage_bytes(parameters)
-                found["gradients"] = storage_bytes(p.grad for p in parameters if p.grad is not None)
-
-            def after_step(*_: Any) -> None:
-                states = optimizer.state.values()
-                found["optimizer"] = storage_bytes(v for each in states for v in each.values())
-
-            optimizer.register_step_pre_hook(at_step)
-            optimizer.register_step_post_hook(after_step)
+            count_at_step(model, optimizer, found)
             began.append(step)
             mark()
 

@@ -257,6 +257,22 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
 
+def count_at_step(model: Any, optimizer: Any, found: dict[str, Any]) -> None:
+    """Let the optimizer's next step write down what the training has, in bytes."""
+
+    def at_step(*_: Any) -> None:
+        parameters = list(model.parameters())
+        found["parameters"] = storage_bytes(parameters)
+        found["gradients"] = storage_bytes(p.grad for p in parameters if p.grad is not None)
+
+    def after_step(*_: Any) -> None:
+        states = optimizer.state.values()
+        found["optimizer"] = storage_bytes(v for each in states for v in each.values())
+
+    optimizer.register_step_pre_hook(at_step)
+    optimizer.register_step_post_hook(after_step)
+
+
 class Sent(TorchDispatchMode):
     """Collectives by kind, and the bytes of what is given in."""
 
@@ -298,17 +314,7 @@ def sizes(training: Training) -> dict[str, Any]:
             return
         opened.enter_context(sent)
 
-        def at_step(*_: Any) -> None:
-            parameters = list(model.parameters())
-            found["parameters"] = storage_bytes(parameters)
-            found["gradients"] = storage_bytes(p.grad for p in parameters if p.grad is not None)
-
-        def after_step(*_: Any) -> None:
-            states = optimizer.state.values()
-            found["optimizer"] = storage_bytes(v for each in states for v in each.values())
-
-        optimizer.register_step_pre_hook(at_step)
-        optimizer.register_step_post_hook(after_step)
+        count_at_step(model, optimizer, found)
 
     with opened:
         train(training, before)
