@@ -257,7 +257,7 @@ def test_silence_is_told_apart_from_health(
     main(["run", str(path)])
     assert capsys.readouterr().err.splitlines()[-3:-1] == [
         "graphviz-torch: 3 steps recorded",
-        "nothing found in the first 3 steps; --steps 0 records all; --experiment tries changes",
+        "nothing found in 3 recorded steps; --steps 0 records all; --experiment tries changes",
     ]
 
 

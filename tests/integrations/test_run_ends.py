@@ -225,7 +225,7 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
         first, _, last = done.stderr.partition("nothing found so far\n")
         assert first.endswith("graphviz-torch: 3 steps recorded, and the script goes on\n")
         expected = (
-            f"graphviz-torch: 3 steps recorded; {told}nothing found in the first 3 steps; "
+            f"graphviz-torch: 3 steps recorded; {told}nothing found in 3 recorded steps; "
             "--steps 0 records all; --experiment tries changes\ng.json\n"
             "graphviz-torch: see it: graphviz-torch view g.json, or graphviz-torch app g.json\n"
         )

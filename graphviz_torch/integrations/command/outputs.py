@@ -237,8 +237,8 @@ class Outputs:
         limited = 0 < wanted <= self._recorded
         more = ["--steps 0 records all"] * limited
         more += ["--experiment tries changes"] * (not self._experimented)
-        first = f" in the first {count_text(wanted, 'step')}" if limited else ""
-        return first + "".join(f"; {one}" for one in more)
+        those = f" in {count_text(wanted, 'recorded step')}" if limited else ""
+        return those + "".join(f"; {one}" for one in more)
 
     def _how_to_go_on(self) -> str:
         """What to type next, to see what was recorded."""
