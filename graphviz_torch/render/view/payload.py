@@ -30,6 +30,7 @@ from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style
 from ..groups.chains import RESHAPING
+from ..groups.families import stacked
 from ..groups.groups import Group, Groups, group
 from ..groups.whole import FindingsLike, findings_of, whole_of
 from ..labels import telling
@@ -41,7 +42,8 @@ from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
 _MOST_IN_ONE = 12  # nodes of a module that is one box until it is opened
-_KINDS = ("module", "run", "graph", "chain")
+_KINDS = ("module", "run", "graph", "chain", "stack")
+_FEW = 60  # nodes, parameters aside: a graph with no more is shown whole, repeats and all
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
 _MANY = 50  # nodes: more are not all looked at in every element
 _LARGE = 500
@@ -309,7 +311,9 @@ def _values(values: Iterable[Any]) -> list[float | str]:
 
 
 def _add_groups(graph: Graph, columns: Columns, header: dict[str, Any]) -> None:
-    groups = group(graph)
+    written = ("parameter", "buffer")
+    few = sum(node.leaf not in written for node in graph.nodes) <= _FEW
+    groups = group(graph) if few else stacked(group(graph, loops=True))
     columns.steps("of", [0 if at is None else at + 1 for at in groups.of])
     header["groups"] = len(groups.groups)
     header["groupName"] = columns.texts("groupName", [one.name for one in groups.groups])

@@ -393,7 +393,8 @@ export class View implements Keyed, Actions {
 
   private showCrumbs(): void {
     const { tree, model, selected } = this;
-    const around = selected === null ? this.seenInside() : [...tree.around(this.places.carrier(selected)).reverse(), selected];
+    const modules = (groups: number[]): number[] => groups.filter((group) => !tree.isStack(group) && !tree.isChain(group));
+    const around = selected === null ? modules(this.seenInside()) : [...modules(tree.around(this.places.carrier(selected)).reverse()), selected];
     const ofNode = (node: number): string => [tree.loneModule(node), model.caption(node)].filter(Boolean).join(" · ");
     const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(ofNode(item), MOST_CALLED));
     const whole: Crumb = { item: null, name: shorten(model.title || "graph", MOST_CALLED) };

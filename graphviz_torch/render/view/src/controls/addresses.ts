@@ -4,7 +4,7 @@ import { TOP, type Tree } from "../graph/tree";
 import type { Addresses } from "./visits";
 
 export function addresses(tree: Tree): Addresses {
-  const around = (group: number): number[] => [...tree.around(group).reverse(), group];
+  const around = (group: number): number[] => [...tree.around(group).reverse().filter((one) => !tree.isStack(one)), group];
   const write = (group: number): string => around(group).map((one) => encodeURIComponent(tree.name(one))).join("/");
   return {
     write(item) {
@@ -23,7 +23,12 @@ export function addresses(tree: Tree): Addresses {
 
 /** The groups that these names lead to from the top: several where two calls have one name. */
 function alike(tree: Tree, names: readonly string[]): number[] {
-  return names.reduce((levels, name) => levels.flatMap((level) => tree.items(level).filter((item) => tree.isGroup(item) && tree.name(item) === name)), [TOP]);
+  return names.reduce((levels, name) => levels.flatMap((level) => groupsIn(tree, level).filter((item) => tree.name(item) === name)), [TOP]);
+}
+
+/** The groups in a level, and in the stacks of it. */
+function groupsIn(tree: Tree, level: number): number[] {
+  return tree.items(level).filter((item) => tree.isGroup(item)).flatMap((item) => (tree.isStack(item) ? [item, ...groupsIn(tree, item)] : [item]));
 }
 
 function decode(text: string): string {

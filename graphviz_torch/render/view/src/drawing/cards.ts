@@ -198,7 +198,10 @@ export class Cards {
   private called(group: number): string {
     const name = this.tree.name(group);
     const found = classOf(this.model, this.tree, group);
-    return named(name, found);
+    if (!this.tree.isStack(group)) return named(name, found);
+    const inside = this.tree.items(group);
+    const kind = this.tree.isGroup(inside[0] as number) ? classOf(this.model, this.tree, inside[0] as number) : "";
+    return `${name} · ${inside.length} × ${kind || "alike"}`;
   }
 
   private sized(card: Omit<Card, "width" | "height">): Card {

@@ -81,7 +81,7 @@ export class Scenes {
     // A small graph opens whole; of a larger one groups that are alike open at the first.
     const small = tree.drawn <= OPEN_AT_START;
     // What is one box in a still is one box here, until it is opened.
-    this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
+    this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && !tree.isStack(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
     this.openLargest();
     this.openAround(first, inUnits);
   }
@@ -104,7 +104,7 @@ export class Scenes {
     const { tree } = this;
     for (;;) {
       const seen = [...this.visible()];
-      const fits = (item: number) => tree.isGroup(item) && !tree.isChain(item) && !tree.isUnit(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
+      const fits = (item: number) => tree.isGroup(item) && !tree.isChain(item) && !tree.isUnit(item) && !tree.isStack(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
       if (seen.length >= FEW_CARDS || !seen.some(fits)) return;
       const size = (item: number) => tree.nodes(item).length;
       this.open.add(seen.filter(fits).reduce((most, item) => (size(item) > size(most) ? item : most)));

@@ -183,9 +183,9 @@ export class Tree {
     return this.names.table[this.names.at[item - this.count] as number] as string;
   }
 
-  /** The names from the top down to a group: "layers › 3 › attn". */
+  /** The names from the top down to a group: "layers › 3 › attn". A stack around it is no part of the model. */
   path(item: number): string {
-    return [...this.around(item).reverse(), item].map((group) => this.name(group)).join(" › ");
+    return [...this.around(item).reverse().filter((group) => !this.isStack(group)), item].map((group) => this.name(group)).join(" › ");
   }
 
   isModule(item: number): boolean {
@@ -200,6 +200,11 @@ export class Tree {
   /** Is it a row of one operation, or of two in turn, which its name tells? */
   isChain(item: number): boolean {
     return this.kinds[item - this.count] === 3;
+  }
+
+  /** Does it hold groups that are alike and follow the one that is shown? */
+  isStack(item: number): boolean {
+    return this.kinds[item - this.count] === 4;
   }
 
   /** Is it a module with one computation: a linear layer and its views, one box until it is opened? */
