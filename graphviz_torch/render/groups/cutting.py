@@ -30,8 +30,8 @@ _SMALLEST_BODY = 3
 
 
 # A graph is a part of one that was joined from several; a run is what follows each other; a chain
-# is operations in a row that its name tells: one, or two in turn, again and again, or views. A stack
-# holds groups that are alike and follow each other.
+# is operations in a row that its name tells: one, or two in turn, again and again, or views. A
+# stack holds groups that are alike and follow each other.
 Kind = Literal["graph", "module", "run", "chain", "stack"]
 
 
