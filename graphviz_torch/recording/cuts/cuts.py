@@ -234,8 +234,9 @@ class Cuts(Listener):
         """A call took results of cuts: it made nodes of them, or read them."""
         start, end = numbers
         if end > start:
-            fns = [tensor.grad_fn for tensor in made if tensor.requires_grad]
-            after = [fn._sequence_nr() for fn in fns if fn is not None]
+            fns = [fn for one in made if one.requires_grad if (fn := one.grad_fn) is not None]
+            reader = _reader(fns, start) if end - start > 1 else None
+            after = [fn._sequence_nr() for fn in fns] if reader is None else [reader]
             self._tracker.use(behind, after)
         elif not made and (name := name_of(func)) in READS:
             origins = chain.from_iterable(trail.nearest() for trail in behind)
@@ -366,6 +367,27 @@ class Cuts(Listener):
         """From now on others are collected."""
         self._records, self._of_parameters, self._reads = [], {}, {}
         self._tracker.forget_trails()
+
+
+def _reader(results: list[GradFn], start: int) -> int | None:
+    """The number of the first node of a call that read what needs no gradient; None: none did.
+
+    Of `kl_div(input, target)`, whose result is a quotient, the product of target and input.
+    """
+    least: int | None = None
+    met = set(results)
+    waiting = [*met]
+    for fn in waiting:
+        number = fn._sequence_nr()
+        if number < start:
+            continue
+        sources = [source for source, _ in fn.next_functions]
+        if None in sources and (least is None or number < least):
+            least = number
+        new = {source for source in sources if source is not None} - met
+        met |= new
+        waiting += new
+    return least
 
 
 def _sources(arguments: Any) -> dict[GradFn, Tensor]:

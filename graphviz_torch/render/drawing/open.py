@@ -15,6 +15,7 @@ from .tree import Box, Leaf, Open
 # bytes that they keep for backward.
 _Worth = tuple[int, int, int]
 _NOTHING: _Worth = (0, 0, 0)
+_FEW = 2  # parameters of a module that has nothing else here: more are one box
 _Waiting = tuple[tuple[float, ...], int, int]  # rank, levels around it, group
 
 
@@ -100,13 +101,16 @@ class _Opening:
         return groups[number].module_class.partition("(")[0], sum(around)
 
     def _tells_all(self, number: int) -> bool:
-        """Is it drawn as one operation, or a chain whose name says what is inside?"""
+        """Is it drawn as one operation, or does its box say what is inside?"""
         found, moved, _ = self.worth.get(number, _NOTHING)
         if number in self.drawing.units:
             return number not in self.repeated
+        part = self.groups.groups[number]
+        if part.span[0] == part.span[1] and part.size > _FEW:
+            return not found  # the parameters of a module whose operations are not in the graph
         if number in self.cut:
             return False
-        return self.groups.groups[number].kind == "chain" and not (found or moved)
+        return part.kind == "chain" and not (found or moved)
 
     def _plain_run(self, number: int) -> bool:
         part = self.groups.groups[number]

@@ -54,6 +54,20 @@ WAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
+def test_a_cut_goes_on_where_a_call_of_several_operations_reads_its_result() -> None:
+    teacher, student = nn.Linear(3, 4), nn.Linear(3, 4)
+    x = torch.rand(2, 3)
+    with record(student) as recording:
+        target = teacher(x).softmax(-1).detach()
+        loss = nn.functional.kl_div(student(x).log_softmax(-1), target, reduction="batchmean")
+        loss.backward()
+    graph = recording.graph
+    # kl_div multiplies its target with what it is given; the quotient behind is its result.
+    product = next(node for node in graph.nodes if node.operation == "mul")
+    assert [node.operation for node in graph.nodes if node.id > product.id] == ["sub", "sum", "div"]
+    assert {cut.after for cut in graph.cuts} == {(product.id,)}
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_cut_is_found_with_the_nodes_on_both_sides(way: str) -> None:
     function, how = WAYS[way]

@@ -244,6 +244,23 @@ class Shared(nn.Module):
         return self.b(self.a(x).tanh())
 
 
+def test_a_module_of_which_the_graph_has_the_parameters_alone_is_one_box() -> None:
+    teacher, student = (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)) for _ in range(2))
+    x = torch.rand(5, 3)
+    with record(student) as recording:
+        with torch.no_grad():
+            target = teacher(x)
+        ((student(x) - target) ** 2).mean().backward()
+    graph = recording.graph
+    assert sum(node.label.startswith("teacher.") for node in graph.nodes) == 4
+    drawing = draw(graph, {})
+    assert drawing.groups is not None
+    (box,) = [drawing.groups.groups[number] for number in drawing.boxes]
+    assert (box.name, box.size) == ("teacher", 4)
+    assert sum("no_grad" in line for line in to_dot(graph).splitlines() if "->" in line) == 1
+    assert not draw(graph, {"depth": 9}).boxes
+
+
 def test_a_shared_weight_is_drawn_once_and_what_is_not_shared_stays_where_it_is() -> None:
     graph = trained(nn.Sequential(Shared(), nn.Linear(3, 3)), torch.ones(2, 3))
     drawn = visible(graph, depth=3, parameters="nodes", fold=False)
