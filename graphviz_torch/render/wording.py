@@ -16,6 +16,7 @@ from .ranks.collectives import lines
 from .style import role
 
 _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first
+_MOST_NAMED = 3  # names of what is in a closed group
 _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
 
 
@@ -186,7 +187,19 @@ def _read(node: Node, known: set[object], target: bool) -> list[str]:
 def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group; of one that stands for others, the figures of all."""
     handed = [drawing.handed[~number]] if ~number in drawing.handed else []
-    return _figures(drawing.contents[number]) + handed + sent(drawing, ~number)
+    contents = drawing.contents[number]
+    return _figures(contents) + _inner_names(drawing, contents) + handed + sent(drawing, ~number)
+
+
+def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
+    """The inputs and results in a closed group that have names: outputs of the graph first."""
+    graph = drawing.graph
+    outputs = {i for i, _ in graph.outputs}
+    named = [graph.nodes[i] for i in contents.nodes if graph.nodes[i].label]
+    shown = [node for node in named if node.leaf not in ("parameter", "buffer")]
+    shown.sort(key=lambda node: node.id not in outputs)
+    known = list(dict.fromkeys(node.label for node in shown))
+    return [f"{listing(known, _MOST_NAMED)} inside"] if known else []
 
 
 def fold_figures(drawing: Drawing, number: int) -> list[str]:

@@ -14,7 +14,7 @@ from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.dot.markup import dot_id
 from graphviz_torch.render.drawing.level import LIMITS
 from graphviz_torch.render.drawing.steps import draw
-from graphviz_torch.render.wording import omissions
+from graphviz_torch.render.wording import box_figures, omissions
 from tests.support.drawn import lines, named, visible
 from tests.support.models import MLP, Transformer, chain, tokens
 from tests.support.recorded import blocks, trained
@@ -242,6 +242,24 @@ class Shared(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(self.a(x).tanh())
+
+
+def test_a_closed_group_names_the_inputs_and_results_in_it() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        h = x
+        for _ in range(60):
+            h = (h.sin() * h.exp()).tanh()
+        penalty = (h * h).sum()
+        loss = h.mean() + penalty
+        loss.backward()
+    drawing = draw(recording.graph, {"limit": 4, "fold": False})
+    said = [line for number in drawing.boxes for line in box_figures(drawing, number)]
+    inside = " ".join(line for line in said if line.endswith(" inside"))
+    shown = " ".join(recording.graph.nodes[i].label for i in drawing.nodes)
+    for name in ("x", "h", "penalty", "loss"):
+        assert re.search(rf"\b{name}\b", f"{inside} {shown}"), name
+    assert inside
 
 
 def test_a_module_of_which_the_graph_has_the_parameters_alone_is_one_box() -> None:
