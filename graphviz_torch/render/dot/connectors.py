@@ -16,6 +16,7 @@ class Connectors:
     Where one tensor alone goes on in another column, an arrow leads all the way up to it: to a
     point above what reads it. Several would run up between the columns side by side: so each ends
     at a circle with a number, and a circle with the same number starts it again above its target.
+    The numbers follow the columns, and each column downwards.
     """
 
     def __init__(self, drawing: Drawing) -> None:
@@ -38,14 +39,17 @@ class Connectors:
         for source, target in far:
             sources.setdefault((self.column[source], self.column[target]), set()).add(source)
         depth = drawing.tree.paths
+        numbered = set()
         for source, target in far:
             column = self.column[target]
             if len(sources[self.column[source], column]) > 1:
-                self.numbers.setdefault(source, len(self.numbers) + 1)
+                numbered.add(source)
                 continue
             known = self._point.setdefault((source, column), target)
             if len(depth[target]) < len(depth[known]):  # outside the frames of the others
                 self._point[source, column] = target
+        in_order = [key for part in self.parts for key in part if key in numbered]
+        self.numbers = {key: number for number, key in enumerate(in_order, 1)}
 
     def between(self, source: int, target: int) -> tuple[str, str] | None:
         """What an edge to another column leads to, and what goes on to the target; else None.
