@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -144,7 +143,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
             torch.autograd.backward(output, None if scalar else torch.ones_like(output))
         graph = recording.graph
     # The recording saw the names of this function: a reader wants those of the script.
-    ids = dict(zip(sorted(_reached(graph)), (node.id for node in before.nodes), strict=True))
+    ids = dict(zip(sorted(graph.reached()), (node.id for node in before.nodes), strict=True))
     own = {node.id: _own(node.label) for node in graph.nodes}
     labels = own | {node: before.nodes[same].label for node, same in ids.items()}
     where = {node: script.place(label) for node, label in labels.items()}
@@ -167,15 +166,6 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
     ours = {node for node, label in labels.items() if label in copies}
     judged = opened(graph, frozenset(ours))
     return Run(judged, "", " ".join(notes), script.shown, script.text)
-
-
-def _reached(graph: Graph) -> set[int]:
-    """The nodes that the outputs of a graph come from, without those that were cut off."""
-    found = {node for node, _ in graph.outputs}
-    for edge in sorted(graph.edges, key=attrgetter("target"), reverse=True):
-        if edge.target in found:
-            found.add(edge.source)
-    return found
 
 
 def _own(label: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,17 @@ class Graph:
         for edge in self.edges:
             groups[edge.source].append(edge)
         return groups
+
+    def reached(self) -> set[int]:
+        """The ids of the nodes that the outputs were computed from, and of the outputs themselves.
+
+        A gradient of the outputs passes these alone: what was cut off is not among them.
+        """
+        found = {node for node, _ in self.outputs}
+        for edge in sorted(self.edges, key=attrgetter("target"), reverse=True):
+            if edge.target in found:
+                found.add(edge.source)
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from graphviz_torch import Edge, Failure, GradientStats, Graph, Node, SavedTensor, TensorMeta
+from graphviz_torch import (
+    Edge,
+    Failure,
+    GradientStats,
+    Graph,
+    Node,
+    SavedTensor,
+    TensorMeta,
+    record,
+)
 
 
 def test_a_large_graph_prints_one_line() -> None:
@@ -29,3 +39,20 @@ def test_the_repr_of_a_node_with_all_there_is_fits_a_screen() -> None:
     assert repr(Node(3, "AccumulateGrad", (meta,), leaf="parameter")) == (
         "Node(id=3, name='AccumulateGrad', outputs=(f32[8, 128] cuda:0,), leaf='parameter')"
     )
+
+
+def test_what_the_outputs_reach_are_the_nodes_that_a_walk_from_them_meets() -> None:
+    x, y = (torch.rand(3, requires_grad=True) for _ in range(2))
+    with record() as recording:
+        loss = (x * y.exp().detach()).sum()
+        loss.backward()
+    graph = recording.graph
+    met, waiting = set(), [loss.grad_fn]
+    while waiting:
+        fn = waiting.pop()
+        if fn is not None and fn not in met:
+            met.add(fn)
+            waiting += [source for source, _ in fn.next_functions]
+    reached = graph.reached()
+    assert len(reached) == len(met) < len(graph.nodes)
+    assert not any(graph.nodes[i].operation == "exp" for i in reached)

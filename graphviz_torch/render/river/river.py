@@ -38,21 +38,24 @@ _NONE: Final = _Flow(None)
 def river_of(graph: Graph, findings: tuple[Finding, ...]) -> River:
     """The places, streams and dams of a graph."""
     places = places_of(graph, findings)
-    home = places.home
+    drawing, home = places.drawing, places.home
     order = [key for key, first in home.items() if key == first]
     tributaries, above = _tributaries(places)
     number = {key: len(above) + i for i, key in enumerate(order)}
     flows: dict[tuple[int, int], _Flow] = {}  # between two places
     results: dict[int, _Flow] = defaultdict(lambda: _NONE)  # of a place
-    for line in places.drawing.all_lines:
+    reached = graph.reached()
+    for line in drawing.all_lines:
         source, target = home[line.source], home[line.target]
         if source != target:
-            flow = _flow_of(graph, line.edge.source, line.edge.output_nr)
+            closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
+            dry = reached.isdisjoint(closed)  # what reads it is behind a dam
+            flow = _NONE if dry else _flow_of(graph, line.edge.source, line.edge.output_nr)
             flows[source, target] = flows.get((source, target), _NONE).with_(flow)
             results[source] = results[source].with_(flow)
     outputs: dict[int, list[int]] = defaultdict(list)  # nodes, by place
     for node in sorted({node for node, _ in graph.outputs}):
-        place = home[places.drawing.key(node)]
+        place = home[drawing.key(node)]
         outputs[place].append(node)
         results[place] = results[place].with_(_flow_of(graph, node, 0))
     made = [

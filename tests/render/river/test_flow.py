@@ -99,6 +99,31 @@ def test_the_sentence_counts_what_autograd_gave_no_gradient_and_names_the_line_o
     assert all(text.endswith(f"test_flow.py:{line}") for text in dams)
 
 
+class CutBranch(nn.Module):
+    """A block that adds to its input what `inner` and `outer` make, with a cut between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.inner, self.outer = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.before(x)
+        return x + self.outer(self.inner(x).detach())
+
+
+def test_no_gradient_streams_out_of_what_lies_behind_a_cut_inside_of_a_block() -> None:
+    model = CutBranch()
+    with record(model) as recording:
+        model(torch.rand(3, 4)).sum().backward()
+    river = river_of(recording.graph, ())
+    places = {place.name: number for number, place in enumerate(river.places)}
+    norms = {(stream.source, stream.target): stream.norm for stream in river.streams}
+    # The gradient of what `before` made came by the sum alone: inner's parameters have none.
+    assert model.inner.weight.grad is None
+    assert norms.pop((places["before"], places["inner"])) is None
+    assert all(norm is not None for norm in norms.values())
+
+
 def test_each_rule_that_says_what_learns_nothing_is_a_rule() -> None:
     assert {id for id, _ in rules()} >= LEARN_NOTHING
 
