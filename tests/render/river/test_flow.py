@@ -264,7 +264,7 @@ def test_every_text_stands_on_a_sheet_of_1200_pixels_and_none_on_another(count: 
     assert len(widths(svg)) == count + 1  # and the loss
 
 
-def test_no_stream_that_turns_to_the_next_column_runs_into_the_legend() -> None:
+def test_no_stream_that_turns_to_the_next_column_runs_into_the_legend_or_the_title() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -283,6 +283,33 @@ def test_no_stream_that_turns_to_the_next_column_runs_into_the_legend() -> None:
     bends = re.findall(r'([\d.]+)" fill="none" [^>]*stroke-width="([\d.]+)"', streams)
     lowest = max(float(y) + float(width) / 2 for y, width in bends)
     assert lowest < float(legend) - 11  # the height of its letters
+    (title,) = re.findall(r'y="([\d.]+)"[^>]*>Data enters above', streams)
+    begins = re.findall(r'<path d="M[\d.]+ (-?[\d.]+)C', streams)
+    assert min(map(float, begins)) > float(title)
+
+
+def test_all_calls_of_a_module_in_a_loop_too_long_for_a_sheet_are_one_place() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(150):
+                x = self.cell(x).tanh()
+                x.register_hook(lambda grad: norms.append(grad.norm().item()))
+            result: Tensor = self.head(x)
+            return result
+
+    torch.manual_seed(0)
+    model, norms = Loop(), list[float]()
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    cell, head, loss = river_of(recording.graph, ()).places
+    assert (cell.name, head.name, loss.name) == ("cell", "head", "sum")
+    assert cell.norm == pytest.approx(max(norms))
+    assert {each.name for each in cell.tributaries} == {"weight", "bias"}
+    assert list(widths(draw_flow(recording))) == ["cell", "head", "sum"]
 
 
 def test_the_skips_of_a_unet_run_in_lanes_beside_it() -> None:
