@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,16 @@ def test_a_step_ends_where_the_next_one_begins_and_its_tail_belongs_to_it() -> N
             last.zero_grad()
             order.append("cleared")
     assert order == ["batch", "stepped", "tail", "cleared", "end"] * 3
+
+
+@pytest.mark.parametrize("block", [record, lambda: StepEnds(lambda: None)])
+def test_a_block_leaves_the_context_variables_as_they_were(block: Any) -> None:
+    with block():
+        pass  # a variable that has never been set is not in a context
+    before = dict(copy_context())
+    with block():
+        assert dict(copy_context()) != before
+    assert dict(copy_context()) == before
 
 
 def test_calls_of_one_line_are_told_apart_by_names_and_groups_and_not_by_counts() -> None:

@@ -108,6 +108,35 @@ def test_a_bucket_of_ddp_names_the_parameters_that_a_hook_is_given() -> None:
         assert len(buckets) > 1
 
 
+def test_what_an_optimizer_sends_in_its_step_is_told_from_what_its_closure_sends() -> None:
+    class Averaging(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure: Any) -> None:  # type: ignore[override]
+            with torch.enable_grad():
+                closure()
+            for parameter in self.param_groups[0]["params"]:
+                dist.reduce_scatter_tensor(parameter.grad, parameter.grad)
+                parameter -= 0.1 * parameter.grad
+
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = Averaging([weight], {})
+
+    def closure() -> None:
+        loss = weight.square().sum()
+        dist.all_reduce(loss.detach())
+        loss.backward()
+
+    with alone("fake"), record() as recording:
+        optimizer.step(closure)
+        dist.broadcast(weight.detach(), 0)
+    phases = [(each.kind, each.phase) for each in collectives(recording)]
+    assert phases == [
+        ("all_reduce", "other"),
+        ("reduce_scatter", "optimizer"),
+        ("broadcast", "other"),
+    ]
+
+
 def test_a_gradient_that_is_averaged_by_hand_is_named_and_its_line() -> None:
     model = nn.Linear(2, 1)
     with alone(), record(model) as recording:

@@ -20,6 +20,14 @@ def positions_for_heads(record: Record) -> None:
         q.reshape(3, 2, 5, 4).square().mean().backward()  # cause
 
 
+@says("view-across-axes", "view at {cause} makes [5, 8, 4] of [40, 4]")
+def steps_before_samples_where_they_were_joined_behind_them(record: Record) -> None:
+    body = nn.Linear(6, 4)
+    with record(body):
+        rows = body(torch.randn(8, 5, 6)).flatten(0, 1)
+        rows.view(5, 8, 4).mean(0).square().mean().backward()  # cause
+
+
 @says("view-across-axes", "view at {cause} makes [4, 3, 8, 8] of [4, 8, 8, 3]")
 def images_with_the_channels_last(record: Record) -> None:
     body = nn.Conv2d(3, 4, 3)

@@ -202,6 +202,16 @@ def parameter_of_the_callers_own(record: Record) -> None:
         optimizer.step()
 
 
+@silent()
+def term_of_the_loss_that_is_a_parameter(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    model.log_variance = nn.Parameter(torch.zeros(()))
+    with record(model):
+        error = model(torch.randn(8, 4)).square().mean()
+        (error * torch.exp(-model.log_variance)).backward()
+        model.log_variance.backward()
+
+
 @says("unused-result", "out.weight and out.bias got no gradient: out ran, but the loss does not")
 def straight_through_beside_the_loss(record: Record) -> None:
     """What is cut for the result that nobody uses cut nothing of the loss."""

@@ -222,6 +222,27 @@ def test_nodes_from_before_the_block_have_no_line() -> None:
     assert [bool(source) for _, source in column(recording.graph, "source")] == [False, True]
 
 
+def test_what_a_scripted_function_makes_does_not_get_the_line_of_the_call_after_it() -> None:
+    scripted = torch.jit.script(_double)
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = scripted(x)  # no call into torch is seen inside
+            return y + 1
+
+    x = torch.ones(2, requires_grad=True)
+    model = Model()
+    with record(model) as recording:
+        model(x).sum().backward()
+    sources = dict(column(recording.graph, "source"))
+    assert sources["mul"] == ""
+    assert sources["add"] == line_of(Model, "return y + 1")
+
+
+def _double(x: Tensor) -> Tensor:
+    return x * 2
+
+
 def test_files_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     functions = []
     for folder in ("models", "losses"):
