@@ -44,8 +44,9 @@ def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
 
 def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
     """The nodes that divide a tensor, where one output is used: `x.unbind()[3]`."""
+    dividing = {name for name in {node.name for node in nodes} if name.startswith(_PARTS)}
     used: dict[int, set[int]] = {}
-    for edge in edges:
-        if nodes[edge.source].name.startswith(_PARTS):
+    for edge in edges if dividing else ():
+        if nodes[edge.source].name in dividing:
             used.setdefault(edge.source, set()).add(edge.output_nr)
     return {i for i, outputs in used.items() if len(outputs) == 1}

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from ...graph import Edge, Graph
-from .cutting import Item, Name, Part
+from .parts import Item, Name, Part
 
 # Forwards that hand on all elements of their one input, and nothing else.
 RESHAPING: Final = frozenset(
@@ -35,11 +35,12 @@ def gather(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) ->
         The groups.
     """
     before = _before(graph, edges)
+    linked = {*before, *before.values()}
     parts: list[Part] = []
     for level in levels if before else ():
         chains: dict[int, list[int]] = {}  # by the last operation
         for item in level:
-            if type(item) is int and graph.nodes[item].operation in RESHAPING:
+            if type(item) is int and item in linked:
                 chains[item] = [*chains.pop(before.get(item, -1), ()), item]
         ends = {i: chain for i, chain in chains.items() if len(chain) > 1}
         if ends:
@@ -62,7 +63,8 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
         The groups.
     """
     nodes = graph.nodes
-    lines = {node.source for node in nodes if node.operation.endswith(_BACKWARD)} - {""}
+    own = {name for name in {node.operation for node in nodes} if name.endswith(_BACKWARD)}
+    lines = {node.source for node in nodes if node.operation in own} - {""} if own else ()
     parts: list[Part] = []
     for level in levels if lines else ():
         found: list[Item] = []
@@ -71,7 +73,7 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
             items = level[start : start + len([*run])]
             start += len(items)
             inside = [nodes[i] for i in items if type(i) is int and not nodes[i].leaf]
-            if line in lines and any(node.operation.endswith(_BACKWARD) for node in inside):
+            if line in lines and any(node.operation in own for node in inside):
                 text = f"{GRADIENT}, {len(inside)} operations"
                 parts.append(Part("chain", Name(text, f"{text}#", 1, 1), items))
                 items = [parts[-1]]
@@ -97,17 +99,16 @@ def _before(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
     """By operation that reshapes what another made for it alone: that one, if it reshapes too."""
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}
-    if not shaping:
+    rows = [edge for edge in edges if edge.source in shaping and edge.target in shaping]
+    if not rows:
         return {}
     fed = Counter([edge.target for edge in edges])
     uses = Counter([edge.source for edge in edges])
     ends = {node for node, _ in graph.outputs}
     return {
         edge.target: edge.source
-        for edge in edges
-        if edge.source in shaping
-        and edge.target in shaping
-        and fed[edge.target] == uses[edge.source] == 1
+        for edge in rows
+        if fed[edge.target] == uses[edge.source] == 1
         and not (edge.source in ends or nodes[edge.source].label or nodes[edge.source].note)
     }
 

@@ -18,8 +18,10 @@ from typing import NamedTuple
 from ...graph import Edge, Graph, Node
 from ...graph.gc import uncollected
 from .chains import gather, gather_gradients
-from .cutting import Cutter, Item, Kind, Name, Part, flatten, split
+from .cutting import Cutter
 from .order import by_target, left_and_entered, order_of, places_of
+from .parts import Item, Kind, Name, Part, flatten, split
+from .structure import Structure
 
 
 class Group(NamedTuple):
@@ -96,11 +98,12 @@ def group(
     if loops:
         parts += gather(graph, edges, [top, *[part.items for part in parts]])
     order = flatten(top)
-    cutter = Cutter(graph, edges, order, limit, rows, loops)
+    structure = Structure(graph, edges, order)
+    cutter = Cutter(structure, limit, rows, loops)
     for part in reversed(parts):
         part.items = cutter.cut(part.items)
-        cutter.close(part)
-    return _number(graph, cutter.cut(top), order, tuple(cutter.operations))
+        structure.close(part)
+    return _number(graph, cutter.cut(top), order, tuple(structure.operations))
 
 
 def _modules(
@@ -111,63 +114,72 @@ def _modules(
     Where the order is that in which the program made the operations, a list of modules between
     which it computes is not a group: as a box it would feed what it reads.
     """
-    places = places_of(order)
-    is_leaf = [node.leaf for node in graph.nodes]
-    first: dict[int, int] = {}
-    for edge in edges:
-        source = edge.source
-        # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
-        usual = is_leaf[source] and not is_leaf[edge.target]
-        if usual and (source not in first or places[edge.target] < places[first[source]]):
-            first[source] = edge.target
-    leaves: dict[int, list[int]] = {}
-    for leaf, user in sorted(first.items()):
-        leaves.setdefault(user, []).append(leaf)
-    top: list[Item] = []
-    parts: list[Part] = []
-    starts = [start for start, _ in graph.parts]
-    parts += [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.parts]
-    top += parts
-    # The level of each scope: of the nodes before the first part, of those in it, and so on.
-    tables: list[dict[str, list[Item]]] = [{"": top}, *({"": part.items} for part in parts)]
-
     nodes = graph.nodes
+    places = places_of(order)
+    never = len(order)
+    first = [never] * never  # of each leaf that is read: where its first user stands in the order
+    for edge in edges:
+        leaf, place = edge.source, places[edge.target]
+        # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
+        if place < first[leaf] and nodes[leaf].leaf and not nodes[edge.target].leaf:
+            first[leaf] = place
+    leaves: dict[int, list[int]] = {}  # by node: those right before it
+    for leaf, place in enumerate(first):
+        if place < never:
+            leaves.setdefault(order[place], []).append(leaf)
+    scoped = [i for i in order if first[i] == never]
     scopes = _scopes(nodes)
-    rows: list[list[str]] = [[] for _ in range(len(starts) + 1)]
-    for i in order if made else ():
-        if i not in first:
-            rows[bisect_right(starts, i)].append(scopes[i])
-    apart = set().union(*map(left_and_entered, rows))
-
-    def enter(levels: dict[str, list[Item]], scope: str, node: Node) -> list[Item]:
-        segments, classes = scope.split("."), node.module_class.split("/")
-        known = len(classes) if len(segments) == node.module.count(".") + 1 else 0
-        level = levels[""]
-        outer = ""
-        for depth, segment in enumerate(segments, 1):
-            path = ".".join(segments[:depth])
-            if path in apart:
-                outer += f"{segment}."
-                continue
-            if path not in levels:
-                kind = classes[depth - 1] if depth <= known else ""
-                part = Part("module", _named(outer + segment), [], kind)
-                level.append(part)
-                parts.append(part)
-                levels[path] = part.items
-            level = levels[path]
-            outer = ""
-        return level
-
-    for i in order:
-        if i not in first:
+    starts = [start for start, _ in graph.parts]
+    rows: list[list[int]] = [[] for _ in range(len(starts) + 1)] if starts else [scoped]
+    for i in scoped if starts else ():
+        rows[bisect_right(starts, i)].append(i)
+    apart = set[str]()
+    for row in rows if made else ():
+        apart |= left_and_entered([scopes[i] for i in row])
+    parts = [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.parts]
+    top: list[Item] = [*parts]
+    # The nodes before the first part are at the top.
+    for items, row in zip([top, *[part.items for part in parts]], rows, strict=True):
+        levels = {"": items}
+        for i in row:
             scope = scopes[i]
-            levels = tables[bisect_right(starts, i)]
-            level = levels[scope] if scope in levels else enter(levels, scope, nodes[i])
+            if scope not in levels:
+                parts += _enter(levels, scope, nodes[i], apart)
+            level = levels[scope]
             if i in leaves:
                 level += leaves[i]
             level.append(i)
     return top, parts
+
+
+def _enter(levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str]) -> list[Part]:
+    """Add the levels of a scope, as far as there are none; gives the new modules, outer first.
+
+    A module that is `apart` has no level of its own: it begins the names of those inside.
+    """
+    missing = []
+    path = scope
+    while path not in levels:
+        outer, _, segment = path.rpartition(".")
+        missing.append((path, outer, segment))
+        path = outer
+    classes = node.module_class.split("/")
+    known = len(classes) if scope.count(".") == node.module.count(".") else 0
+    found: list[Part] = []
+    for path, outer, segment in reversed(missing):
+        if path in apart:
+            levels[path] = levels[outer]
+            continue
+        name = segment
+        while outer in apart:
+            outer, _, before = outer.rpartition(".")
+            name = f"{before}.{name}"
+        depth = path.count(".")
+        part = Part("module", _named(name), [], classes[depth] if depth < known else "")
+        levels[outer].append(part)
+        levels[path] = part.items
+        found.append(part)
+    return found
 
 
 def _scopes(nodes: Sequence[Node]) -> list[str]:
@@ -177,14 +189,15 @@ def _scopes(nodes: Sequence[Node]) -> list[str]:
     calls are "Policy", "Policy#2"; "model", "model#2" where it computes nothing itself.
     """
     scopes = [node.scope for node in nodes]
+    distinct = set(scopes)
+    calls = [scope for scope in distinct if scope.startswith("#")]
+    if not calls and any(distinct):
+        return scopes
     classes = (node.module_class for node in nodes if not (node.module or node.leaf))
     model = next(filter(None, classes), "").partition("(")[0].replace(".", "_")
-    if not any(scopes):
+    if not calls:
         return [model if node.module_class else "" for node in nodes]
     model = model or "model"
-    calls = [scope for scope in scopes if scope.startswith("#")]
-    if not calls:
-        return scopes
     inside = {scope.split(".")[1].partition("#")[0] for scope in calls if "." in scope}
     found = []
     for node in nodes:
@@ -198,9 +211,12 @@ def _scopes(nodes: Sequence[Node]) -> list[str]:
     return found
 
 
+_numbered = re.compile(r"(.*?)(\d*)", re.DOTALL).fullmatch
+
+
 @lru_cache  # a model has many alike
 def _named(text: str) -> Name:
-    stem, digits = re.fullmatch(r"(.*?)(\d*)", text, re.S).groups()  # type: ignore[union-attr]
+    stem, digits = _numbered(text).groups()  # type: ignore[union-attr]
     number = int(digits) if digits else 1
     return Name(text, stem if digits else f"{text}#", number, number)
 

@@ -6,9 +6,8 @@ reverse: what follows each other in it, as a box, never feeds what it reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
 from math import inf
 from operator import attrgetter
 
@@ -35,26 +34,30 @@ def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
     return False, _by_edges(graph, edges)
 
 
-def left_and_entered(scopes: Iterable[str]) -> set[str]:
+def left_and_entered(scopes: Sequence[str]) -> set[str]:
     """The paths of modules, never called themselves, that a program leaves and enters again.
 
     >>> left_and_entered(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
     True
     """
+    called = {"", *scopes}
+    containers: dict[str, set[str]] = {}  # by scope: the paths around it that are never called
+    for scope in called:
+        path, containers[scope] = scope, set()
+        while "." in path:
+            path = path.rpartition(".")[0]
+            if path not in called:
+                containers[scope].add(path)
     found: set[str] = set()
     left: set[str] = set()
-    paths: dict[str, set[str]] = {"": set()}
     around: set[str] = set()
-    for scope in scopes:
-        if scope not in paths:
-            segments = scope.split(".")
-            paths[scope] = set(accumulate(segments, lambda outer, inner: f"{outer}.{inner}"))
-        here = paths[scope]
-        if here is not around:
+    for scope in scopes if any(containers.values()) else ():
+        here = containers[scope]
+        if here != around:
             found |= (here - around) & left
             left |= around - here
             around = here
-    return found.difference(paths)
+    return found
 
 
 def _as_made(graph: Graph, edges: Sequence[Edge]) -> list[int]:
@@ -66,7 +69,7 @@ def _as_made(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     if None not in ran:
         order = sorted(range(len(ran)), key=ran.__getitem__, reverse=True)  # type: ignore[arg-type]
         places = places_of(order)
-        if all(places[edge.source] < places[edge.target] for edge in edges):
+        if True not in [places[edge.source] >= places[edge.target] for edge in edges]:
             return order
     waiting = [0] * len(ran)
     sources: list[list[int]] = [[] for _ in ran]
