@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ..graph import Graph, Node, TensorMeta
@@ -150,8 +150,13 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     Autograd has no node for it. Where an operation kept it for backward, a recording tells.
     """
     nodes = drawing.graph.nodes
-    saved = [(n.id, saved) for n in nodes for saved in n.saved]
-    ids = dict.fromkeys([i for i, each in saved if each.kind == "input" or each.name == "target"])
+    keepers = [
+        node.id
+        for node in nodes
+        for each in node.saved
+        if each.kind == "input" or each.name == "target"
+    ]
+    ids = dict.fromkeys(keepers)
     known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
     made: set[int] = set()  # nodes whose target another one made
     for edge in drawing.graph.edges if ids else ():
@@ -188,14 +193,14 @@ def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group; of one that stands for others, the figures of all."""
     handed = [drawing.handed[~number]] if ~number in drawing.handed else []
     contents = drawing.contents[number]
-    return _figures(contents) + _inner_names(drawing, contents) + handed + sent(drawing, ~number)
+    said = _figures(contents, contents.devices) + _inner_names(drawing, contents)
+    return said + handed + sent(drawing, ~number)
 
 
 def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
     """The inputs and results in a closed group that have names: outputs of the graph first."""
-    graph = drawing.graph
-    outputs = {i for i, _ in graph.outputs}
-    named = [graph.nodes[i] for i in contents.nodes if graph.nodes[i].label]
+    outputs = {i for i, _ in drawing.graph.outputs}
+    named = [node for node in contents.inside if node.label]
     shown = [node for node in named if node.leaf not in ("parameter", "buffer")]
     shown.sort(key=lambda node: node.id not in outputs)
     known = list(dict.fromkeys(node.label for node in shown))
@@ -207,16 +212,16 @@ def fold_figures(drawing: Drawing, number: int) -> list[str]:
     said = sent(drawing, ~number)
     if number not in drawing.contents:
         return said
-    first, *others = _figures(replace(drawing.contents[number], devices=()))
+    first, *others = _figures(drawing.contents[number])
     return [line for line in (first, ", ".join(others), *said) if line]
 
 
-def _figures(contents: Contents) -> list[str]:
+def _figures(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
     says = [f"all {contents.times}: " if contents.times > 1 else ""]
-    says[0] += _many(len(contents.nodes), "node")
+    says[0] += _many(len(contents.inside), "node")
     if contents.elements:
         says[0] += f", {_many(contents.elements, 'parameter')}"
-    says += [", ".join(contents.devices[:3])]
+    says += [", ".join(devices[:3])]
     if contents.gradients is not None:
         low, high = map(labels.number, contents.gradients)
         says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))

@@ -64,11 +64,14 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
             found.drawn.append(edge)
             continue
         start, end = of[edge.source], of[edge.target]
-        if start in hidden and nodes[edge.source].leaf:
-            user = keys.of(edge.target)
-            if user is not None:
-                keys.users.setdefault(edge.source, user)
-        if start == end and (start in hidden or start in box):
+        if start in hidden:
+            if nodes[edge.source].leaf:
+                user = keys.of(edge.target)
+                if user is not None:
+                    keys.users.setdefault(edge.source, user)
+            if end in hidden and hidden[start] == hidden[end]:
+                continue  # it is inside what is not drawn
+        if start == end and start in box:
             continue
         if start in hidden or end in hidden:
             families = keys.between(edge.source, edge.target)

@@ -1,8 +1,7 @@
-"""The steps that count what is inside a group, and all blocks that one is drawn for."""
+"""The steps that say what is inside a group, and in all blocks that one is drawn for."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from ...graph import Collective
@@ -12,7 +11,7 @@ from .tree import Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """The drawing with the figures of closed groups, and of all blocks that one is drawn for."""
+    """The drawing with what is in closed groups, and in all blocks that one is drawn for."""
     if drawing.groups is None:
         return drawing
     drawn = drawing.tree.opened.union(drawing.boxes)
@@ -22,7 +21,7 @@ def count_contents(drawing: Drawing) -> Drawing:
         return drawing
     stands_for = _stands_for(drawing, counted)
     return drawing.having(
-        contents={number: _figures(drawing, number, stands_for[number]) for number in counted}
+        contents={number: _contents(drawing, number, stands_for[number]) for number in counted}
     )
 
 
@@ -48,28 +47,15 @@ def _ids(drawing: Drawing, groups: Iterable[int]) -> list[int]:
     """All nodes in these groups."""
     assert drawing.groups is not None
     tree = drawing.groups
-    return sorted([i for n in groups for inner in tree.below(n) for i in tree.groups[inner].nodes])
+    inside = tree.groups
+    return sorted([i for n in groups for inner in tree.below(n) for i in inside[inner].nodes])
 
 
-def _figures(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
+def _contents(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
+    nodes = drawing.graph.nodes
     ids = _ids(drawing, stands_for)
-    nodes = [drawing.graph.nodes[i] for i in ids]
-    parameters = [node for node in nodes if node.leaf == "parameter"]
-    metas = [meta for node in parameters for meta in node.outputs if meta is not None]
-    norms = [g.norm for node in nodes for g in node.grad_outputs if g is not None]
-    distinct = {id(node.outputs): node for node in nodes}.values()  # most share theirs
-    seconds = [node.seconds for node in nodes if node.seconds is not None]
-    return Contents(
-        times=len(stands_for),
-        nodes=tuple(ids),
-        own=tuple(_ids(drawing, [number])) if len(stands_for) > 1 else tuple(ids),
-        parameters=len(parameters),
-        elements=sum(math.prod(meta.shape) for meta in metas),
-        gradients=(min(norms), max(norms)) if norms else None,
-        saved_bytes=sum([saved.nbytes for node in nodes for saved in node.saved]),
-        seconds=sum(seconds) if seconds else None,
-        devices=tuple(filter(None, dict.fromkeys([node.device for node in distinct]))),
-    )
+    own = _ids(drawing, [number]) if len(stands_for) > 1 else ids
+    return Contents(len(stands_for), tuple([nodes[i] for i in ids]), tuple(own))
 
 
 def place_collectives(drawing: Drawing) -> Drawing:

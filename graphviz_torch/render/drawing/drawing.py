@@ -6,12 +6,14 @@ thing that is drawn has a key: the id of a node, or `~id` of a closed group.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
-from ...graph import Collective, Edge, Finding, Graph, TensorMeta
+from ...graph import Collective, Edge, Finding, Graph, Node, TensorMeta
 from .. import labels
 from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups
@@ -88,23 +90,56 @@ class Columns:
     fits: bool = True  # a page
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contents:
-    """Figures of all nodes in a group, leaves included.
+    """All nodes in a group, leaves included, and figures of them, each counted once it is asked.
 
     Where a group stands for others like it, or lies in one that does, the figures are those of all
     of them together.
     """
 
     times: int  # how many groups it stands for
-    nodes: tuple[int, ...]  # ids of the nodes in all of them
-    own: tuple[int, ...]  # and of those in the one that is drawn
-    parameters: int  # number of parameters
-    elements: int  # in all of them
-    devices: tuple[str, ...]
-    gradients: tuple[float, float] | None = None  # smallest and largest finite norm
-    saved_bytes: int = 0
-    seconds: float | None = None  # in backward
+    inside: tuple[Node, ...]  # in all of them
+    own: tuple[int, ...]  # ids of the nodes in the one that is drawn
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The ids of the nodes."""
+        return tuple([node.id for node in self.inside])
+
+    @cached_property
+    def shapes(self) -> Counter[tuple[int, ...]]:
+        """How many parameters there are of each shape."""
+        parameters = [node.outputs for node in self.inside if node.leaf == "parameter"]
+        return Counter([meta.shape for made in parameters for meta in made if meta is not None])
+
+    @property
+    def elements(self) -> int:
+        """Of all parameters."""
+        return sum([math.prod(shape) * times for shape, times in self.shapes.items()])
+
+    @cached_property
+    def devices(self) -> list[str]:
+        """Those of the nodes that have one, in order."""
+        distinct = {id(node.outputs): node for node in self.inside}.values()  # most share theirs
+        return list(filter(None, dict.fromkeys([node.device for node in distinct])))
+
+    @cached_property
+    def gradients(self) -> tuple[float, float] | None:
+        """The smallest and largest finite norm."""
+        norms = [g.norm for node in self.inside for g in node.grad_outputs if g is not None]
+        return (min(norms), max(norms)) if norms else None
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Kept for backward."""
+        return sum([saved.nbytes for node in self.inside for saved in node.saved])
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """In backward."""
+        seconds = [node.seconds for node in self.inside if node.seconds is not None]
+        return sum(seconds) if seconds else None
 
 
 class Sign(NamedTuple):

@@ -39,7 +39,7 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
         ValueError: for a value that an option does not take, or that the graph does not have.
     """
     checked = complete(options)
-    if checked["color_by"] is None and any(n.influence is not None for n in graph.nodes):
+    if checked["color_by"] is None and {node.influence for node in graph.nodes} - {None}:
         checked["color_by"] = "influence"
     findings = findings_of(graph, checked["findings"])
     findings = (*failed(graph, findings), *findings)

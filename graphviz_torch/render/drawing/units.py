@@ -30,7 +30,7 @@ def find_units(drawing: Drawing) -> Drawing:
     folded = drawing.inner.folded
     inside: dict[int, list[int]] = {}
     home: dict[int, int] = {}  # of a node, the group that may be a unit
-    for part in tree.groups:
+    for part in _visible(drawing):
         if not _may_be_one(drawing, part):
             continue
         nodes = [i for inner in tree.below(part.id) for i in tree.groups[inner].nodes]
@@ -64,6 +64,15 @@ def find_units(drawing: Drawing) -> Drawing:
             if _tells_all(drawing, tree.groups[number], ids, node, len(reads[number])):
                 units[number] = Unit(node, tuple(ids))
     return drawing.having(units=units)
+
+
+def _visible(drawing: Drawing) -> list[Group]:
+    """The groups that can be drawn: of those that are drawn once, the first of each family."""
+    assert drawing.groups is not None
+    groups = drawing.groups.groups
+    if not drawing.fold:
+        return [*groups]
+    return [groups[first] for found in drawing.families.values() for first, *_ in found]
 
 
 def _may_be_one(drawing: Drawing, part: Group) -> bool:
