@@ -31,17 +31,17 @@ def keeps_order(reading: Reading) -> bool:
     """
     joined: dict[int, set[tuple[int, ...]]] = {}
     split: dict[int, set[tuple[int, ...]]] = {}
-    known: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-    for node in reading.graph.nodes:
-        if node.operation not in VIEWS:
+    known: set[tuple[int, int]] = set()  # ids of outputs: most nodes share theirs
+    for node in reading.of(VIEWS):
+        sources = [edge.source for edge in reading.inputs[node.id] if edge.input_nr == 0]
+        made, given = node.outputs, reading.graph.nodes[sources[0]].outputs if sources else ()
+        if (id(given), id(made)) in known:
             continue
-        source = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
-        metas = node.outputs, () if source is None else reading.graph.nodes[source].outputs
-        shapes = [meta[0].shape if meta and meta[0] is not None else () for meta in metas]
-        after, before = shapes
-        if (before, after) in known:
-            continue
-        known.add((before, after))
+        known.add((id(given), id(made)))
+        before, after = (
+            outputs[0].shape if outputs and outputs[0] is not None else ()
+            for outputs in (given, made)
+        )
         for old, new in _blocks(before, after):
             if len(old) > 1 and len(new) > 1:
                 return False

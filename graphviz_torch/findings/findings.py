@@ -36,7 +36,7 @@ class Checked:
             missing.append("no backward")
         elif not any(node.grad_outputs for node in nodes):
             missing.append("gradients not recorded")
-        elif any(node.note.startswith(REGION) for node in nodes) and not any(
+        elif any(note.startswith(REGION) for note in {node.note for node in nodes}) and not any(
             node.grad_outputs for node in nodes if node.note == INSIDE
         ):
             missing.append(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import TypeVar
 
 from ..graph import (
@@ -13,6 +15,7 @@ from ..graph import (
     Failure,
     GradientStats,
     Graph,
+    Node,
     Parameter,
     RetainedGraphs,
     SavedTensor,
@@ -64,21 +67,69 @@ class Reading:
         its operations and dtypes."""
         graph, nodes = self.graph, self.graph.nodes
         found: set[type | str] = {type(event) for event in graph.events}
-        found.update([node.operation for node in nodes])
-        found.update([meta.dtype for node in nodes for meta in node.outputs if meta is not None])
+        found.update(self.by_operation)
+        outputs = [node.outputs for node in nodes]
+        distinct = dict(zip(map(id, outputs), outputs, strict=True)).values()  # most share theirs
+        found.update([meta.dtype for each in distinct for meta in each if meta is not None])
         for kind, values in (
             (Collective, graph.collectives),
             (Cut, graph.cuts),
             (Failure, graph.failure is not None),
-            (GradientStats, any(node.grad_outputs for node in nodes)),
+            (GradientStats, any(map(attrgetter("grad_outputs"), nodes))),
             (Parameter, graph.parameters),
             (RetainedGraphs, graph.step.retained is not None),
-            (SavedTensor, any(node.saved for node in nodes)),
+            (SavedTensor, any(map(attrgetter("saved"), nodes))),
             (Transfer, graph.transfers),
         ):
             if values:
                 found.add(kind)
         return frozenset(found)
+
+    @cached_property
+    def by_operation(self) -> dict[str, list[Node]]:
+        """The nodes of each operation, in order."""
+        found: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            operation = node.operation
+            if operation in found:
+                found[operation].append(node)
+            else:
+                found[operation] = [node]
+        return found
+
+    @cached_property
+    def by_title(self) -> dict[str, list[Node]]:
+        """The same by title: the name of an operation, else autograd's."""
+        found = {name: nodes for name, nodes in self.by_operation.items() if name}
+        own: dict[str, list[Node]] = {}
+        for node in self.by_operation.get("", ()):
+            own.setdefault(node.name, []).append(node)
+        return found | {name: found.get(name, []) + nodes for name, nodes in own.items()}
+
+    def of(self, operations: Iterable[str]) -> list[Node]:
+        """The nodes of these operations, in order."""
+        some = [nodes for name in operations if (nodes := self.by_operation.get(name))]
+        if len(some) == 1:
+            return some[0]
+        return sorted([node for nodes in some for node in nodes], key=attrgetter("id"))
+
+    @cached_property
+    def notes(self) -> set[str]:
+        """The notes of the nodes, each once."""
+        return {node.note for node in self.graph.nodes}
+
+    @cached_property
+    def activations(self) -> dict[int, int]:
+        """For each node that saves something, the bytes of activations that it keeps."""
+        found: dict[int, int] = {}
+        for node in self.graph.nodes:
+            if node.saved:
+                kept = 0
+                for each in node.saved:
+                    if each.kind == "activation":
+                        kept += each.nbytes
+                found[node.id] = kept
+        return found
 
     @cached_property
     def inputs(self) -> list[list[Edge]]:
@@ -157,6 +208,23 @@ class Reading:
         )
 
     @cached_property
+    def lost(self) -> list[Parameter]:
+        """The parameters that were to get a gradient, and got none."""
+        if not self.backward_ran:
+            return []
+        known = self.received | self.unasked
+        return [
+            p
+            for p in self.graph.parameters
+            if p.name not in known
+            and p.requires_grad
+            and p.tensor.device != "meta"  # has no values: the model was called with others
+            and not (p.has_grad and p.stepped)  # the program gave it one, p.grad = ...
+            and not p.in_other_optimizer  # it is trained in turn
+            and not (self.stopped and (p.module_called is not False or p.node is not None))
+        ]
+
+    @cached_property
     def finite_left_out(self) -> bool:
         """Were only gradients described that are not finite, as by record(gradients="finite")."""
         return all(
@@ -170,10 +238,12 @@ class Reading:
     def nonfinite(self) -> frozenset[int]:
         """The nodes that a gradient reached that is not finite."""
         return frozenset(
-            node.id
-            for node in self.graph.nodes
-            for stats in node.grad_outputs
-            if stats is not None and (stats.nan or stats.inf)
+            [
+                node.id
+                for node in self.graph.nodes
+                for stats in node.grad_outputs
+                if stats is not None and (stats.nan or stats.inf)
+            ]
         )
 
     @cached_property

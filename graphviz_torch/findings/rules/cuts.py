@@ -99,34 +99,17 @@ def word_of(cut: Cut) -> str:
     return _WORDS.get(cut.how, f"{cut.how}()")
 
 
-def without_gradient(reading: Reading) -> list[Parameter]:
-    if not reading.backward_ran:
-        return []
-    known = reading.received | reading.unasked
-    return [
-        p
-        for p in reading.graph.parameters
-        if p.requires_grad
-        and p.name not in known
-        and p.tensor.device != "meta"  # has no values: the model was called with others
-        and not (p.has_grad and p.stepped)  # the program gave it one, p.grad = ...
-        and not p.in_other_optimizer  # it is trained in turn
-        and not (reading.stopped and (p.module_called is not False or p.node is not None))
-    ]
-
-
 def to_learn(reading: Reading) -> list[Parameter]:
     """Those without a gradient, less what this step's optimizer does not hold: that is not to learn
     in it, such as a target network, or the generator while the discriminator is trained."""
-    found = without_gradient(reading)
-    return [p for p in found if p.stepped is not False or reading.blocked]
+    return [p for p in reading.lost if p.stepped is not False or reading.blocked]
 
 
 def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     """Each parameter whose way was cut, with the cut."""
     lost = [
         p
-        for p in without_gradient(reading)
+        for p in reading.lost
         if (p.module_called is not False or p.node is not None) and p.node not in reading.receivers
     ]
     owned = {p.node for p in lost}

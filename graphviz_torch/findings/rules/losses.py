@@ -67,17 +67,11 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
     not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
     sigmoid, or a loss of distributions those of a softmax over the samples."""
     yield from _over_samples(reading)
-    nodes = reading.graph.nodes
-    if _LOSSES.keys().isdisjoint([node.operation for node in nodes]):
-        return
-    made: list[Node] = []  # for each node: what computed its values
-    for node in nodes:
-        first = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
-        passes = node.operation in _SAME and first is not None
-        made.append(made[first] if passes and first is not None else node)
-        if first is None or node.operation not in _LOSSES:
+    for node in reading.of(_LOSSES):
+        first = _first(reading, node)
+        if first is None:
             continue
-        loss, maker = _LOSSES[node.operation], made[first]
+        loss, maker = _LOSSES[node.operation], _maker(reading, first)
         name = node.operation
         if name == "log_softmax":
             if not _is_of_cross_entropy(reading, node):
@@ -183,13 +177,25 @@ def _axis(reading: Reading, node: Node) -> int | None:
     return int(dim) % len(meta.shape) if dim.lstrip("-").isdigit() else None
 
 
+def _first(reading: Reading, node: Node) -> int | None:
+    """What a node is given first; None where that is not a node."""
+    return next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
+
+
+def _maker(reading: Reading, node: int) -> Node:
+    """What computed the values that a node hands on."""
+    maker = reading.graph.nodes[node]
+    while maker.operation in _SAME and (before := _first(reading, maker)) is not None:
+        maker = reading.graph.nodes[before]
+    return maker
+
+
 def _over_samples(reading: Reading) -> Iterator[Finding]:
     """Losses that take a distribution for each sample, and get one for each class."""
     nodes = reading.graph.nodes
     given: list[tuple[str, str, tuple[int, ...], int | None]] = [
         (node.operation, node.source, (node.id,), edge.source)
-        for node in nodes
-        if node.operation in _OF_SAMPLES
+        for node in reading.of(_OF_SAMPLES)
         for edge in reading.inputs[node.id]
         if edge.input_nr == 0
     ]

@@ -66,7 +66,7 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
     lost = [
         (reading.receivers[p.node], p)
         for p in reading.graph.parameters
-        if p.requires_grad and p.node in reading.receivers and p.name not in reading.received
+        if p.name not in reading.received and p.requires_grad and p.node in reading.receivers
     ]
     for dropping, parameters in grouped(lost):
         node = reading.graph.nodes[dropping]
@@ -163,6 +163,5 @@ def _some(node: Node) -> bool:
 
 
 def _zeros_only(node: Node) -> bool:
-    return bool(node.grad_outputs) and all(
-        s is not None and s.zero_fraction == 1 for s in node.grad_outputs
-    )
+    given = node.grad_outputs
+    return bool(given) and not [s for s in given if s is None or s.zero_fraction != 1]

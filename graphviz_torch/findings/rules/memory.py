@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
-from ...graph import Edge, Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
+from ...graph import Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
 from ...graph.nodes import CHECKPOINTED
 from ...graph.text import listing
 from ...graph.units import bytes_text
@@ -30,54 +29,54 @@ VIEW_SHARE = 4
 @rule(of=(SavedTensor,))
 def most_memory(reading: Reading) -> Iterator[Finding]:
     """Which modules, or operations, keep most for backward, in order of bytes."""
-    nodes = reading.graph.nodes
-    activations = {node.id: _activation_bytes(node) for node in nodes if node.saved}
+    nodes, activations = reading.graph.nodes, reading.activations
     total = sum(activations.values())
     if total < WORTH:
         return
     # By (module, ""), or ("", operation) outside of all modules.
-    kept: Counter[tuple[str, str]] = Counter()
-    keepers: dict[tuple[str, str], list[Node]] = {}
-    alike = _alike(reading)
-    parts_of = {node.module: "" for node in nodes}
-    for module in parts_of:
-        parts_of[module] = _part(module, alike)
+    keepers: dict[tuple[str, str], list[int]] = {}
     for i, nbytes in activations.items():
         if nbytes:
             node = nodes[i]
-            place = (parts_of[node.module], "" if node.module else node.title)
-            kept[place] += nbytes
-            keepers.setdefault(place, []).append(node)
-    most = kept.most_common(3)
-    most = [(place, n) for place, n in most if n >= total * SHARE]
-    parts = listing(
+            keepers.setdefault((node.module, "" if node.module else node.title), []).append(i)
+    alike = _alike(reading)
+    # The same, where a module of a block that is one of several is its part in all of them.
+    parts: dict[tuple[str, str], list[int]] = {}
+    for (module, operation), ids in keepers.items():
+        parts.setdefault((_part(module, alike), operation), []).extend(ids)
+    kept = Counter({place: sum([activations[i] for i in ids]) for place, ids in parts.items()})
+    most = [(place, n) for place, n in kept.most_common(3) if n >= total * SHARE]
+    named = {place: [nodes[i] for i in sorted(parts[place])] for place, _ in most}
+    said = listing(
         f"{_place(*place)}{_blocks(place[0], alike)} "
-        f"({_largest(keepers[place])}{bytes_text(n)}, {n / total:.0%})"
+        f"({_largest(reading, named[place])}{bytes_text(n)}, {n / total:.0%})"
         for place, n in most
     )
-    where = f"most of it in {parts}" if most else f"less than a tenth in each of {len(kept)} places"
+    where = f"most of it in {said}" if most else f"less than a tenth in each of {len(kept)} places"
     yield finding(
         "info",
         f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, activations, alike),
-        nodes=tuple(node.id for place, _ in most for node in keepers[place]),
+        advice=_less_memory(reading, alike),
+        nodes=tuple([node.id for place, _ in most for node in named[place]]),
     )
 
 
 def _alike(reading: Reading) -> dict[str, str]:
     """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
-    titles: dict[str, set[str]] = {}  # by module
-    for node in reading.graph.nodes:
-        titles.setdefault(node.module, set()).add(node.title)
-    inside: dict[str, set[tuple[str, frozenset[str]]]] = {}
+    modules = {node.module for node in reading.graph.nodes}
+    titles: dict[str, list[str]] = {module: [] for module in modules}
+    for title, nodes in reading.by_title.items():
+        for module in {node.module for node in nodes}:
+            titles[module].append(title)
+    inside: dict[str, set[tuple[str, ...]]] = {}  # by block, the path of each part and its titles
     for module, own in titles.items():
         path = module.split(".")
         for end, segment in enumerate(path[:-1], 1):
             if segment.isdigit():
                 block = ".".join(path[:end])
-                inside.setdefault(block, set()).add((".".join(path[end:]), frozenset(own)))
-    groups: dict[tuple[str, frozenset[tuple[str, frozenset[str]]]], list[str]] = {}
+                inside.setdefault(block, set()).add((".".join(path[end:]), *own))
+    groups: dict[tuple[str, frozenset[tuple[str, ...]]], list[str]] = {}
     for block, parts in inside.items():
         groups.setdefault((block.rpartition(".")[0], frozenset(parts)), []).append(block)
     return {
@@ -105,7 +104,7 @@ def _blocks(part: str, alike: dict[str, str]) -> str:
     return f" of {count} blocks" if count else ""
 
 
-def _less_memory(reading: Reading, activations: dict[int, int], alike: dict[str, str]) -> str:
+def _less_memory(reading: Reading, alike: dict[str, str]) -> str:
     """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
     blocks save a tenth.
 
@@ -113,84 +112,86 @@ def _less_memory(reading: Reading, activations: dict[int, int], alike: dict[str,
     runs: what is kept after it is free by then. A batch norm that runs again would count the batch
     twice in its running statistics.
     """
-    best, saved = "", sum(activations.values()) * SHARE
-    for name, blocks in _choices(reading, activations, alike).items():
-        less = sum(block.kept for block in blocks)
-        if less >= saved:
-            less -= _staying(reading, blocks)
-        back = max(max(0, block.kept - block.after) for block in blocks)
+    best, saved = "", sum(reading.activations.values()) * SHARE
+    once, last = _run_once(reading), {node.module: node.id for node in reading.graph.nodes}
+    later: list[int] | None = None
+    for name, blocks in _choices(reading, alike, saved).items():
+        # Of each module inside, the block that it is in.
+        homes = {m: block for m in last for block in _inside(m) if block in blocks}
+        if not once.isdisjoint(homes):
+            continue
+        less = sum(blocks.values()) - _staying(reading, homes)
+        later = _later(reading) if later is None else later
+        ends: dict[str, int] = {}
+        for module, block in homes.items():
+            ends[block] = max(ends.get(block, 0), last[module])
+        back = max(max(0, kept - later[ends[block] + 1]) for block, kept in blocks.items())
         if less - back >= saved:
             best, saved = _run_again(name, len(blocks), less), less - back
     return best
 
 
-@dataclass(slots=True)
-class _Block:
-    """A module, and what it keeps for backward, in bytes."""
+def _choices(reading: Reading, alike: dict[str, str], least: float) -> dict[str, dict[str, int]]:
+    """Blocks that keep enough, by name: those alike together, the outer before the inner.
 
-    name: str
-    kept: int = 0  # inside
-    given: list[Edge] = field(default_factory=list)  # that lead into it, but from leaves
-    last: int = 0  # the last of its nodes
-    after: int = 0  # what nodes after that keep
-    once: bool = False  # is it not to run again: a batch norm, or a checkpoint, runs in it
-
-
-def _choices(
-    reading: Reading, activations: dict[int, int], alike: dict[str, str]
-) -> dict[str, list[_Block]]:
-    """Blocks that may run again, by name: those alike together, the outer before the inner."""
+    Of each block the bytes that are kept for backward in it.
+    """
     nodes = reading.graph.nodes
-    modules = [node.module for node in nodes]
-    last = {module: i for i, module in enumerate(modules)}
-    kept: Counter[str] = Counter()  # by module, as all below
-    for i, nbytes in activations.items():
-        kept[modules[i]] += nbytes
-    once = {
-        node.module
-        for node in nodes
-        if "batch_norm" in node.title or node.note.startswith(CHECKPOINTED)
-    }
-    around = {module: _inside(module) for module in last}
-    blocks: dict[str, _Block] = {}
-    for module, names in around.items():
-        for name in names:
-            block = blocks.setdefault(name, _Block(name))
-            block.kept += kept[module]
-            block.last = max(block.last, last[module])
-            block.once |= module in once
-    sets = {module: frozenset(names) for module, names in around.items()}
-    for edge in reading.graph.edges:
-        start, end = modules[edge.source], modules[edge.target]
-        if start == end or nodes[edge.source].leaf:
-            continue
-        inside = sets[start]
-        for name in around[end]:
-            if name not in inside:
-                blocks[name].given.append(edge)
-    # By node: what it and those after it keep.
-    later = [0, *accumulate(activations.get(node.id, 0) for node in reversed(nodes))][::-1]
-    choices: dict[str, list[_Block]] = {}
-    for name, block in sorted(blocks.items(), key=lambda item: item[0].count(".")):
-        block.after = later[block.last + 1]
-        choices.setdefault(alike.get(name, name), []).append(block)
-    return {n: group for n, group in choices.items() if not any(b.once for b in group)}
+    own = dict.fromkeys([node.module for node in nodes], 0)
+    for i, nbytes in reading.activations.items():
+        own[nodes[i].module] += nbytes
+    kept: dict[str, int] = {}
+    for module, nbytes in own.items():
+        for block in _inside(module):
+            kept[block] = kept.get(block, 0) + nbytes
+    sums: dict[str, int] = {}
+    for block, nbytes in kept.items():
+        name = alike.get(block, block)
+        sums[name] = sums.get(name, 0) + nbytes
+    enough = [block for block in kept if sums[alike.get(block, block)] >= least]
+    choices: dict[str, dict[str, int]] = {}
+    for block in sorted(enough, key=lambda block: block.count(".")):
+        choices.setdefault(alike.get(block, block), {})[block] = kept[block]
+    return choices
 
 
-def _staying(reading: Reading, blocks: list[_Block]) -> int:
+def _run_once(reading: Reading) -> set[str]:
+    """The modules that are not to run again: a batch norm, or a checkpoint, runs in them."""
+    titles = reading.by_title.items()
+    found = {node.module for title, nodes in titles if "batch_norm" in title for node in nodes}
+    if any(note.startswith(CHECKPOINTED) for note in reading.notes):
+        found |= {n.module for n in reading.graph.nodes if n.note.startswith(CHECKPOINTED)}
+    return found
+
+
+def _later(reading: Reading) -> list[int]:
+    """By node: the bytes that it and those after it keep."""
+    kept = [0] * (len(reading.graph.nodes) + 1)
+    for i, nbytes in reading.activations.items():
+        kept[i] = nbytes
+    return [*accumulate(reversed(kept))][::-1]
+
+
+def _staying(reading: Reading, homes: dict[str, str]) -> int:
     """Bytes that are kept though these blocks run again: of what they are given, and of what they
-    keep together with nodes outside."""
-    nodes, names = reading.graph.nodes, {block.name for block in blocks}
-    modules = {node.module for node in nodes}
-    again = {module for module in modules if not names.isdisjoint(_inside(module))}
+    keep together with nodes outside.
+
+    Args:
+        homes: by module inside one of them, the block.
+    """
+    nodes = reading.graph.nodes
+    home = [homes.get(node.module) for node in nodes]
     staying: dict[tuple[object, TensorMeta], int] = {}  # by who counts it, or who made it
-    for node in nodes:
-        for saved in node.saved if node.module not in again else ():
+    for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
+        for saved in node.saved:
             owner = saved.shared_with
-            if owner is not None and nodes[owner].module in again and saved.kind == "activation":
+            if owner is not None and home[owner] is not None and saved.kind == "activation":
                 staying[owner, saved.tensor] = saved.tensor.nbytes or 0
     given: dict[tuple[int, int], set[int]] = {}  # who keeps it, by who made it
-    for edge in (edge for block in blocks for edge in block.given):
+    for edge in reading.graph.edges:
+        block = home[edge.target]
+        if block is None or home[edge.source] == block or nodes[edge.source].leaf:
+            continue
         owners = given.setdefault((edge.source, edge.output_nr), set())
         meta = reading.meta(edge.source, edge.output_nr)
         for i, made in ((edge.source, True), (edge.target, False)):
@@ -199,7 +200,7 @@ def _staying(reading: Reading, blocks: list[_Block]) -> int:
                     owners.add(i if saved.shared_with is None else saved.shared_with)
     for made_by, owners in given.items():
         meta = reading.meta(*made_by)
-        if meta is not None and all(nodes[i].module in again for i in owners):
+        if meta is not None and all(home[i] is not None for i in owners):
             staying[min(owners, default=made_by), meta] = meta.nbytes or 0
     return sum(staying.values())
 
@@ -219,14 +220,9 @@ def _run_again(name: str, count: int, less: int) -> str:
     )
 
 
-def _activation_bytes(node: Node) -> int:
-    """Bytes of activations."""
-    return sum([saved.nbytes for saved in node.saved if saved.kind == "activation"])
-
-
-def _largest(nodes: list[Node]) -> str:
+def _largest(reading: Reading, nodes: list[Node]) -> str:
     """The operation in a module that keeps most of what it keeps; outside, its name is said."""
-    largest = max(nodes, key=_activation_bytes)
+    largest = max(nodes, key=lambda node: reading.activations[node.id])
     return f"{largest.title}, " if largest.module else ""
 
 
@@ -291,19 +287,20 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
 @rule(of=(SavedTensor,))
 def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
     """A small view saved for backward keeps alive a large storage that nothing else needs."""
+    nodes, activations = reading.graph.nodes, reading.activations
     large = [
-        (node, saved)
-        for node in reading.graph.nodes
-        for saved in node.saved
+        (nodes[i], saved)
+        for i, nbytes in activations.items()
+        for saved in (nodes[i].saved if nbytes >= WORTH else ())
         if saved.nbytes >= WORTH and saved.kind == "activation"
     ]
     largest: Counter[int] = Counter()  # tensor saved from the storages counted at a node
-    for node in reading.graph.nodes if large else ():
+    for node in nodes if large else ():
         for saved in node.saved:
             if saved.shared_with is not None:
                 known = largest[saved.shared_with]
                 largest[saved.shared_with] = max(known, saved.tensor.nbytes or 0)
-    total = sum(_activation_bytes(node) for node in reading.graph.nodes) if large else 0
+    total = sum(activations.values())
     for node, saved in large:
         needed = max(saved.tensor.nbytes or 0, largest[node.id])
         if saved.nbytes - needed < WORTH or needed * VIEW_SHARE > saved.nbytes:

@@ -105,7 +105,7 @@ def _replaced(reading: Reading) -> set[str]:
     for event in reading.events(DataAssignment):
         if event.value is not None:
             upstream(reading, event.value.node, behind)
-    return {p.name for p in reading.graph.parameters if p.node in behind}
+    return {p.name for p in reading.graph.parameters if p.node in behind} if behind else set()
 
 
 @rule(of=(Parameter,))

@@ -34,7 +34,7 @@ MIN_ROWS = 32
 MIN_ELEMENTS = 64
 
 AGAIN = "NaN or Inf in an earlier backward"
-_RELU = ("ReluBackward", "ThresholdBackward", "HardtanhBackward")
+_RELU = ("relu", "threshold", "hardtanh")
 _OF_NUMBERS = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")  # which may be negative
 _SHAPES = ("squeeze", "unsqueeze", "view", "select", "unsafe_view", "clone", "transpose", "t")
 _REGION_ADVICE = 'Record the step with record(compiled="eager"): it says which operation inside.'
@@ -113,12 +113,11 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(GradientStats,))
+@rule(of=_RELU)
 def dead_relu(reading: Reading) -> Iterator[Finding]:
     """A ReLU lets almost no gradient through: nearly all of its inputs are negative."""
-    for node in reading.graph.nodes:
-        slope = node.name.endswith("BackwardBackward0")  # of a ReLU, in a derivative
-        if not node.name.startswith(_RELU) or slope or not reading.inputs[node.id]:
+    for node in reading.of(_RELU):
+        if not reading.inputs[node.id]:
             continue
         edge = reading.inputs[node.id][0]
         if len(reading.users[edge.source]) > 1:

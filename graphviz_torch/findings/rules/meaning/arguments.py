@@ -19,16 +19,14 @@ _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
     """A small number that is to keep a divisor away from 0 is 0 in the dtype of what it meets, as
     1e-8 is in float16."""
-    nodes = reading.graph.nodes
     broken = {node for event in reading.events(NonfiniteValue) for node in event.nodes}
-    for node in nodes:
-        if node.operation not in _BOUNDS:
-            continue
-        meta = reading.meta(node.id)
+    for node in reading.of(_BOUNDS):
+        key = f"{_BOUNDS[node.operation]}="
+        texts = [a.removeprefix(key) for a in node.attributes if a.startswith(key)]
+        meta = reading.meta(node.id) if texts else None
         if meta is None or meta.dtype not in _LEAST:
             continue
-        key = f"{_BOUNDS[node.operation]}="
-        text = next((a.removeprefix(key) for a in node.attributes if a.startswith(key)), "")
+        text = texts[0]
         try:
             number = abs(float(text))
         except ValueError:

@@ -80,8 +80,8 @@ def softmax_axis(reading: Reading) -> Iterator[Finding]:
     nodes = reading.graph.nodes
     yield from _weights_over_samples(reading)
     axes: list[Axes] | None = None
-    for node in nodes:
-        if node.operation != "softmax" or not _is_of_scores(reading, node.id):
+    for node in reading.of(("softmax",)):
+        if not _is_of_scores(reading, node.id):
             continue
         axes = _read(reading).axes if axes is None else axes
         dim, own = number(node, "dim"), axes[node.id]
@@ -110,9 +110,9 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
     """Softmaxes over what the loss counts as samples, which weight features."""
     nodes = reading.graph.nodes
     many = _counts_of_samples(reading)
-    for node in nodes:
+    for node in reading.of(("softmax",)):
         dim, shape = number(node, "dim"), _shape(reading, node.id)
-        if node.operation != "softmax" or dim is None or len(shape) < 2:
+        if dim is None or len(shape) < 2:
             continue
         if shape[dim] not in many or shape[dim] == 1 or _is_of_scores(reading, node.id):
             continue
@@ -167,8 +167,8 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
     """Vectors are divided by a norm over another axis than the one that their product sums over, as
     by F.normalize without dim on (batch, tokens, features)."""
     nodes = reading.graph.nodes
-    for node in nodes:
-        if node.operation != "linalg_vector_norm" or len(numbers(node, "dim")) != 1:
+    for node in reading.of(("linalg_vector_norm",)):
+        if len(numbers(node, "dim")) != 1:
             continue
         source = next((e.source for e in reading.inputs[node.id]), None)
         division = _division(reading, node.id, source)

@@ -302,9 +302,7 @@ def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
     """Products of one weight with each row of one result, none of which needs another: how they
     are called, how many there are, and where."""
     rows: dict[tuple[int, int, str], list[int]] = {}
-    for node in reading.graph.nodes:
-        if node.operation not in _PRODUCTS:
-            continue
+    for node in reading.of(_PRODUCTS):
         sources = [_origin(reading, edge) for edge in reading.inputs[node.id]]
         weights = [i for i, _ in sources if reading.graph.nodes[i].leaf == "parameter"]
         sliced = [i for i, is_row in sources if is_row]

@@ -18,9 +18,7 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 @rule(of=("add",))
 def sum_with_itself(reading: Reading) -> Iterator[Finding]:
     """A result is added to itself, as by a residual connection whose branch was lost on the way."""
-    for node in reading.graph.nodes:
-        if node.operation != "add":
-            continue
+    for node in reading.of(("add",)):
         given = [(edge.source, edge.output_nr) for edge in reading.inputs[node.id]]
         if len(given) != 2 or given[0] != given[1]:
             continue
@@ -45,9 +43,9 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     smaller dtype, as autocast does: it ran outside of autocast."""
     nodes = reading.graph.nodes
     cast, plain = list[int](), list[int]()
-    for node in nodes:
+    for node in reading.of(_PRODUCTS):
         meta = reading.meta(node.id)
-        if node.operation not in _PRODUCTS or meta is None or not node.module:
+        if meta is None or not node.module:
             continue
         dtype, casts = _weight(reading, node.id)
         if dtype == "float32" and casts and meta.dtype in _LOW:

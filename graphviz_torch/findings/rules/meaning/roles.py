@@ -82,8 +82,8 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
 def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge]]]:
     """What compares two results: how it is called, its node, and the edges from both results."""
     nodes = reading.graph.nodes
-    for node in nodes:
-        if node.operation in _REGRESSION and node.order is not None:
+    for node in reading.of(_REGRESSION):
+        if node.order is not None:
             sides = {edge.input_nr: edge for edge in reading.inputs[node.id]}
             if set(sides) == {0, 1}:
                 yield node.title, node, (sides[0], sides[1])
@@ -185,8 +185,8 @@ def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
     policy's loss trains what estimates the value, too."""
     nodes = reading.graph.nodes
     owner = {p.node: p.name for p in reading.graph.parameters}
-    for node in nodes:
-        if node.operation != "mul" or node.order is None:
+    for node in reading.of(("mul",)):
+        if node.order is None:
             continue
         sides = [edge.source for edge in reading.inputs[node.id]]
         if len(sides) != 2:
