@@ -26,21 +26,24 @@ class ExecutionOrder:
     """The nodes that a backward has run, in its order: told by what hooks them."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] | None = None  # None: no node is hooked
+        self._rows: list[Any] | None = None  # None: no node is hooked
 
     def watch(self) -> None:
         """Every node may be hooked from now on."""
         self._rows = []
 
     @property
-    def rows(self) -> list[tuple[Any, ...]] | None:
-        """To add one to for each node that runs, which begins with it; None: hook no node."""
+    def rows(self) -> list[Any] | None:
+        """To extend by three values for each node that runs, first by the node; None: hook none.
+
+        It is flat: of rows Python's collector would look at thousands.
+        """
         return self._rows
 
     @property
     def nodes(self) -> list[int] | None:
-        """They; None where no node may be hooked. A row that begins with -1 is of none."""
-        return None if self._rows is None else [row[0] for row in self._rows if row[0] >= 0]
+        """They; None where no node may be hooked. The row of -1 is of none."""
+        return None if self._rows is None else [node for node in self._rows[::3] if node >= 0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ device, fake, batched, functional, the wrappers of many subclasses, what FSDP ha
 reads a tensor of the program asks here first, and gets plain tensors that have memory.
 
     is_dense(tensor)     it has one storage, be there memory or not
-    has_memory(tensor)   it is dense, and a kernel may read it; with_memory(tensors): those that
+    has_memory(tensor)   it is dense, and a kernel may read it; with_memory(tensors): those that;
+                         lie_in_memory(tensors): do all, of many that are strided
     elements(tensor)     the plain tensors that hold its elements, if any do
     parts(tensor)        all that it is made of: what it keeps alive, and what a copy of it copies;
                          parts_of_each(tensors): of many
@@ -24,6 +25,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -88,6 +90,13 @@ def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
         if all(map(_address, dense)):  # as most
             return dense
     return list(filter(has_memory, dense))
+
+
+def lie_in_memory(strided: Sequence[Tensor]) -> bool:
+    """May a kernel read all of these, of the plain types and the strided layout."""
+    with suppress(RuntimeError, NotImplementedError):
+        return not any(map(attrgetter("is_nested"), strided)) and all(map(_address, strided))
+    return False
 
 
 def elements(tensor: Tensor) -> Elements:

@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate, repeat
+from itertools import accumulate, compress, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ _LANES = 128  # bytes that are added up in a byte: less than 256
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
 Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]  # and the values
+# Which elements a dense tensor has, whatever its shape: their address, number and sign.
+_Key = tuple[int, int, bool]
 
 
 class _Memory(threading.local):
@@ -131,36 +133,37 @@ class Joined:
     hands it on: that memory is read once.
 
     Args:
-        gradients: of one dtype, a real one that NumPy has or of 16 bits; less than 2 ** 24 elements
-            in all, and none empty.
+        groups: gradients of one dtype, a real one that NumPy has or of 16 bits, those of one shape
+            in a group; less than 2 ** 24 elements in all, and none empty.
     """
 
-    def __init__(self, gradients: Sequence[Tensor]) -> None:
-        rows = [
-            row if ordered else _in_order(row)
-            for row, ordered in zip(
-                gradients, map(TensorBase.is_contiguous, gradients), strict=True
-            )
-        ]
-        # By address, length and sign: it is these elements, whatever the shape.
-        lengths, negative = map(TensorBase.numel, rows), map(torch.is_neg, rows)
-        self._keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
-        memories = dict(zip(self._keys, rows, strict=True))
+    def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
+        self._keys: list[_Key] = []  # of each gradient
+        blocks: list[dict[_Key, Tensor]] = []
+        rest: dict[_Key, Tensor] = {}
+        for group in groups:
+            rows, whole = list(group), list(map(TensorBase.is_contiguous, group))
+            if not all(whole):
+                rows = [row if c else _in_order(row) for row, c in zip(rows, whole, strict=True)]
+            lengths, negative = map(TensorBase.numel, rows), map(TensorBase.is_neg, rows)
+            keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
+            self._keys += keys
+            pairs = list(zip(keys, rows, strict=True))
+            if _is_block(group):  # what was turned may have another shape now
+                blocks.append(dict(compress(pairs, whole)))
+                pairs = [pair for pair, c in zip(pairs, whole, strict=True) if not c]
+            rest.update(pairs)
+        memories: dict[_Key, Tensor] = {}
+        for block in (*blocks, rest):
+            for key in block.keys() & memories.keys():
+                del block[key]
+            memories |= block
         self._at = {key: i for i, key in enumerate(memories)}
         self._lengths = [length for _, length, _ in memories]
-        dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
-        self._row = _memory.row("row", sum(self._lengths), dtype)
-        flat_rows = [
-            row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in memories.values()
-        ]
-        torch.cat(flat_rows, out=self._row)
-
-    def sums_up(self) -> bool:
-        """Are all elements surely finite."""
-        return sums_up(self._row)
+        self._row = _laid([list(block.values()) for block in blocks], rest.values())
 
     def numbers(self) -> list[Row]:
-        """The numbers of each gradient, and the values of small ones."""
+        """The numbers of each gradient, in the order of the groups, and the values of small ones."""
         lengths, dtype = self._lengths, self._row.dtype
         ends = list(accumulate(lengths, initial=0))
         starts, count = np.array(ends[:-1]), np.array(lengths)
@@ -177,14 +180,49 @@ class Joined:
                 torch.eq(self._row, 0, out=spare)
                 zeros = np.add.reduceat(beside, starts) / count
         columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
-        rows: list[Row] = list(
-            zip(*columns, *(repeat(each) for each in (0, 0, None)), strict=False)
-        )
+        values: list[tuple[Any, ...] | None] = [None] * len(lengths)
+        small = np.flatnonzero(count <= SMALL)
+        sizes = count[small]
+        firsts = starts[small] - np.cumsum(sizes) + sizes
+        few = iter(row[np.repeat(firsts, sizes) + np.arange(sizes.sum())].tolist())
+        for i in small.tolist():
+            values[i] = tuple(islice(few, lengths[i]))
+        rows: list[Row] = list(zip(*columns, repeat(0), repeat(0), values, strict=False))
         for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
-            rows[i] = (*_again([row[ends[i] : ends[i + 1]]], lengths[i]), None)
-        for i in np.flatnonzero(count <= SMALL):
-            rows[i] = (*rows[i][:-1], tuple(row[ends[i] : ends[i + 1]].tolist()))
-        return [rows[self._at[key]] for key in self._keys]
+            rows[i] = (*_again([row[ends[i] : ends[i + 1]]], lengths[i]), values[i])
+        return list(map(rows.__getitem__, map(self._at.__getitem__, self._keys)))
+
+
+def all_sum_up(groups: Sequence[Sequence[Tensor]]) -> bool:
+    """Are all elements of these gradients, as `Joined` takes them, surely finite."""
+    blocks = [group for group in groups if _is_block(group)]
+    return sums_up(_laid(blocks, [t for group in groups if not _is_block(group) for t in group]))
+
+
+def _is_block(group: Sequence[Tensor]) -> bool:
+    """Are there enough of them, of more than one dimension, for a call of their own."""
+    return len(group) > 3 and TensorBase.dim(group[0]) > 1
+
+
+def _laid(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> Tensor:
+    """The elements of tensors end to end, in memory that is used again: by as few calls as may be.
+
+    Args:
+        blocks: tensors of one shape in each, of two dimensions at least.
+        rest: those that come behind.
+    """
+    flats = [row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in rest]
+    sizes = [sum(map(TensorBase.numel, block)) for block in (*blocks, flats)]
+    dtype = next(t.dtype for part in (*blocks, flats) for t in part)
+    row = _memory.row("row", sum(sizes), torch.float32 if dtype.itemsize < 4 else dtype)
+    for part, place in zip((*blocks, flats), TensorBase.split(row, tuple(sizes)), strict=True):
+        if not part:
+            continue
+        try:
+            torch.cat(list(part), out=TensorBase.view(place, -1, *part[0].shape[1:]))
+        except RuntimeError:  # of other shapes: a hook of the program's gave them
+            torch.cat(list(map(torch.ravel, part)), out=place)
+    return row
 
 
 def _in_order(gradient: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ threads mix. Elsewhere None.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +19,10 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
+from ...internals.functions import TensorBase
+from ...internals.guards import watched_operators
 from ...internals.hooks.engine import queue_callback
+from ...internals.hooks.modes import others
 from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
@@ -33,8 +35,8 @@ class GradientHooks:
 
     Args:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
-        ran: where to add a row for each node that backward runs: the node, if it is timed on the
-            CPU, when it was entered, and when it was left to itself.
+        ran: to extend for each node that backward runs by three values: the node, when it was
+            entered, and when it was left to itself, None if it is not timed on the CPU.
         devices: those that they are on.
         finite: leave out what is finite, and on the CPU the time and the values of small gradients.
     """
@@ -42,7 +44,7 @@ class GradientHooks:
     def __init__(
         self,
         nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
-        ran: list[tuple[Any, ...]],
+        ran: list[Any],
         devices: Collection[str],
         *,
         finite: bool = False,
@@ -58,11 +60,15 @@ class GradientHooks:
         self._descriptions = Descriptions(finite=finite)
 
     def __enter__(self) -> GradientHooks:
-        alike = {(type(fn), outputs) for fn, outputs in self._nodes}
-        recipes = {kind: self._recipe(*kind) for kind in alike}
+        # Equal outputs are one object where there is one output, as most: not hashed for each.
+        recipes: dict[tuple[type, int], tuple[Any, ...]] = {}
         hooks = []
         for node, (fn, outputs) in enumerate(self._nodes):
-            before, *rest = recipes[type(fn), outputs]
+            key = type(fn), id(outputs)
+            recipe = recipes.get(key)
+            if recipe is None:
+                recipe = recipes[key] = self._recipe(type(fn), outputs)
+            before, *rest = recipe
             hooks.append((fn.register_prehook, partial(before, node, *rest)))
         self._hooks.put(hooks)
         if self._clock is not None and self._mixed:
@@ -77,8 +83,8 @@ class GradientHooks:
 
     def _ended(self) -> None:
         """Note that the engine has run all that it is to run, and now runs the final callbacks."""
-        if self._ran and self._ran[-1][0] >= 0:
-            self._ran.append((-1, False, perf_counter(), 0.0))
+        if self._ran and self._ran[-3] >= 0:
+            self._ran.extend((-1, perf_counter(), None))
             if self._clock is not None:
                 self._clock.finish()
             self._descriptions.describe_all()
@@ -88,8 +94,7 @@ class GradientHooks:
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:
-            node, _, entered, left = self._ran[-1]
-            self._ran[-1] = node, False, entered, left
+            self._ran[-1] = None
 
     def unhook(self) -> None:
         """Take off what an interrupt has left on."""
@@ -97,7 +102,7 @@ class GradientHooks:
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
         """Describe gradients that no hook was given: by node and output_nr."""
-        ran = {node for node, *_ in self._ran}
+        ran = set(self._ran[::3])
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
                 kind = self._descriptions.kind(tensor_meta(gradient))
@@ -111,31 +116,43 @@ class GradientHooks:
         kind = kinds[0] if len(kinds) == 1 else None
         if kind is None or not (kind.cpu and kind.batch) or self._clock is not None or custom:
             return self._before, kinds, leaf, custom
-        return self._before_one, kind, kind.batch, leaf
+        return (self._before_one(kind, kind.batch, leaf),)
 
-    def _before_one(
-        self,
-        node: int,
-        kind: Kind,
-        batch: Batch,
-        leaf: bool,
-        gradients: tuple[Tensor | None, ...],
-    ) -> None:
-        """`_before` of a node with one gradient that waits for others on the CPU, as most."""
-        entered = perf_counter()
-        (gradient,) = gradients
-        ran = self._ran
-        if (
-            type(gradient) is Tensor
-            and gradient.layout is torch.strided
-            and ran
-            and ran[-1][0] >= 0
-        ):
-            waiting = alias(gradient) if leaf else gradient
-            self._descriptions.wait((node, 0), waiting, kind, batch)
-            ran.append((node, True, entered, perf_counter()))
-        else:
-            self._before(node, (kind,), leaf, False, gradients)
+    def _before_one(self, kind: Kind, batch: Batch, leaf: bool) -> Callable[..., None]:
+        """`_before` of a node with one gradient that waits for others on the CPU, as most.
+
+        It is known by the node alone. What is looked up for all stands around the function.
+        """
+        slow, describe = self._before, self._descriptions.describe
+        ran, waiting = self._ran, kind.waiting
+        elements, limit, strided = kind.elements, batch.limit, torch.strided
+
+        def before(node: int, given: tuple[Tensor | None, ...]) -> None:
+            began = perf_counter()
+            (gradient,) = given
+            if (
+                type(gradient) is not Tensor
+                or gradient.layout is not strided
+                or not ran
+                or ran[-3] < 0
+            ):
+                return slow(node, (kind,), leaf, False, given)
+            if leaf:
+                seen = others() or watched_operators()
+                gradient = alias(gradient) if seen else TensorBase.detach(gradient)
+            try:
+                version = gradient._version
+            except RuntimeError:  # an inference tensor's
+                version = None
+            waiting.extend((node, version, gradient))
+            base = gradient._base
+            # One keeps all of what it is a view of.
+            batch.elements += elements if base is None else max(elements, TensorBase.numel(base))
+            if batch.elements >= limit:
+                describe(batch)
+            ran.extend((node, began, perf_counter()))
+
+        return before
 
     def _before(
         self,
@@ -146,7 +163,7 @@ class GradientHooks:
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
-        if not self._ran or self._ran[-1][0] < 0:  # the latter: in a run within this one
+        if not self._ran or self._ran[-3] < 0:  # the latter: in a run within this one
             with suppress(RuntimeError):  # a compiled autograd has none
                 queue_callback(self._ended)
         clock, described = self._clock, self._descriptions.times
@@ -167,7 +184,8 @@ class GradientHooks:
             self._descriptions.describe_all()
         if clock is not None and cuda:
             clock.start(node, event if self._descriptions.times == described else None)
-        self._ran.append((node, timed and clock is None, entered, perf_counter()))
+        left = perf_counter() if timed and clock is None else None
+        self._ran.extend((node, entered, left))
 
     def _after(self, *_: object) -> None:
         # What this device runs next may wait for another one.
@@ -184,11 +202,15 @@ class GradientHooks:
         """
         rows: dict[int, list[GradientStats | None]] = {}
         found: dict[int, tuple[GradientStats | None, ...]] = {}
-        for (node, output_nr), stats in self._descriptions.collect().items():
+        for where, stats in self._descriptions.collect().items():
             if self._finite and not stats.nonfinite:
                 continue
             if self._brief:
                 stats = stats._replace(values=None)
+            if type(where) is int:
+                found[where] = (stats,)
+                continue
+            node, output_nr = where
             if outputs[node][1:]:
                 rows.setdefault(node, [None] * len(outputs[node]))[output_nr] = stats
             else:
@@ -198,7 +220,8 @@ class GradientHooks:
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
-        for (node, timed, _, left), (_, _, entered, _) in pairwise(self._ran):
-            if timed and not self._brief:
-                found[node] = entered - left
+        if not self._brief:
+            for node, left, ended in zip(*(self._ran[k::3] for k in (0, 2, 4)), strict=False):
+                if left is not None:
+                    found[node] = ended - left
         return found

@@ -13,8 +13,8 @@ is described that this process has, of a TwoTensor both tensors together: `exten
 from __future__ import annotations
 
 import math
-from itertools import compress, repeat
-from operator import not_
+from itertools import chain, compress, repeat
+from operator import add, attrgetter, eq, not_
 from typing import Any
 
 import torch
@@ -32,28 +32,31 @@ from ...internals.tensors.memory import (
     elements,
     has_memory,
     is_dense,
-    with_memory,
+    lie_in_memory,
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
-from .cpu import SMALL, Joined, end_to_end, on_cpu, repeated, sums_up, without_repeats
+from .cpu import SMALL, Joined, all_sum_up, end_to_end, on_cpu, repeated, sums_up, without_repeats
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 19  # elements that may wait on the CPU: 2 MB of float32
 _WAITING_ON_DEVICE = 1 << 22  # on another device: 16 MB
 _TOGETHER = frozenset(("float32", "float64", "float16", "bfloat16"))
 
+_version = attrgetter("_version")
 _new: Any = tuple.__new__  # GradientStats from a row of its fields, without a call of Python's
 
-Where = tuple[int, int]  # node and output_nr
+Where = Any  # whose a gradient is, for who asks: a node and its output_nr, or the like
 # What was reduced on a device, whose it is, what tensors it is of, how often each repeats itself.
 _Reduced = tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]], list[int]]
+
+_Group = tuple[TensorMeta, list[Where], list[Tensor]]  # gradients that look alike
 
 
 class Batch:
     """Gradients of one device and dtype that wait to be described together."""
 
-    __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
+    __slots__ = ("cpu", "cuda", "elements", "kinds", "limit", "stream")
 
     def __init__(self, cpu: bool, cuda: int | None) -> None:
         self.cpu = cpu
@@ -61,14 +64,22 @@ class Batch:
         self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
         self.limit = _WAITING if cpu else _WAITING_ON_DEVICE
         self.elements = 0
-        # Whose it is, the gradient, its version when it arrived if it has any, what tensor it is.
-        self.waiting: list[tuple[Where, Tensor, int | None, TensorMeta]] = []
+        self.kinds: list[Kind] = []  # that have those which wait
+
+    @property
+    def waiting(self) -> int:
+        """How many do."""
+        return sum(len(kind.waiting) for kind in self.kinds) // 3
 
 
 class Kind:
-    """Gradients of one shape, dtype and device."""
+    """Gradients of one shape, dtype and device, and those of them that wait.
 
-    __slots__ = ("batch", "cpu", "cuda", "elements", "meta")
+    Of these there is one flat list, and not a row for each: Python's collector would look at
+    thousands. One call adds to it, for the engine has several threads.
+    """
+
+    __slots__ = ("batch", "cpu", "cuda", "elements", "meta", "waiting")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
@@ -77,6 +88,23 @@ class Kind:
         known = all(size >= 0 for size in meta.shape)
         self.elements = math.prod(meta.shape) if known else 0
         self.batch: Batch | None = None  # None: each is described alone, at once
+        # Of each whose it is, its version when it arrived, None if it has none, and the gradient.
+        self.waiting: list[Any] = []
+
+    def take(self) -> tuple[list[Where], list[Tensor]]:
+        """Those that wait, but for what a hook has changed in place since it arrived."""
+        waiting = self.waiting[:]
+        del self.waiting[: len(waiting)]  # hooks hold the list
+        wheres, versions, gradients = (waiting[k::3] for k in range(3))
+        try:
+            now = list(map(_version, gradients))
+        except RuntimeError:
+            pairs = zip(versions, gradients, strict=True)
+            now = [version if version is None else _version(each) for version, each in pairs]
+        if now != versions:
+            same = list(map(eq, now, versions))
+            return list(compress(wheres, same)), list(compress(gradients, same))
+        return wheres, gradients
 
 
 class Descriptions:
@@ -103,6 +131,7 @@ class Descriptions:
             if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
                 key = meta.device, meta.dtype
                 known.batch = self._batches.setdefault(key, Batch(known.cpu, known.cuda))
+                known.batch.kinds.append(known)
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
@@ -112,22 +141,22 @@ class Descriptions:
             stream = current_stream(kind.cuda)
             self._streams.add((kind.cuda, stream))
             if batch is not None and batch.stream != stream:
-                self._describe(batch)
+                self.describe(batch)
                 batch.stream = stream
         # A sparse one does not wait: its leaf takes it as its own if nobody else has it. Nor does a
         # wrapper: nothing tells whether what it wraps was changed meanwhile.
         if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
         else:
-            self.wait(where, gradient, kind, batch)
+            self._wait(where, gradient, kind, batch)
 
-    def wait(self, where: Where, gradient: Tensor, kind: Kind, batch: Batch) -> None:
+    def _wait(self, where: Where, gradient: Tensor, kind: Kind, batch: Batch) -> None:
         """Let a dense gradient wait for others like it."""
         try:
             version = gradient._version
         except RuntimeError:  # an inference tensor's
             version = None
-        batch.waiting.append((where, gradient, version, kind.meta))
+        kind.waiting.extend((where, version, gradient))
         size, base = kind.elements, gradient._base
         if base is not None:  # it keeps all of what it is a view of
             size = max(size, TensorBase.numel(base))
@@ -135,7 +164,7 @@ class Descriptions:
             size += -size % WIDTH
         batch.elements += size
         if batch.elements >= batch.limit:
-            self._describe(batch)
+            self.describe(batch)
 
     def fetch(self, gradient: Tensor, device: int) -> None:
         """Let another device read its gradient, which is there for the current one's stream."""
@@ -145,11 +174,13 @@ class Descriptions:
     def describe_all(self) -> None:
         """Describe all that waits."""
         for batch in self._batches.values():
-            self._describe(batch)
+            self.describe(batch)
 
-    def _describe(self, batch: Batch) -> None:
+    def describe(self, batch: Batch) -> None:
+        """Describe those that wait in a batch."""
         cuda, stream = batch.cuda, batch.stream
-        if not batch.waiting:
+        batch.elements = 0
+        if not any(kind.waiting for kind in batch.kinds):
             return
         if cuda is None or stream is None or stream == current_stream(cuda):
             self._describe_here(batch)
@@ -159,34 +190,40 @@ class Descriptions:
 
     def _describe_here(self, batch: Batch) -> None:
         self.times += 1
-        waiting, batch.waiting, batch.elements = batch.waiting, [], 0
+        groups: list[_Group] = []
+        apart: list[tuple[Where, Tensor]] = []
         with unseen_calls():
-            unchanged = [
-                version is None or gradient._version == version
-                for _, gradient, version, _ in waiting
-            ]
-            if not all(unchanged):  # a hook has changed one in place since it arrived
-                waiting = list(compress(waiting, unchanged))
-            plain = [True] * len(waiting)
-            if not batch.cpu or len(with_memory([each[1] for each in waiting])) < len(waiting):
-                plain = [batch.cpu and has_memory(gradient) for _, gradient, _, _ in waiting]
-        if any(plain):
-            with _hide_operators(), unseen_operators():
-                wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
-                joined = Joined(gradients)
-                if not (self._finite and joined.sums_up()):
-                    rows = zip(joined.numbers(), metas, strict=True)
-                    stats = ((*numbers, meta, "") for numbers, meta in rows)
-                    found = map(_new, repeat(GradientStats), stats)
-                    self._found.update(zip(wheres, found, strict=True))
+            for kind in batch.kinds:
+                wheres, gradients = kind.take()
+                if not (batch.cpu and lie_in_memory(gradients)):
+                    plain = [batch.cpu and has_memory(gradient) for gradient in gradients]
+                    pairs = list(zip(wheres, gradients, strict=True))
+                    apart += compress(pairs, map(not_, plain))
+                    wheres = list(compress(wheres, plain))
+                    gradients = list(compress(gradients, plain))
+                if gradients:
+                    groups.append((kind.meta, wheres, gradients))
+        if groups:
+            self._describe_together(groups)
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
-        for where, gradient, _, _ in compress(waiting, map(not_, plain)):
+        for where, gradient in apart:
             alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
             group = alike.setdefault((type(gradient), where if alone else None), ([], []))
             group[0].append(where)
             group[1].append(gradient)
         for group in alike.values():
             self._describe_like(*group)
+
+    def _describe_together(self, groups: list[_Group]) -> None:
+        """Describe gradients on the CPU of one dtype."""
+        with _hide_operators(), unseen_operators():
+            gradients = [own for _, _, own in groups]
+            if self._finite and all_sum_up(gradients):
+                return
+            ends = chain.from_iterable(repeat((meta, ""), len(own)) for meta, _, own in groups)
+            rows = map(add, Joined(gradients).numbers(), ends)
+            wheres = chain.from_iterable(own for _, own, _ in groups)
+            self._found.update(zip(wheres, map(_new, repeat(GradientStats), rows), strict=True))
 
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         """Describe gradients of one class and device; one, if there is any doubt."""

@@ -207,4 +207,4 @@ def test_what_waits_elsewhere_takes_whole_rows() -> None:
             small = torch.ones((), device=device)
             descriptions.see((i, 0), small, descriptions.kind(tensor_meta(small)))
         (batch,) = descriptions._batches.values()
-        assert len(batch.waiting) * accelerator.WIDTH < batch.limit
+        assert batch.waiting * accelerator.WIDTH < batch.limit
