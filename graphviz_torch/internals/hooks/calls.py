@@ -12,7 +12,6 @@ Private: how many function modes there are, and whether torch.jit.trace is at wo
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Container, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ..dynamo import uncompiled_itself
-from ..frames import hide
+from ..frames import hide, variables
 from ..functions import METADATA_CALLS, is_called_by_itself, original
 from ..guards import set_grad_enabled
 from ..tasks import programs
@@ -50,15 +49,6 @@ _REMEMBERED = (
 
 
 _new: Any = tuple.__new__  # an event from a row of its fields, without a call of Python's
-
-
-class _Running(threading.local):
-    """What belongs to the thread that asks."""
-
-    function: Any = None  # whose call is under way, as far as it is watched
-
-
-running = _Running()
 
 
 class Calling(NamedTuple):
@@ -182,7 +172,6 @@ class CallWatch(TorchFunctionMode):
         if before:
             tell(before, Calling(func, args, kwargs, _outside(sys._getframe(1)), start), self._miss)
         try:
-            running.function = func
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
             # In no variable: frames below this one, which the error holds, hold this one.
@@ -193,8 +182,6 @@ class CallWatch(TorchFunctionMode):
             )
             hide(error)
             raise
-        finally:
-            running.function = None
         end = sequence_number()
         if not computes:
             start = end
@@ -204,12 +191,23 @@ class CallWatch(TorchFunctionMode):
                 after = (*self._every, *after)
         self._end = end
         if after:
-            row = func, args, kwargs, result, _outside(sys._getframe(1)), start, end
+            frame = sys._getframe(1)
+            if frame.f_code is _HANDLER:
+                frame = _outside(frame)
+            row = func, args, kwargs, result, frame, start, end
             tell(after, _new(Called, row), self._miss)
         return result
 
 
 _HANDLER = CallWatch.__torch_function__.__code__
+
+
+def under_way() -> Any:
+    """The function whose call, as far as it is watched, is under way in this thread; None: none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _HANDLER:
+        frame = frame.f_back
+    return None if frame is None else variables(frame, "func")[0]
 
 
 def _outside(frame: FrameType) -> FrameType:

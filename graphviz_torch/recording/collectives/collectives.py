@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
-from ...internals.hooks.calls import running
+from ...internals.hooks.calls import under_way
 from ...internals.hooks.collectives.watch import Group, Sent, Waited
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
@@ -191,7 +191,7 @@ class Collectives(Listener):
     def _number(self, event: Sent, frame: FrameType) -> int | None:
         """Of the node that it is a part of, which was made just before."""
         program, last = self.program, event.number - 1
-        inside = running.function is not None and last >= program.origins.end
+        inside = under_way() is not None and last >= program.origins.end
         if inside or program.stack.custom_function(frame) is not None:
             return last
         return None

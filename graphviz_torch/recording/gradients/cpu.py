@@ -163,7 +163,7 @@ class Joined:
         self._row = _laid([list(block.values()) for block in blocks], rest.values())
 
     def numbers(self) -> list[Row]:
-        """The numbers of each gradient, in the order of the groups, and the values of small ones."""
+        """The numbers of each gradient, in the order of the groups, and what small ones hold."""
         lengths, dtype = self._lengths, self._row.dtype
         ends = list(accumulate(lengths, initial=0))
         starts, count = np.array(ends[:-1]), np.array(lengths)

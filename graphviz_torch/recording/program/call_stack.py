@@ -32,16 +32,15 @@ _MOST_DATA = 100  # tensors that calls before the last were given
 class _ModuleCall:
     """A module call that is running."""
 
-    __slots__ = ("above", "counts", "frame", "library", "module", "names", "place", "wrapped")
+    __slots__ = ("counts", "frame", "library", "module", "names", "place", "wrapped")
 
     def __init__(self, module: Module, names: Names, frame: FrameType) -> None:
         self.module = module
         self.names = names  # path and scope
-        self.above = f"{names[0]}." if names[0] else ""  # what the paths below it begin with
         self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
         self.place: Place | None = None  # beyond that frame
         self.library: Place | None = None
-        self.counts: dict[str, int] = {}  # calls of each child so far
+        self.counts: dict[str, int] | None = None  # calls of each child so far
         self.wrapped = wrapped_by(module) if module._modules else None
 
 
@@ -112,9 +111,12 @@ class CallStack:
         if running:
             for call in reversed(running):
                 # The scope hangs below the innermost running call whose path leads here.
-                if path.startswith(call.above):
-                    counts, scope = call.counts, call.names[1]
-                    below = path[len(call.above) :]
+                above, name = call.names
+                if not above or path.startswith(above + "."):
+                    scope, below = name, path[len(above) + 1 :] if above else path
+                    if (known := call.counts) is None:
+                        known = call.counts = {}
+                    counts = known
                     break
         else:
             table.note(module)  # before another may be put in the place of one
@@ -197,17 +199,18 @@ class CallStack:
 
     def source(self, frame: FrameType | None) -> tuple[Place | None, Place | None]:
         """That place, and the innermost one in a library on the way there."""
+        if frame is None:
+            return None, None
         files, running = self.files, self._running
+        code = frame.f_code
+        if files[code.co_filename] == OWN:  # as most: a call in the forward itself
+            return (code, frame.f_lasti), None
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
         found = library = None
-        if call is not None and frame is not None and frame.f_back is call.frame and call.place:
-            # As most: a call in the forward itself.
-            here = (frame.f_code, frame.f_lasti)
-            owner = files[frame.f_code.co_filename]
-            if owner == OWN:
-                return here, None
-            return call.place, here if owner == LIBRARY else call.library
+        if call is not None and call.place and frame.f_back is call.frame:
+            library = (code, frame.f_lasti) if files[code.co_filename] == LIBRARY else call.library
+            return call.place, library
         while frame is not None:
             code = frame.f_code
             owner = files[code.co_filename]

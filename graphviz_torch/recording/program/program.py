@@ -91,20 +91,21 @@ class Program:
 
     def called(self, event: Called) -> None:
         """A call into torch has been made, and may have made nodes."""
-        if event.start != self.origins.end:
-            self.stack.skipped(event.start, event.frame)
-        if event.end != event.start:
-            self.stack.made(event.start, event.end, event.frame)
+        _, _, _, _, frame, start, end = event
+        if start != self.origins.end:
+            self.stack.skipped(start, frame)
+        if end != start:
+            self.stack.made(start, end, frame)
 
     def module_began(self, event: ModuleBegan) -> None:
         """A module's forward is about to run."""
-        self.stack.before(event.module, event.args, event.frame)
+        self.stack.before(*event)
 
     def module_ended(self, event: ModuleEnded) -> None:
         """It has run."""
-        if self.stack.after(event.module, event.frame) and event.output is not None:
-            plain = type(event.output) is Tensor
-            tensors = [("", event.output)] if plain else flatten(event.output, ask=False)
+        module, output, frame = event
+        if self.stack.after(module, frame) and output is not None:
+            tensors = [("", output)] if type(output) is Tensor else flatten(output, ask=False)
             self.ends = [end for _, tensor in tensors for end in ends_of(tensor)]
 
     def compiled_graph_began(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...graph import Graph, Transfer
 from ...internals.frames import user_frame
-from ...internals.hooks.calls import Called, running
+from ...internals.hooks.calls import Called, under_way
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.pytree import tensors
@@ -66,7 +66,7 @@ class Copies(Listener):
             if fn is not None:
                 record.attach_to_run(self._backwards, ours.get(fn))
             else:
-                record.attach_to_call(name_of(running.function), program.label(source, frame))
+                record.attach_to_call(name_of(under_way()), program.label(source, frame))
                 if made is not None:
                     self._made.append((made, record))
 
