@@ -22,7 +22,8 @@ class TensorAttributes(Listener):
     functions = frozenset((READ_GRAD, SET_DATA))
 
     def called(self, event: Called) -> None:
-        if self.program.steps.own(event.frame):
+        steps = self.program.steps
+        if steps.running and steps.own(event.frame):
             return
         if event.func == READ_GRAD:
             self._grad_read(event)

@@ -74,13 +74,14 @@ class GradientLife(Listener):
         self._begin()
 
     def called(self, event: Called) -> None:
-        func, args, frame = event.func, event.args, event.frame
-        if self.program.steps.own(frame):
+        func, args, _, result, frame, _, _ = event
+        steps = self.program.steps
+        if steps.running and steps.own(frame):
             return
         if func is UNSCALE:  # which `scaler.step` calls too
             self._unscaled()
         elif func == READ_GRAD:
-            self._read(args[0], event.result, frame)
+            self._read(args[0], result, frame)
         else:
             self._write(args[0], args[1], frame)
 
@@ -178,20 +179,27 @@ class GradientLife(Listener):
             by_optimizer = frame.f_code.co_filename == _OPTIMIZER
             self._clearing = self.program.place(frame), by_optimizer
         for run in self._runs.values():
-            run.cleared = run.cleared or parameter in run.reached
-        self._forget({parameter})
+            if not run.cleared and parameter in run.reached:
+                run.cleared = True
+        self._fresh.discard(parameter)  # it is there
+        if not self._fresh:
+            self._all_used()
 
     def _forget(self, parameters: set[int]) -> None:
         if not self._fresh:
             return
         self._fresh -= parameters
         if not self._fresh:
-            if not self._used and self._clearing is not None:
-                place, by_optimizer = self._clearing
-                clearing = GradientClearing(by_optimizer=by_optimizer)
-                self.events.note(clearing, place, steps=self.program.steps.count)
-                self._has_cleared = True
-            self._used, self._clearing = False, None
+            self._all_used()
+
+    def _all_used(self) -> None:
+        """None is left with a gradient that was neither used nor cleared."""
+        if not self._used and self._clearing is not None:
+            place, by_optimizer = self._clearing
+            clearing = GradientClearing(by_optimizer=by_optimizer)
+            self.events.note(clearing, place, steps=self.program.steps.count)
+            self._has_cleared = True
+        self._used, self._clearing = False, None
 
     def _forget_clips(self) -> None:
         self._clips.clear()

@@ -124,7 +124,7 @@ class GradientHooks:
         It is known by the node alone. What is looked up for all stands around the function.
         """
         slow, describe = self._before, self._descriptions.describe
-        ran, waiting = self._ran, kind.waiting
+        ran, waiting = self._ran, kind.waiting.rows
         elements, limit, strided = kind.elements, batch.limit, torch.strided
 
         def before(node: int, given: tuple[Tensor | None, ...]) -> None:

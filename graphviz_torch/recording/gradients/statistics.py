@@ -53,10 +53,40 @@ _Reduced = tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]], list[i
 _Group = tuple[TensorMeta, list[Where], list[Tensor]]  # gradients that look alike
 
 
+class Waiting:
+    """Gradients that look alike and wait.
+
+    Of these there is one flat list, and not a row for each: Python's collector would look at
+    thousands. One call adds to it, for the engine has several threads.
+    """
+
+    __slots__ = ("meta", "rows")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        # Of each whose it is, its version when it arrived, None if it has none, and the gradient.
+        self.rows: list[Any] = []
+
+    def take(self) -> tuple[list[Where], list[Tensor]]:
+        """They, but for what a hook has changed in place since it arrived."""
+        rows = self.rows[:]
+        del self.rows[: len(rows)]  # hooks hold the list
+        wheres, versions, gradients = (rows[k::3] for k in range(3))
+        try:
+            now = list(map(_version, gradients))
+        except RuntimeError:
+            pairs = zip(versions, gradients, strict=True)
+            now = [version if version is None else _version(each) for version, each in pairs]
+        if now != versions:
+            same = list(map(eq, now, versions))
+            return list(compress(wheres, same)), list(compress(gradients, same))
+        return wheres, gradients
+
+
 class Batch:
     """Gradients of one device and dtype that wait to be described together."""
 
-    __slots__ = ("cpu", "cuda", "elements", "kinds", "limit", "stream")
+    __slots__ = ("cpu", "cuda", "elements", "groups", "limit", "stream")
 
     def __init__(self, cpu: bool, cuda: int | None) -> None:
         self.cpu = cpu
@@ -64,20 +94,16 @@ class Batch:
         self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
         self.limit = _WAITING if cpu else _WAITING_ON_DEVICE
         self.elements = 0
-        self.kinds: list[Kind] = []  # that have those which wait
+        self.groups: list[Waiting] = []
 
     @property
     def waiting(self) -> int:
         """How many do."""
-        return sum(len(kind.waiting) for kind in self.kinds) // 3
+        return sum(len(group.rows) for group in self.groups) // 3
 
 
 class Kind:
-    """Gradients of one shape, dtype and device, and those of them that wait.
-
-    Of these there is one flat list, and not a row for each: Python's collector would look at
-    thousands. One call adds to it, for the engine has several threads.
-    """
+    """Gradients of one shape, dtype and device."""
 
     __slots__ = ("batch", "cpu", "cuda", "elements", "meta", "waiting")
 
@@ -88,23 +114,7 @@ class Kind:
         known = all(size >= 0 for size in meta.shape)
         self.elements = math.prod(meta.shape) if known else 0
         self.batch: Batch | None = None  # None: each is described alone, at once
-        # Of each whose it is, its version when it arrived, None if it has none, and the gradient.
-        self.waiting: list[Any] = []
-
-    def take(self) -> tuple[list[Where], list[Tensor]]:
-        """Those that wait, but for what a hook has changed in place since it arrived."""
-        waiting = self.waiting[:]
-        del self.waiting[: len(waiting)]  # hooks hold the list
-        wheres, versions, gradients = (waiting[k::3] for k in range(3))
-        try:
-            now = list(map(_version, gradients))
-        except RuntimeError:
-            pairs = zip(versions, gradients, strict=True)
-            now = [version if version is None else _version(each) for version, each in pairs]
-        if now != versions:
-            same = list(map(eq, now, versions))
-            return list(compress(wheres, same)), list(compress(gradients, same))
-        return wheres, gradients
+        self.waiting = Waiting(meta)  # those of the batch that are of this kind
 
 
 class Descriptions:
@@ -131,7 +141,7 @@ class Descriptions:
             if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
                 key = meta.device, meta.dtype
                 known.batch = self._batches.setdefault(key, Batch(known.cpu, known.cuda))
-                known.batch.kinds.append(known)
+                known.batch.groups.append(known.waiting)
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
@@ -156,7 +166,7 @@ class Descriptions:
             version = gradient._version
         except RuntimeError:  # an inference tensor's
             version = None
-        kind.waiting.extend((where, version, gradient))
+        kind.waiting.rows.extend((where, version, gradient))
         size, base = kind.elements, gradient._base
         if base is not None:  # it keeps all of what it is a view of
             size = max(size, TensorBase.numel(base))
@@ -180,7 +190,7 @@ class Descriptions:
         """Describe those that wait in a batch."""
         cuda, stream = batch.cuda, batch.stream
         batch.elements = 0
-        if not any(kind.waiting for kind in batch.kinds):
+        if not batch.waiting:
             return
         if cuda is None or stream is None or stream == current_stream(cuda):
             self._describe_here(batch)
@@ -193,8 +203,8 @@ class Descriptions:
         groups: list[_Group] = []
         apart: list[tuple[Where, Tensor]] = []
         with unseen_calls():
-            for kind in batch.kinds:
-                wheres, gradients = kind.take()
+            for group in batch.groups:
+                wheres, gradients = group.take()
                 if not (batch.cpu and lie_in_memory(gradients)):
                     plain = [batch.cpu and has_memory(gradient) for gradient in gradients]
                     pairs = list(zip(wheres, gradients, strict=True))
@@ -202,17 +212,17 @@ class Descriptions:
                     wheres = list(compress(wheres, plain))
                     gradients = list(compress(gradients, plain))
                 if gradients:
-                    groups.append((kind.meta, wheres, gradients))
+                    groups.append((group.meta, wheres, gradients))
         if groups:
             self._describe_together(groups)
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
         for where, gradient in apart:
             alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
-            group = alike.setdefault((type(gradient), where if alone else None), ([], []))
-            group[0].append(where)
-            group[1].append(gradient)
-        for group in alike.values():
-            self._describe_like(*group)
+            same = alike.setdefault((type(gradient), where if alone else None), ([], []))
+            same[0].append(where)
+            same[1].append(gradient)
+        for same in alike.values():
+            self._describe_like(*same)
 
     def _describe_together(self, groups: list[_Group]) -> None:
         """Describe gradients on the CPU of one dtype."""
