@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from graphviz_torch import Edge, GradientStats, Graph, GraphDiff, Node, TensorMeta, diff, trace
+from graphviz_torch import (
+    Edge,
+    GradientStats,
+    Graph,
+    GraphDiff,
+    Node,
+    TensorMeta,
+    diff,
+    record,
+    trace,
+)
 from graphviz_torch.comparison.matching import align
 from tests.support.models import Transformer, tokens
 
@@ -152,6 +162,20 @@ def test_a_renamed_module_is_no_difference_but_told() -> None:
         "  = a is now c",
         "  = b is now d",
     ]
+
+
+def test_another_mode_of_a_module_is_told_of_those_that_both_have() -> None:
+    def graph(model: nn.Module) -> Graph:
+        with record(model) as recording:
+            model(torch.ones(2, 3)).sum().backward()
+        return recording.graph
+
+    layers = nn.Linear(3, 3), nn.Dropout(0.0), nn.Linear(3, 3)
+    before = graph(nn.Sequential(*layers))
+    layers[1].eval()
+    after = graph(nn.Sequential(*layers, nn.Tanh()))
+    found = diff(before, after)
+    assert [str(change) for change in found.changed_modules] == ["1: mode train -> eval"]
 
 
 def test_the_order_in_which_nodes_are_listed_does_not_matter() -> None:

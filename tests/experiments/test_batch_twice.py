@@ -31,13 +31,17 @@ def after(loss: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
     return program
 
 
-def inside(forward: Callable[..., Tensor], **modules: nn.Module) -> Callable[[], Any]:
-    """A step whose module returns its loss."""
+def inside(
+    forward: Callable[..., Tensor],
+    of_many: Callable[[Tensor], Tensor] = lambda loss: loss,
+    **modules: nn.Module,
+) -> Callable[[], Any]:
+    """A step whose module returns its loss, perhaps one of many that are added up."""
 
     def program() -> Any:
         model = net(forward, fc=nn.Linear(4, 3), **modules)
         with record(model, experiments=True) as recording:
-            model(X, Y).backward()
+            of_many(model(X, Y)).backward()
         return recording
 
     return program
@@ -89,6 +93,7 @@ def loss_of_loop(self: Any, x: Tensor, y: Tensor) -> Tensor:
         (after(multiplied), "sum", "# multiplied"),
         (inside(loss_with_constant), "sum", "# the batch of then"),
         (inside(loss_of_loop), "", ""),
+        (inside(loss_of_loop, lambda loss: loss / 4), "", ""),
     ],
 )
 def test_a_loss_that_sums_over_the_samples_is_told_with_its_line(

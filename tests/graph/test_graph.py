@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from graphviz_torch import (
     Edge,
+    Experiment,
     Failure,
+    Finding,
     GradientStats,
     Graph,
     Node,
@@ -39,6 +43,23 @@ def test_the_repr_of_a_node_with_all_there_is_fits_a_screen() -> None:
     assert repr(Node(3, "AccumulateGrad", (meta,), leaf="parameter")) == (
         "Node(id=3, name='AccumulateGrad', outputs=(f32[8, 128] cuda:0,), leaf='parameter')"
     )
+
+
+@pytest.mark.parametrize(
+    ("holds", "said", "said_with_a_finding"),
+    [
+        (True, "holds", "holds"),
+        (False, "does not hold", "does not hold"),
+        (None, "not known", "to know"),
+    ],
+)
+def test_an_experiment_prints_whether_it_holds(
+    holds: bool | None, said: str, said_with_a_finding: str
+) -> None:
+    told = Experiment("batch_twice", "the batch twice", holds, "it is a sum", where="m.py:3")
+    finding = Finding("sum-loss", "info", "The loss sums over the samples.")
+    assert str(told).startswith(f"batch_twice: {said}  m.py:3\n")
+    assert str(replace(told, finding=finding)).startswith(f"batch_twice: {said_with_a_finding}  m")
 
 
 def test_what_the_outputs_reach_are_the_nodes_that_a_walk_from_them_meets() -> None:

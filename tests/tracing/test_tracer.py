@@ -108,6 +108,22 @@ class Output:
     unset: Any = field(init=False, repr=False)
 
 
+def test_a_node_of_cpp_without_a_class_in_python_has_its_name_in_cpp() -> None:
+    twice = torch.jit.script(_twice)
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(4):  # it is compiled once its shapes are known
+        y = twice(x)
+    fn = y.grad_fn
+    assert type(fn).__name__ == "CppFunction"
+    node = trace(y).nodes[-1]
+    assert (node.name, node.operation) == ("DifferentiableGraphBackward", "differentiable_graph")
+    assert fn.name().endswith(f"::{node.name}")
+
+
+def _twice(x: Tensor) -> Tensor:
+    return (x * 2).sin()
+
+
 def test_tensors_are_found_in_any_nesting() -> None:
     x = torch.ones(2, requires_grad=True)
     a, b, c, d = x * 1, x * 2, x * 3, x * 4

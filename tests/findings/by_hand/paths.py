@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from graphviz_torch.graph import Graph
-from tests.findings.by_hand.graphs import Case, cut, lost, model, parameter
+from graphviz_torch.graph.events import DataAssignment
+from tests.findings.by_hand.graphs import COLUMN, Case, cut, event, lost, model, parameter
+
+# By a value that no node of the graph made.
+REPLACED = event(DataAssignment, label="x", value=replace(COLUMN, node=None))
 
 CASES: dict[str, Case] = {
     "never-called": Case(
@@ -29,7 +35,11 @@ CASES: dict[str, Case] = {
         model(lost("head.weight")),
         "warning",
         "head.weight got no gradient: head ran, but the loss does not depend on its result.",
-        [model(lost("head.weight", module_called=False)), cut()],
+        [
+            model(lost("head.weight", module_called=False)),
+            cut(),
+            model(lost("head.weight"), events=(REPLACED,)),  # its result may be in x.data
+        ],
     ),
     "not-in-optimizer": Case(
         model(parameter("head.weight", stepped=False)),
