@@ -160,12 +160,15 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 
 
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
-    """The attributes that both nodes have, where their shapes are the same: sizes follow those."""
+    """The attributes that both nodes have, where their shapes are the same: sizes follow those.
+
+    What data is called is no difference.
+    """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return
     after = dict(text.partition("=")[::2] for text in b.attributes)
     for name, value in (text.partition("=")[::2] for text in a.attributes):
-        if after.get(name, value) != value:
+        if name != "data" and after.get(name, value) != value:
             yield Change(a.id, b.id, "attribute", f"{name}={value}", f"{name}={after[name]}")
 
 

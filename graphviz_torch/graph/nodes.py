@@ -69,7 +69,8 @@ class Node(NamedTuple):
     # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)". Where
     # `module` is "" the root's, of what it makes itself.
     module_class: Annotated[str, Column("class", _innermost)] = ""
-    # What autograd keeps of the operation that is not a tensor: "exponent=2".
+    # What autograd keeps of the operation that is not a tensor: "exponent=2"; and of a sum, product
+    # and the like the operand that needs no gradient: "data=old f32[64]".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
     # How the ranks divide its outputs, and what this one has: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""

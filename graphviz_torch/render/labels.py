@@ -26,6 +26,7 @@ _NARROW = 26  # the same of what a unit computes
 _TELLING: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
     *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
+    *((name, "data", "{}", "") for name in ("add", "sub", "mul", "div")),
     ("mul", "p", "dropout {}", ""),  # what a dropout is on the CPU
     ("convolution", "kernel_size", "{}", ""),
     ("convolution", "stride", "stride {}", "1"),
@@ -102,6 +103,8 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
     ' 0.3'
     >>> telling("permute", ("dims=(2, 0, 1)",))
     ' 2, 0, 1'
+    >>> telling("sub", ("alpha=1", "data=old f32[64]")), telling("mul", ("data=f32[8, 4]",))
+    (' old', ' data')
     """
     known = _values(attributes)
     parts = [
@@ -131,6 +134,8 @@ def _values(attributes: tuple[str, ...]) -> dict[str, str]:
 
 def _shortly(value: str, attribute: str) -> str:
     """A value as text. Equal sizes are written once, "(2, 2)" as "2", except a kernel's."""
+    if attribute == "data":  # of "old f32[64]" the name
+        return value.rpartition("[")[0].rpartition(" ")[0] or "data"
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
     parts = list(map(_rounded, parts))
     once = len(set(parts)) == 1 and attribute != "kernel_size"

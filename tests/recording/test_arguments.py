@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,3 +105,28 @@ def test_nothing_of_the_users_own_and_nothing_long_is_kept() -> None:
 def test_a_call_that_makes_several_nodes_tells_nothing() -> None:
     graph = recorded(lambda: nn.functional.cross_entropy(X[:, :, 0, 0], torch.tensor([0, 1])))
     assert not any("reduction='mean'" in text for n in graph.nodes for text in n.attributes)
+
+
+READS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "x * old": (lambda x, old: x * old, "old f32[3]"),
+    "old * x": (lambda x, old: old * x, "old f32[3]"),
+    "old + x": (lambda x, old: torch.add(old, x), "old f32[3]"),
+    "x - old": (lambda x, old: x - old, "old f32[3]"),
+    "x / old": (lambda x, old: x.div(old), "old f32[3]"),
+    "x.mul_(old)": (lambda x, old: x.clone().mul_(old), "old f32[3]"),
+    "x - old[:1]": (lambda x, old: x - old[:1], "f32[1]"),
+    "old - x": (lambda x, old: old - x, ""),  # it is not taken from x
+    "x * x": (lambda x, old: x * x, ""),
+    "x * 2": (lambda x, old: x * 2, ""),
+}
+
+
+@pytest.mark.parametrize("form", READS)
+def test_what_a_sum_or_product_reads_that_needs_no_gradient_is_named(form: str) -> None:
+    function, data = READS[form]
+    x = torch.rand(3, requires_grad=True)
+    with record() as recording:
+        function(x, torch.rand(3)).sum().backward()
+    every = [text for node in recording.graph.nodes for text in node.attributes]
+    found = [text for text in every if text.startswith("data=")]
+    assert found == ([f"data={data}"] if data else [])

@@ -4,6 +4,10 @@ Of a call that made one node, numbers, texts and dtypes, and short lists of numb
 user's own is kept, read or written out. A call that made several nodes tells nothing: which of them
 an argument belongs to is not known, but for the dropout of an attention: it is the product of a
 softmax.
+
+Of a sum, a product and the like, whose one operand needs no gradient, what that is called is an
+argument, too: `sub` of `ratio - old` has the attribute "data=old f32[64]". Where it is taken from,
+as in `target - x`, nothing is said of it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from contextlib import suppress
 from operator import itemgetter
 from types import (
     BuiltinFunctionType,
+    FrameType,
     FunctionType,
     MethodDescriptorType,
     WrapperDescriptorType,
@@ -21,9 +26,12 @@ from types import (
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.overrides import get_testing_overrides
 
+from ...graph import TensorMeta, short_dtype
 from ...internals.hooks.calls import Called
+from ...internals.tensors.metadata import tensor_meta
 from ..backward import Backward
 from ..listener import Columns, Listener
 from ..program import Program
@@ -39,6 +47,15 @@ _FUNCTIONS = frozenset(
 _NUMBERS = frozenset((int, float, bool, complex))
 _LISTS = frozenset((tuple, list, torch.Size))
 _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
+# What takes two tensors, and whether it is the same whichever comes first.
+_PAIRS: dict[Any, bool] = {
+    getattr(space, form.format(name)): name in ("add", "mul")
+    for space in (torch, torch.Tensor)
+    for name in ("add", "mul", "sub", "div", "truediv")
+    for form in ("{}", "{}_", "__{}__", "__i{}__")
+    if hasattr(space, form.format(name))
+}
+_TWO = (torch.Tensor, torch.Tensor)
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.device}
 
@@ -53,16 +70,21 @@ class Arguments(Listener):
         # The function, the places of what may be plain, and that: judged when it is asked for.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
         self._dropouts: list[tuple[int, int, float]] = []  # of attentions: their nodes, and p
+        self._data: dict[int, tuple[str, TensorMeta]] = {}  # operands without a gradient, and names
 
     def called(self, event: Called) -> None:
-        func, args, kwargs, _, _, number, end = event
+        func, args, kwargs, _, frame, number, end = event
         if end - number != 1:
             if func is _ATTENTION:
                 p = args[4] if len(args) > 4 else (kwargs or {}).get("dropout_p")
                 if type(p) is float and p:
                     self._dropouts.append((number, end, p))
             return
-        plain = _PLACES[tuple(map(type, args))]
+        kinds = tuple(map(type, args))
+        if kinds == _TWO and func in _PAIRS:
+            self._look_at_pair(number, args, frame, either=_PAIRS[func])
+            return
+        plain = _PLACES[kinds]
         if not (plain.places or kwargs) or type(func) not in _FUNCTIONS:
             return
         if not (plain.lists or kwargs):
@@ -78,8 +100,19 @@ class Arguments(Listener):
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
             self._calls[number] = func, tuple(places), tuple(found)
 
+    def _look_at_pair(
+        self, number: int, pair: tuple[Tensor, Tensor], frame: FrameType, *, either: bool
+    ) -> None:
+        """Note the operand that needs no gradient; `either`: may it be the first."""
+        one, other = pair
+        if other.requires_grad:
+            if not either or one.requires_grad:
+                return
+            other = one
+        self._data[number] = self.program.label(other, frame), tensor_meta(other)
+
     def step_ended(self, event: None) -> None:
-        self._calls, self._dropouts = {}, []
+        self._calls, self._dropouts, self._data = {}, [], {}
 
     def columns(self, backward: Backward) -> Columns:
         """The attributes of the nodes: those that autograd tells come first."""
@@ -98,6 +131,10 @@ class Arguments(Listener):
                     plain = [(place, value) for place, value in pairs if _is_short(value)]
                     texts[key] = known[i] + _texts(names[func], plain, known[i])
                 found[i] = texts[key]
+            elif number in self._data:
+                name, meta = self._data[number]
+                text = f"{name} {short_dtype(meta.dtype)}{list(meta.shape)}".lstrip()
+                found[i] = (*known[i], f"data={text}")
         for i, p in self._products(backward):
             found[i] = (*known[i], f"p={p}")
         return {"attributes": found}

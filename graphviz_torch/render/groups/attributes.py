@@ -16,13 +16,13 @@ from ...graph import Edge, Node
 
 # By what autograd's name of the operation starts with, the attributes that tell which part of a
 # tensor is read or written; by "", those of any operation that tell where a generator of random
-# numbers stands. How much is read is in the shapes of the outputs.
+# numbers stands, and what the program calls data. How much is read is in the shapes of the outputs.
 _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("Select", frozenset(("index", "idx"))),  # x[3], x.select(0, 3), select_scatter, select_copy
     ("Slice", frozenset(("start", "end"))),  # x[3:5], narrow, tensor_split, slice_scatter
     ("Narrow", frozenset(("start",))),  # narrow_copy
     ("AsStrided", frozenset(("storage_offset",))),
-    ("", frozenset(("seed", "philox_seed", "philox_offset"))),
+    ("", frozenset(("seed", "philox_seed", "philox_offset", "data"))),
 )
 # What gives each part of a tensor as an output. The number of an output is a place as well, where
 # no other output is used.
