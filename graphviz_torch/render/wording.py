@@ -85,7 +85,8 @@ def ranged(drawing: Drawing) -> list[int]:
 
 def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
     nodes = drawing.graph.nodes
-    return dict.fromkeys([nodes[i].outputs for i in drawing.alike(node, loops=False)])
+    outputs = [nodes[i].outputs for i in drawing.alike(node, loops=False)]
+    return dict.fromkeys({id(each): each for each in outputs}.values())  # most are the same
 
 
 def called_by(drawing: Drawing, node: Node) -> str:

@@ -189,12 +189,12 @@ def _staying(reading: Reading, homes: dict[str, str]) -> int:
                 staying[owner, saved.tensor] = saved.tensor.nbytes or 0
     given: dict[tuple[int, int], set[int]] = {}  # who keeps it, by who made it
     for edge in reading.graph.edges:
-        block = home[edge.target]
-        if block is None or home[edge.source] == block or nodes[edge.source].leaf:
+        source, block = edge.source, home[edge.target]
+        if block is None or home[source] == block or nodes[source].leaf:
             continue
-        owners = given.setdefault((edge.source, edge.output_nr), set())
-        meta = reading.meta(edge.source, edge.output_nr)
-        for i, made in ((edge.source, True), (edge.target, False)):
+        owners = given.setdefault((source, edge.output_nr), set())
+        meta = reading.meta(source, edge.output_nr)
+        for i, made in ((source, True), (edge.target, False)):
             for saved in nodes[i].saved:
                 if saved.tensor == meta and saved.name.startswith("result") == made:
                     owners.add(i if saved.shared_with is None else saved.shared_with)

@@ -41,9 +41,9 @@ def clustered(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
     """The region of each key; none where all is on one device."""
     nodes = drawing.graph.nodes
-    distinct = {id(outputs): outputs for i in drawing.nodes if (outputs := nodes[i].outputs)}
-    found = {meta.device for outputs in distinct.values() for meta in outputs if meta is not None}
-    if len(found) < 2 and not drawing.boxes:
+    outputs = [node.outputs for node in nodes]
+    distinct = dict(zip(map(id, outputs), outputs, strict=True)).values()  # most share theirs
+    if len({meta.device for made in distinct for meta in made if meta is not None}) < 2:
         return {}
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number in drawing.boxes:

@@ -60,9 +60,6 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
     nodes, of = drawing.graph.nodes, keys.tree.of
     shown, hidden, box = keys.shown, keys.hidden, keys.box
     for edge in drawing.inner.edges:
-        if edge.source in shown and edge.target in shown:
-            found.drawn.append(edge)
-            continue
         start, end = of[edge.source], of[edge.target]
         if start in hidden:
             if nodes[edge.source].leaf:
@@ -71,6 +68,9 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
                     keys.users.setdefault(edge.source, user)
             if end in hidden and hidden[start] == hidden[end]:
                 continue  # it is inside what is not drawn
+        elif edge.source in shown and edge.target in shown:
+            found.drawn.append(edge)
+            continue
         if start == end and start in box:
             continue
         if start in hidden or end in hidden:

@@ -16,13 +16,13 @@ def called_on(graph: Graph, tree: Groups) -> Mapping[int, str]:
     model, and no other call of the module begins with the same.
     """
     again = {_module(part) for part in tree.groups if "#" in part.name}
+    if not again:
+        return {}
     calls = [
         part
         for part in tree.groups
         if part.kind == "module" and part.span[0] < part.span[1] and _module(part) in again
     ]
-    if not calls:
-        return {}
     reads: dict[int, list[int]] = {}
     for edge in graph.edges:
         if not graph.nodes[edge.source].leaf:

@@ -37,6 +37,7 @@ class Keys:
         self.known: dict[int, int | None] = {}
         self.folded: dict[int | None, dict[int, int]] = {}
         self.users: dict[int, int] = {}  # leaf of a hidden group -> the key of its first user
+        self._alike: dict[tuple[int, bool], list[int]] = {}
 
     def of(self, node: int) -> int | None:
         """The key of a node; None for one that is neither drawn nor in a closed group."""
@@ -69,6 +70,11 @@ class Keys:
         Args:
             loops: False for its like in each block with parameters of its own, too.
         """
+        if (node, loops) not in self._alike:
+            self._alike[node, loops] = self._find_alike(node, loops)
+        return self._alike[node, loops]
+
+    def _find_alike(self, node: int, loops: bool) -> list[int]:
         found = [node]
         groups = self.tree.groups
         for outer in self.tree.around(self.tree.of[node]):
@@ -90,6 +96,8 @@ class Keys:
 
     def _folded(self, group: int | None) -> dict[int, int]:
         """By family, the groups around a node of a group that are drawn as one with others."""
+        if group in self.hidden:  # nothing inside of it is drawn once for others
+            group = self.hidden[group]
         if group not in self.folded:
             around = [n for n in self.tree.around(group) if n in self.family]
             self.folded[group] = {self.family[n]: n for n in around}

@@ -46,11 +46,12 @@ class Structure:
         # Of each position: the number of what it computes, and of that with all that it reads.
         self._computes = self._kinds()
         known = self._known
-        self._whole = [
+        whole = [
             known.setdefault((kind, *read), len(known))
             for kind, read in zip(self._computes, self.reads, strict=True)
         ]
-        self._clips: dict[tuple[int, int, int], int] = {}
+        self._whole = tuple(whole)
+        self._found: dict[tuple[object, ...], int] = {}  # by all that a part reads: its structure
 
     def _read(self, edges: Sequence[Edge]) -> None:
         nodes, position = self.nodes, self.position
@@ -141,21 +142,23 @@ class Structure:
         part.span = start, end = self.span(part.items)
         groups = tuple([(called(inner, part), inner.structure) for inner in part.parts])
         leaves = () if start < end else tuple(self.nodes[i].outputs for i in flatten([part]))
-        first, last, whole = self._first, self._last, self._whole
-        inside = [
-            whole[p] if first[p] >= start and last[p] < end else self._clipped(p, start, end)
-            for p in range(start, end)
-        ]
-        part.structure = self._number((part.module_class, groups, leaves, *inside))
+        # Where parts read the same at the same distance, be it from outside, they are alike.
+        whole = part.module_class, groups, leaves, self._whole[start:end]
+        structure = self._found.get(whole)
+        if structure is None:
+            inside = self._inside(start, end)
+            structure = self._number((part.module_class, groups, leaves, *inside))
+            self._found[whole] = structure
+        part.structure = structure
 
-    def _clipped(self, p: int, start: int, end: int) -> int:
-        """As `_whole`, without the edges that come from outside."""
-        clip = self._whole[p], p - start, end - p
-        number = self._clips.get(clip)
-        if number is None:
-            reads = self._reads_inside(p, start, end)
-            number = self._clips[clip] = self._number((self._computes[p], *reads))
-        return number
+    def _inside(self, start: int, end: int) -> list[int]:
+        """Of these positions as `_whole`, without the edges that come from outside."""
+        inside = [*self._whole[start:end]]
+        for p in range(start, end):
+            if self._first[p] < start or self._last[p] >= end:
+                reads = self._reads_inside(p, start, end)
+                inside[p - start] = self._number((self._computes[p], *reads))
+        return inside
 
     def _reads_inside(self, p: int, start: int, end: int) -> list[tuple[int, ...]]:
         return [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
