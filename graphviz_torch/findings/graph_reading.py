@@ -262,9 +262,10 @@ class Reading:
         chain: list[tuple[int, float]] = []
         step = max(range(len(nodes)), key=depth.__getitem__, default=None)
         while step is not None:
-            norms = [s.norm for s in nodes[step].grad_outputs if s is not None and not s.nonfinite]
-            if deepest[step] is not None and any(norms):
-                chain.append((step, max(norms)))
+            given = nodes[step].grad_outputs
+            norm = max([s.norm for s in given if s is not None and not s.nonfinite], default=0.0)
+            if norm and deepest[step] is not None:
+                chain.append((step, norm))
             step = deepest[step]
         return chain
 

@@ -220,15 +220,16 @@ def fold_figures(drawing: Drawing, number: int) -> list[str]:
 def _figures(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
     says = [f"all {contents.times}: " if contents.times > 1 else ""]
     says[0] += _many(len(contents.inside), "node")
-    if contents.elements:
-        says[0] += f", {_many(contents.elements, 'parameter')}"
+    figures = contents.figures
+    if figures.elements:
+        says[0] += f", {_many(figures.elements, 'parameter')}"
     says += [", ".join(devices[:3])]
-    if contents.gradients is not None:
-        low, high = map(labels.number, contents.gradients)
+    if figures.gradients is not None:
+        low, high = map(labels.number, figures.gradients)
         says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
-    costs = [f"saved {bytes_text(contents.saved_bytes)}"] if contents.saved_bytes else []
-    if contents.seconds is not None:
-        costs.append(f"backward {seconds_text(contents.seconds)}")
+    costs = [f"saved {bytes_text(figures.saved_bytes)}"] if figures.saved_bytes else []
+    if figures.seconds is not None:
+        costs.append(f"backward {seconds_text(figures.seconds)}")
     return [line for line in (*says, ", ".join(costs)) if line]
 
 

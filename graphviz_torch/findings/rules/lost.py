@@ -163,5 +163,7 @@ def _some(node: Node) -> bool:
 
 
 def _zeros_only(node: Node) -> bool:
-    given = node.grad_outputs
-    return bool(given) and not [s for s in given if s is None or s.zero_fraction != 1]
+    for stats in node.grad_outputs:
+        if stats is None or stats.zero_fraction != 1:
+            return False
+    return bool(node.grad_outputs)

@@ -200,7 +200,7 @@ def _staying(reading: Reading, homes: dict[str, str]) -> int:
                     owners.add(i if saved.shared_with is None else saved.shared_with)
     for made_by, owners in given.items():
         meta = reading.meta(*made_by)
-        if meta is not None and all(home[i] is not None for i in owners):
+        if meta is not None and None not in [home[i] for i in owners]:
             staying[min(owners, default=made_by), meta] = meta.nbytes or 0
     return sum(staying.values())
 

@@ -7,7 +7,6 @@ thing that is drawn has a key: the id of a node, or `~id` of a closed group.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,9 +89,18 @@ class Columns:
     fits: bool = True  # a page
 
 
+class Figures(NamedTuple):
+    """What some nodes have together."""
+
+    elements: int  # in all parameters
+    gradients: tuple[float, float] | None  # the smallest and largest finite norm
+    saved_bytes: int  # kept for backward
+    seconds: float | None  # in backward
+
+
 @dataclass(frozen=True)
 class Contents:
-    """All nodes in a group, leaves included, and figures of them, each counted once it is asked.
+    """All nodes in a group, leaves included, and their figures, which are counted once asked for.
 
     Where a group stands for others like it, or lies in one that does, the figures are those of all
     of them together.
@@ -108,38 +116,29 @@ class Contents:
         return tuple([node.id for node in self.inside])
 
     @cached_property
-    def shapes(self) -> Counter[tuple[int, ...]]:
-        """How many parameters there are of each shape."""
-        parameters = [node.outputs for node in self.inside if node.leaf == "parameter"]
-        return Counter([meta.shape for made in parameters for meta in made if meta is not None])
-
-    @property
-    def elements(self) -> int:
-        """Of all parameters."""
-        return sum([math.prod(shape) * times for shape, times in self.shapes.items()])
-
-    @cached_property
     def devices(self) -> list[str]:
         """Those of the nodes that have one, in order."""
         distinct = {id(node.outputs): node for node in self.inside}.values()  # most share theirs
         return list(filter(None, dict.fromkeys([node.device for node in distinct])))
 
     @cached_property
-    def gradients(self) -> tuple[float, float] | None:
-        """The smallest and largest finite norm."""
-        norms = [g.norm for node in self.inside for g in node.grad_outputs if g is not None]
-        return (min(norms), max(norms)) if norms else None
-
-    @cached_property
-    def saved_bytes(self) -> int:
-        """Kept for backward."""
-        return sum([saved.nbytes for node in self.inside for saved in node.saved])
-
-    @cached_property
-    def seconds(self) -> float | None:
-        """In backward."""
-        seconds = [node.seconds for node in self.inside if node.seconds is not None]
-        return sum(seconds) if seconds else None
+    def figures(self) -> Figures:
+        """What the nodes have together."""
+        elements = saved_bytes = 0
+        norms: list[float] = []
+        seconds: list[float] = []
+        for node in self.inside:
+            for stats in node.grad_outputs:
+                if stats is not None:
+                    norms.append(stats.norm)
+            for saved in node.saved:
+                saved_bytes += saved.nbytes
+            if node.seconds is not None:
+                seconds.append(node.seconds)
+            if node.leaf == "parameter":
+                elements += sum([math.prod(meta.shape) for meta in node.outputs if meta])
+        gradients = (min(norms), max(norms)) if norms else None
+        return Figures(elements, gradients, saved_bytes, sum(seconds) if seconds else None)
 
 
 class Sign(NamedTuple):

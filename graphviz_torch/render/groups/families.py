@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from .groups import Group, Groups
+from .structure import unnumbered
 
 # So few graphs of a step are drawn each, though they are alike: their names tell what they are.
 _GRAPHS = 3
 _LEAST = 2  # groups in a stack: one alone needs no other around it
-_NUMBER = re.compile(r"[#\d]+")  # of a module in a row, and of a call of one
 _DIGITS = re.compile(r"\d+$")
 
 
@@ -23,13 +23,14 @@ def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
     """
     groups = tree.groups
     found: list[list[int]] = []
+    last: Group | None = None
     for child in children:
         part = groups[child]
-        last = groups[found[-1][-1]] if found else None
         if last is not None and _follows(last, part):
             found[-1].append(child)
         else:
             found.append([child])
+        last = part
     rows: list[tuple[int, ...]] = []
     for family in found:
         few = len(family) <= _GRAPHS and groups[family[0]].kind == "graph"
@@ -51,7 +52,7 @@ def _follows(last: Group, part: Group) -> bool:
 
 
 def _stem(part: Group) -> str:
-    return _NUMBER.sub("", part.path.rpartition(".")[2]) if part.kind == "module" else ""
+    return unnumbered(part.path.rpartition(".")[2]) if part.kind == "module" else ""
 
 
 def stacked(tree: Groups) -> Groups:

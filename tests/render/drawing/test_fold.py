@@ -135,9 +135,7 @@ def test_all_figures_of_a_folded_block_are_those_of_all_its_repeats(
                 sum(node.seconds for node in inside),
             )
         )
-    assert {
-        (f.times, len(f.nodes), f.elements, f.gradients, f.saved_bytes, f.seconds) for f in closed
-    } == expected
+    assert {(each.times, len(each.inside), *each.figures) for each in closed} == expected
 
 
 def test_a_folded_block_is_coloured_by_the_gradients_of_all_its_repeats() -> None:
@@ -200,9 +198,9 @@ def test_an_open_block_that_is_drawn_for_others_says_the_figures_of_all() -> Non
     (fold,) = [n for n in drawing.tree.opened if n in drawing.tree.repeated]
     total = drawing.contents[fold]
     inside = [node for node in graph.nodes if node.module]
-    assert (len(total.nodes), total.elements) == (len(inside), 12 * 2 * (16 + 4))
-    assert total.gradients == (min(norms), max(norms))
-    assert total.saved_bytes == sum(node.saved_bytes for node in inside)
+    assert (len(total.inside), total.figures.elements) == (len(inside), 12 * 2 * (16 + 4))
+    assert total.figures.gradients == (min(norms), max(norms))
+    assert total.figures.saved_bytes == sum(node.saved_bytes for node in inside)
     said = f"all 12: {len(inside)} nodes, 480 parameters"
     assert said in to_dot(graph, fold=True)
     assert said in to_mermaid(graph, fold=True).replace("#58;", ":")
