@@ -1,4 +1,4 @@
-"""Calls that do not do what they are for, and groups of an optimizer that do not."""
+"""Calls and optimizers: calls and groups of parameters that do not do what they are for."""
 
 from __future__ import annotations
 

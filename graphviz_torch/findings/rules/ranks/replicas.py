@@ -1,4 +1,4 @@
-"""Ranks that had the same weights and have not any more, and buffers that each has of its own."""
+"""Ranks that drift apart: weights that were the same, and buffers that each rank has of its own."""
 
 from __future__ import annotations
 
