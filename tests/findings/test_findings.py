@@ -49,6 +49,7 @@ from tests.findings.by_hand.processes import RANKS
 from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.findings.by_hand.values import deep, root, units
 from tests.graph.test_json import graphs
+from tests.support.recorded import every
 
 FACTS = {
     "frozen",
@@ -60,10 +61,6 @@ FACTS = {
     "step-without-gradients",
 }  # they stand alone: what to do depends on what is meant
 TOLD = Path(__file__).parents[1] / "golden" / "findings.json"
-
-
-def only(rule: str, graph: Graph) -> list[Finding]:
-    return [finding for finding in find(graph) if finding.rule == rule]
 
 
 def across(rule: str, graphs: list[Graph]) -> list[Finding]:
@@ -81,7 +78,7 @@ def test_every_rule_has_a_sentence_an_example_and_a_near_miss() -> None:
 @pytest.mark.parametrize("rule", CASES)
 def test_the_rule_finds_what_it_is_for(rule: str) -> None:
     case = CASES[rule]
-    (found,) = only(rule, case.graph)
+    (found,) = every(rule, case.graph)
     assert (found.severity, found.message) == (case.severity, case.message)
     assert found.cause
     assert found.advice[:1].isupper() or rule in FACTS
@@ -103,7 +100,7 @@ def test_what_a_finding_tells_beside_its_message_is_as_it_was(rule: str) -> None
     """Of a rule that has changed, delete its line in the file and run this test; then read it."""
     golden = json.loads(TOLD.read_text("utf-8"))
     ranks = RANKS.get(rule)
-    (found,) = only(rule, CASES[rule].graph) if ranks is None else across(rule, ranks.graphs)
+    (found,) = every(rule, CASES[rule].graph) if ranks is None else across(rule, ranks.graphs)
     fields = {
         "cause": found.cause,
         "advice": found.advice,
@@ -123,7 +120,7 @@ def test_what_a_finding_tells_beside_its_message_is_as_it_was(rule: str) -> None
     [(rule, i) for rule, case in CASES.items() for i in range(len(case.near_misses))],
 )
 def test_the_rule_is_silent_on_the_near_miss(rule: str, number: int) -> None:
-    assert only(rule, CASES[rule].near_misses[number]) == []
+    assert every(rule, CASES[rule].near_misses[number]) == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +155,7 @@ def test_errors_come_first_then_warnings_then_the_rest() -> None:
     ],
 )
 def test_each_way_to_cut_has_its_own_words(how: str, severity: str, cause: str) -> None:
-    (found,) = only("cut-gradient", cut(replace(CUT, how=how)))
+    (found,) = every("cut-gradient", cut(replace(CUT, how=how)))
     assert (found.severity, found.cause) == (severity, cause)
     assert found.nodes == (3, 2, 1)  # the parameter, and both sides of the cut
     assert "net.py:7" in found.advice
@@ -285,7 +282,7 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
 @pytest.mark.parametrize("name", SAID)
 def test_of_a_variant_of_its_graph_a_rule_says_what_differs(name: str) -> None:
     rule, graph, severity, words = SAID[name]
-    (found,) = only(rule, graph)
+    (found,) = every(rule, graph)
     assert found.severity == severity
     told = f"{found.message}\n{found.cause}\n{found.advice}"
     assert [said for said in words if said not in told] == []
@@ -296,7 +293,7 @@ def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> No
     graph = model(
         *experts, parameter("experts.1.0.weight"), lost("spare.weight", module_called=False)
     )
-    spare, chosen = only("never-called", graph)
+    spare, chosen = every("never-called", graph)
     assert (spare.severity, chosen.severity) == ("warning", "info")
     assert chosen.message == (
         "experts.0.0.weight and experts.2.0.weight got no gradient: experts.0 and experts.2 were "
@@ -313,7 +310,7 @@ def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> No
     ],
 )
 def test_what_has_no_like_that_was_called_was_never_called(beside: Parameter) -> None:
-    found = only("never-called", model(lost("experts.0.0.weight", module_called=False), beside))
+    found = every("never-called", model(lost("experts.0.0.weight", module_called=False), beside))
     assert [f.severity for f in found] == ["warning"]
 
 
@@ -325,12 +322,12 @@ def test_a_line_that_cuts_in_a_loop_is_one_finding() -> None:
         parameters=(*graph.parameters, lost("tail.weight", node=4)),
         cuts=(CUT, replace(CUT, before=4)),
     )
-    (found,) = only("cut-gradient", graph)
+    (found,) = every("cut-gradient", graph)
     assert found.message == (
         "head.weight and tail.weight got no gradient: h was cut by detach() at net.py:7."
     )
     other = replace(graph, cuts=(CUT, replace(CUT, before=4, where="net.py:9")))
-    assert len(only("cut-gradient", other)) == 2
+    assert len(every("cut-gradient", other)) == 2
 
 
 @pytest.mark.parametrize(
@@ -344,7 +341,7 @@ def test_a_line_that_cuts_in_a_loop_is_one_finding() -> None:
 def test_the_advice_on_a_failure_goes_by_what_pytorch_says(said: str, advice: str) -> None:
     graph = mixed("cpu", "cpu")
     assert graph.failure is not None
-    (found,) = only("failed", replace(graph, failure=replace(graph.failure, message=said)))
+    (found,) = every("failed", replace(graph, failure=replace(graph.failure, message=said)))
     assert found.advice.startswith(advice)
 
 
@@ -360,18 +357,18 @@ def test_a_loss_that_was_cut_everywhere_still_names_the_cut() -> None:
 
 def test_of_nodes_with_a_nonfinite_gradient_the_one_that_made_it_is_named() -> None:
     # The gradient of x is the sum of what sqrt and the addition give: only one has such a slope.
-    (found,) = only("nonfinite-gradient", root({0: stats(inf=2)}))
+    (found,) = every("nonfinite-gradient", root({0: stats(inf=2)}))
     assert (found.nodes[0], found.where) == (1, "train.py:5")
     assert "sqrt" in found.advice
-    (first,) = only("nonfinite-gradient", root({0: stats(nan=1), 1: stats(nan=1)}))
+    (first,) = every("nonfinite-gradient", root({0: stats(nan=1), 1: stats(nan=1)}))
     assert first.nodes[0] == 2  # in backward order
 
 
 def test_an_overflow_of_the_scaled_loss_is_no_error() -> None:
-    (found,) = only("nonfinite-gradient", root({0: stats(inf=2)}, step=Step(loss_scale=65536.0)))
+    (found,) = every("nonfinite-gradient", root({0: stats(inf=2)}, step=Step(loss_scale=65536.0)))
     assert found.severity == "info"
     assert "65536" in found.advice
-    (bad,) = only("nonfinite-gradient", root({0: stats(nan=2)}, step=Step(loss_scale=65536.0)))
+    (bad,) = every("nonfinite-gradient", root({0: stats(nan=2)}, step=Step(loss_scale=65536.0)))
     assert bad.severity == "error"
 
 
@@ -403,7 +400,7 @@ def test_clipping_at_one_line_is_told_by_what_it_missed(
     moments: list[str], causes: list[str]
 ) -> None:
     events = [event(GradientClip, function="clip_grad_norm_", moment=moment) for moment in moments]
-    assert [found.cause for found in only("clipped-in-vain", told(*events))] == causes
+    assert [found.cause for found in every("clipped-in-vain", told(*events))] == causes
 
 
 def test_what_did_not_run_is_not_on_the_chain_of_gradients() -> None:
@@ -412,7 +409,7 @@ def test_what_did_not_run_is_not_on_the_chain_of_gradients() -> None:
     idle = [Node(size + i, "MmBackward0", (META,), operation="mm") for i in range(40)]
     edges = [Edge(node.id - 1, node.id) for node in idle[1:]]
     more = replace(graph, nodes=(*graph.nodes, *idle), edges=(*graph.edges, *edges))
-    assert only("vanishing-gradient", more) == only("vanishing-gradient", graph)
+    assert every("vanishing-gradient", more) == every("vanishing-gradient", graph)
 
 
 def unasked(graph: Graph) -> list[Finding]:
@@ -462,7 +459,7 @@ def test_an_operand_without_a_name_is_called_by_what_it_is() -> None:
         replace(weight, label=""),
     )
     graph = replace(graph, failure=replace(graph.failure, operands=operands))
-    [found] = only("mixed-devices", graph)
+    [found] = every("mixed-devices", graph)
     assert found.message == (
         "addmm at net.py:9 got an i64[4] on cpu (made at train.py:3) and a f32[4, 4] on cuda:0 "
         "(made at train.py:8)."
@@ -473,5 +470,5 @@ def test_a_term_that_never_had_a_gradient_is_told_without_a_cut() -> None:
     graph = chain("w", "MulBackward0", "AddBackward0", order=0)
     graph = graph.annotate(outputs={1: (NUMBER,), 2: (NUMBER,)})
     graph = replace(graph, events=(ConstantTerm(where="train.py:9", nodes=(2,)),))
-    [found] = only("constant-term", graph)
+    [found] = every("constant-term", graph)
     assert (found.where, found.nodes) == ("train.py:9", (2,))

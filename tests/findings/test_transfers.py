@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from graphviz_torch import Edge, Finding, Graph, Node, find
+from graphviz_torch import Edge, Graph, Node
 from tests.findings.by_hand.graphs import META, MIB
 from tests.findings.by_hand.transfers import GPU, moved, read, sent
-
-
-def only(rule: str, graph: Graph) -> list[Finding]:
-    return [finding for finding in find(graph) if finding.rule == rule]
+from tests.support.recorded import every
 
 
 def test_the_same_leaf_copied_again_and_again_is_told_by_the_graph_alone() -> None:
@@ -20,30 +17,30 @@ def test_the_same_leaf_copied_again_and_again_is_told_by_the_graph_alone() -> No
     )
     edges = tuple(Edge(0, i) for i in (1, 2, 3))
     transfers = tuple(sent(node=i, label="w") for i in (1, 2, 3))
-    assert only("repeated-copy", Graph(nodes, edges, transfers=transfers))
+    assert every("repeated-copy", Graph(nodes, edges, transfers=transfers))
 
 
 def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> None:
     for known in ({"node": 0}, {"in_forward": True}):
-        (found,) = only("tiny-copies", moved(*[sent(data=i, **known) for i in range(20)]))
+        (found,) = every("tiny-copies", moved(*[sent(data=i, **known) for i in range(20)]))
         assert found.severity == "warning"
     first, second = ([sent(data=i, moment=m) for i in range(20)] for m in (3, 5))
-    assert [f.severity for f in only("tiny-copies", moved(*first))] == ["info"]
-    (found,) = only("tiny-copies", moved(*first, *second))
+    assert [f.severity for f in every("tiny-copies", moved(*first))] == ["info"]
+    (found,) = every("tiny-copies", moved(*first, *second))
     assert (found.severity, len(found.transfers)) == ("warning", 40)
     assert found.message.endswith("move 40.0 KiB in all (2 such rows).")
-    assert only("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
+    assert every("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
 
 
 def test_tiny_copies_of_several_modules_are_no_row() -> None:
     copies = [sent(data=i, module=f"layers.{i // 4}") for i in range(20)]
-    assert only("tiny-copies", moved(*copies)) == []
+    assert every("tiny-copies", moved(*copies)) == []
 
 
 @pytest.mark.parametrize(("side", "severity"), [(8, "info"), (MIB, "warning")])
 def test_a_round_trip_of_little_data_is_a_note(side: int, severity: str) -> None:
     meta = META._replace(shape=(side,))
     there = sent(data=1, tensor=meta._replace(device="cuda:0"))
-    (found,) = only("round-trip", moved(there, read(data=1, operation="to", tensor=meta)))
+    (found,) = every("round-trip", moved(there, read(data=1, operation="to", tensor=meta)))
     assert (found.severity, found.transfers) == (severity, (0, 1))
     assert found.message.endswith("with no nodes in between.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -29,6 +27,7 @@ from graphviz_torch.graph import (
 from graphviz_torch.graph.events import DataAssignment, LossCall
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.render.groups.whole import findings_of, whole_of
+from tests.render.drawing.test_whole import recorded
 from tests.support.zoo import gan
 
 F32 = TensorMeta((3,), "float32", "cpu")
@@ -56,10 +55,6 @@ def everywhere(label: str, source: str = "a.py:1") -> Graph:
 
 
 C = Cause("add_", nodes=(1,))
-
-
-def recorded(*graphs: Graph) -> Any:
-    return SimpleNamespace(graphs=list(graphs), graph=graphs[-1])
 
 
 def test_both_losses_of_a_gan_are_parts_under_their_names_and_lines() -> None:

@@ -18,9 +18,14 @@ def trained(model: nn.Module, *inputs: Tensor, loss: Callable[..., Tensor] = tor
     return recording.graph
 
 
+def every(rule: str, graph: Graph) -> list[Finding]:
+    """The findings of a rule."""
+    return [finding for finding in find(graph) if finding.rule == rule]
+
+
 def only(rule: str, graph: Graph) -> Finding:
     """The one finding of a rule."""
-    (found,) = [finding for finding in find(graph) if finding.rule == rule]
+    (found,) = every(rule, graph)
     return found
 
 

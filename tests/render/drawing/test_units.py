@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphviz_torch import find, record, to_dot
-from graphviz_torch.graph import Finding, Graph
+from graphviz_torch.graph import Finding
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.units import called
+from tests.render.drawing.test_visible import Interleaved
 from tests.support.drawn import lines, visible
 from tests.support.recorded import trained
 
@@ -180,18 +181,7 @@ def test_modules_of_a_class_at_one_depth_are_all_open_or_all_closed() -> None:
 
 
 def test_a_list_of_modules_that_the_flow_leaves_is_never_a_box_in_a_circle() -> None:
-    class Turns(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convs = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-            self.norms = nn.ModuleList(nn.LayerNorm(4) for _ in range(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for conv, norm in zip(self.convs, self.norms, strict=True):
-                x = norm(conv(x))
-            return x
-
-    graph: Graph = trained(Turns(), torch.ones(2, 4))
+    graph = trained(Interleaved(), torch.ones(2, 4))
     for depth in range(3):
         assert not in_circles(visible(graph, depth=depth))
 

@@ -13,17 +13,13 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 from tests.findings.corpus.cases import Record, step
-
-
-def mlp(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.LeakyReLU(0.2), nn.Linear(16, outputs))
-
+from tests.findings.corpus.models import leaky_mlp
 
 # --- adversarial ---------------------------------------------------------------------------------
 
 
 def gan_that_detaches_the_fake(record: Record) -> None:
-    g, d = mlp(4, 6), mlp(6, 1)
+    g, d = leaky_mlp(4, 6), leaky_mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
     bce = nn.BCEWithLogitsLoss()
     with record(nn.ModuleDict({"G": g, "D": d})):
@@ -37,7 +33,7 @@ def gan_that_detaches_the_fake(record: Record) -> None:
 
 
 def gan_with_one_fake_for_each(record: Record) -> None:
-    g, d = mlp(4, 6), mlp(6, 1)
+    g, d = leaky_mlp(4, 6), leaky_mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
     with record(nn.ModuleDict({"G": g, "D": d})):
         for _ in range(2):
@@ -53,7 +49,7 @@ def gan_with_one_fake_for_each(record: Record) -> None:
 
 
 def gan_that_freezes_the_critic_meanwhile(record: Record) -> None:
-    g, d = mlp(4, 6), mlp(6, 1)
+    g, d = leaky_mlp(4, 6), leaky_mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
     with record(nn.ModuleDict({"G": g, "D": d})):
         for _ in range(2):
@@ -64,7 +60,7 @@ def gan_that_freezes_the_critic_meanwhile(record: Record) -> None:
 
 
 def wasserstein_gan_with_gradient_penalty(record: Record) -> None:
-    g, d = mlp(4, 6), mlp(6, 1)
+    g, d = leaky_mlp(4, 6), leaky_mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
     with record(nn.ModuleDict({"G": g, "D": d})):
         for step in range(4):
@@ -83,7 +79,7 @@ def wasserstein_gan_with_gradient_penalty(record: Record) -> None:
 
 
 def wasserstein_gan_with_clipped_weights(record: Record) -> None:
-    g, d = mlp(4, 6), mlp(6, 1)
+    g, d = leaky_mlp(4, 6), leaky_mlp(6, 1)
     opt_g = torch.optim.RMSprop(g.parameters())
     opt_d = torch.optim.RMSprop(d.parameters())
     with record(nn.ModuleDict({"G": g, "D": d})):
@@ -95,7 +91,7 @@ def wasserstein_gan_with_clipped_weights(record: Record) -> None:
 
 
 def translation_there_and_back(record: Record) -> None:
-    there, back, judge = mlp(6, 6), mlp(6, 6), mlp(6, 1)
+    there, back, judge = leaky_mlp(6, 6), leaky_mlp(6, 6), leaky_mlp(6, 1)
     opt_g = Adam([*there.parameters(), *back.parameters()])
     opt_d = Adam(judge.parameters())
     with record(nn.ModuleDict({"there": there, "back": back, "judge": judge})):
@@ -108,7 +104,7 @@ def translation_there_and_back(record: Record) -> None:
 
 
 def adversarial_training_with_pgd(record: Record) -> None:
-    model = mlp(6, 3)
+    model = leaky_mlp(6, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
         x, y = torch.randn(8, 6), torch.randint(3, (8,))
@@ -145,7 +141,7 @@ def domain_classifier_behind_a_reversed_gradient(record: Record) -> None:
 
 
 def variational_autoencoder(record: Record) -> None:
-    encoder, decoder = mlp(6, 4), mlp(2, 6)
+    encoder, decoder = leaky_mlp(6, 4), leaky_mlp(2, 6)
     optimizer = Adam([*encoder.parameters(), *decoder.parameters()])
     with record(nn.ModuleDict({"encoder": encoder, "decoder": decoder})):
         for _ in range(2):
@@ -160,7 +156,7 @@ def variational_autoencoder(record: Record) -> None:
 
 
 def vector_quantized_autoencoder(record: Record) -> None:
-    encoder, decoder, codes = mlp(6, 4), mlp(4, 6), nn.Embedding(5, 4)
+    encoder, decoder, codes = leaky_mlp(6, 4), leaky_mlp(4, 6), nn.Embedding(5, 4)
     model = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "codes": codes})
     optimizer = Adam(model.parameters())
     with record(model):
@@ -176,7 +172,7 @@ def vector_quantized_autoencoder(record: Record) -> None:
 
 
 def denoising_diffusion(record: Record) -> None:
-    model = mlp(7, 6)
+    model = leaky_mlp(7, 6)
     optimizer = Adam(model.parameters())
     alphas = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 50), 0)
     with record(model):
@@ -188,7 +184,7 @@ def denoising_diffusion(record: Record) -> None:
 
 
 def flow_of_affine_couplings(record: Record) -> None:
-    couplings = nn.ModuleList([mlp(2, 4) for _ in range(3)])
+    couplings = nn.ModuleList([leaky_mlp(2, 4) for _ in range(3)])
     optimizer = Adam(couplings.parameters())
     with record(couplings):
         for _ in range(2):
@@ -203,7 +199,7 @@ def flow_of_affine_couplings(record: Record) -> None:
 
 
 def energy_model_with_langevin_samples(record: Record) -> None:
-    energy = mlp(2, 1)
+    energy = leaky_mlp(2, 1)
     optimizer = Adam(energy.parameters())
     with record(energy):
         x = torch.randn(8, 2)
@@ -225,7 +221,7 @@ def gumbel_softmax_straight_through(record: Record) -> None:
 
 
 def gan_whose_codes_a_third_optimizer_learns(record: Record) -> None:
-    g, body = mlp(6, 6), nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2))
+    g, body = leaky_mlp(6, 6), nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2))
     judge, codes = nn.Linear(16, 1), nn.Linear(16, 4)
     d = nn.ModuleDict({"body": body, "judge": judge, "codes": codes})
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -249,7 +245,7 @@ def gan_whose_codes_a_third_optimizer_learns(record: Record) -> None:
 
 
 def players_whom_one_function_trains(record: Record) -> None:
-    g, d = mlp(4, 6), mlp(6, 1)
+    g, d = leaky_mlp(4, 6), leaky_mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
 
     def train(loss: Tensor, optimizer: Adam) -> Tensor:

@@ -11,17 +11,13 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 from tests.findings.corpus.cases import Record, step
-
-
-def mlp(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.LeakyReLU(0.2), nn.Linear(16, outputs))
-
+from tests.findings.corpus.models import leaky_mlp
 
 # --- reinforcement learning ----------------------------------------------------------------------
 
 
 def reinforce_with_a_baseline(record: Record) -> None:
-    policy, baseline = mlp(4, 2), mlp(4, 1)
+    policy, baseline = leaky_mlp(4, 2), leaky_mlp(4, 1)
     optimizer = Adam([*policy.parameters(), *baseline.parameters()])
     with record(nn.ModuleDict({"policy": policy, "baseline": baseline})):
         states, returns = torch.randn(12, 4), torch.randn(12)
@@ -36,7 +32,7 @@ def reinforce_with_a_baseline(record: Record) -> None:
 
 
 def actor_and_critic_with_two_optimizers(record: Record) -> None:
-    actor, critic = mlp(4, 2), mlp(4, 1)
+    actor, critic = leaky_mlp(4, 2), leaky_mlp(4, 1)
     opt_actor, opt_critic = Adam(actor.parameters()), Adam(critic.parameters())
     with record(nn.ModuleDict({"actor": actor, "critic": critic})):
         for _ in range(2):
@@ -75,7 +71,7 @@ def proximal_policy_optimization(record: Record) -> None:
 
 
 def soft_actor_critic(record: Record) -> None:
-    actor, q1, q2 = mlp(4, 4), mlp(6, 1), mlp(6, 1)
+    actor, q1, q2 = leaky_mlp(4, 4), leaky_mlp(6, 1), leaky_mlp(6, 1)
     target1, target2 = copy.deepcopy(q1), copy.deepcopy(q2)
     log_alpha = torch.zeros((), requires_grad=True)
     opt_actor, opt_alpha = Adam(actor.parameters()), Adam([log_alpha])
@@ -112,7 +108,7 @@ def soft_actor_critic(record: Record) -> None:
 
 
 def deep_q_learning_with_a_target_network(record: Record) -> None:
-    online = mlp(4, 3)
+    online = leaky_mlp(4, 3)
     target = copy.deepcopy(online)
     optimizer = Adam(online.parameters())
     with record(nn.ModuleDict({"online": online, "target": target})):
@@ -133,7 +129,7 @@ def deep_q_learning_with_a_target_network(record: Record) -> None:
 
 
 def deterministic_policy_that_clears_at_the_end(record: Record) -> None:
-    actor, critic = mlp(4, 2), mlp(6, 1)
+    actor, critic = leaky_mlp(4, 2), leaky_mlp(6, 1)
     slow_actor, slow_critic = copy.deepcopy(actor), copy.deepcopy(critic)
     opt_actor, opt_critic = Adam(actor.parameters()), Adam(critic.parameters())
     nets = {"actor": actor, "critic": critic, "slow_actor": slow_actor, "slow_critic": slow_critic}
@@ -156,7 +152,7 @@ def deterministic_policy_that_clears_at_the_end(record: Record) -> None:
 
 
 def contrastive_learning_of_two_views(record: Record) -> None:
-    encoder, projector = mlp(6, 8), nn.Linear(8, 4)
+    encoder, projector = leaky_mlp(6, 8), nn.Linear(8, 4)
     optimizer = Adam([*encoder.parameters(), *projector.parameters()])
     with record(nn.ModuleDict({"encoder": encoder, "projector": projector})):
         x = torch.randn(8, 6)
@@ -168,7 +164,7 @@ def contrastive_learning_of_two_views(record: Record) -> None:
 
 
 def momentum_encoder_with_a_predictor(record: Record) -> None:
-    online, predictor = mlp(6, 4), mlp(4, 4)
+    online, predictor = leaky_mlp(6, 4), leaky_mlp(4, 4)
     target = copy.deepcopy(online).requires_grad_(False)
     optimizer = SGD([*online.parameters(), *predictor.parameters()], lr=0.1)
     with record(nn.ModuleDict({"online": online, "predictor": predictor, "target": target})):
@@ -183,7 +179,7 @@ def momentum_encoder_with_a_predictor(record: Record) -> None:
 
 
 def stop_gradient_on_either_side(record: Record) -> None:
-    encoder, predictor = mlp(6, 4), mlp(4, 4)
+    encoder, predictor = leaky_mlp(6, 4), leaky_mlp(4, 4)
     optimizer = SGD([*encoder.parameters(), *predictor.parameters()], lr=0.1)
     with record(nn.ModuleDict({"encoder": encoder, "predictor": predictor})):
         z1, z2 = encoder(torch.randn(8, 6)), encoder(torch.randn(8, 6))
@@ -194,7 +190,7 @@ def stop_gradient_on_either_side(record: Record) -> None:
 
 
 def distillation_from_a_teacher(record: Record) -> None:
-    teacher, student = mlp(6, 3).eval(), mlp(6, 3)
+    teacher, student = leaky_mlp(6, 3).eval(), leaky_mlp(6, 3)
     optimizer = Adam(student.parameters())
     with record(nn.ModuleDict({"teacher": teacher, "student": student})):
         for _ in range(2):
@@ -207,7 +203,7 @@ def distillation_from_a_teacher(record: Record) -> None:
 
 
 def pseudo_labels_above_a_threshold(record: Record) -> None:
-    model = mlp(6, 3)
+    model = leaky_mlp(6, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
         for _ in range(2):
@@ -220,7 +216,7 @@ def pseudo_labels_above_a_threshold(record: Record) -> None:
 
 
 def siamese_triplets(record: Record) -> None:
-    net = mlp(6, 4)
+    net = leaky_mlp(6, 4)
     optimizer = Adam(net.parameters())
     with record(net):
         for _ in range(2):
@@ -250,7 +246,7 @@ def model_agnostic_meta_learning(record: Record) -> None:
 
 
 def hypernetwork(record: Record) -> None:
-    hyper = mlp(3, 8)
+    hyper = leaky_mlp(3, 8)
     optimizer = Adam(hyper.parameters())
     with record(hyper):
         for _ in range(2):

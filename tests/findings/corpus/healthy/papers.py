@@ -6,8 +6,6 @@ They were written before anyone looked at what `find` says of them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,25 +17,14 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim import SGD, Adam, AdamW
 
 from tests.findings.corpus.cases import Record, step
-
-
-def mlp(*sizes: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def batches(count: int, classes: int = 3) -> Iterator[tuple[Tensor, Tensor]]:
-    for _ in range(count):
-        yield torch.randn(16, 6), torch.randint(classes, (16,))
+from tests.findings.corpus.models import batches, layers
 
 
 def contrastive_pairs_with_a_frozen_text_tower(record: Record) -> None:
     class Clip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.image, self.text = mlp(12, 32, 8), mlp(10, 32, 8)
+            self.image, self.text = layers(12, 32, 8), layers(10, 32, 8)
             self.logit_scale = nn.Parameter(torch.tensor(2.66))
             for p in self.text.parameters():
                 p.requires_grad = False
@@ -63,7 +50,7 @@ def contrastive_pairs_with_a_frozen_text_tower(record: Record) -> None:
 def meta_learning_with_functional_weights(record: Record) -> None:
     from torch.func import functional_call
 
-    model = mlp(1, 20, 20, 1)
+    model = layers(1, 20, 20, 1)
     outer = Adam(model.parameters(), lr=1e-3)
     with record(model):
         for _ in range(2):
@@ -82,7 +69,7 @@ def meta_learning_with_functional_weights(record: Record) -> None:
 
 
 def first_order_meta_learning_on_copies(record: Record) -> None:
-    model = mlp(1, 20, 1)
+    model = layers(1, 20, 1)
     outer = SGD(model.parameters(), lr=0.1)
     with record(model):
         for _ in range(2):
@@ -240,7 +227,7 @@ def clipped_policy_with_a_shared_body(record: Record) -> None:
 
 
 def deterministic_policy_with_two_critics(record: Record) -> None:
-    actor, one, two = mlp(4, 32, 2), mlp(6, 32, 1), mlp(6, 32, 1)
+    actor, one, two = layers(4, 32, 2), layers(6, 32, 1), layers(6, 32, 1)
     actor_target, one_target, two_target = (copy.deepcopy(m) for m in (actor, one, two))
     actor_step = Adam(actor.parameters(), lr=1e-3)
     critic_step = Adam([*one.parameters(), *two.parameters()], lr=1e-3)

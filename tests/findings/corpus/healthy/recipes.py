@@ -6,8 +6,6 @@ They were written before anyone looked at what `find` says of them.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,7 @@ from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, up
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.findings.corpus.cases import Record, step
-
-
-def mlp(*sizes: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def batches(count: int, classes: int = 3) -> Iterator[tuple[Tensor, Tensor]]:
-    for _ in range(count):
-        yield torch.randn(16, 6), torch.randint(classes, (16,))
+from tests.findings.corpus.models import batches, layers
 
 
 def autocast_on_the_cpu_with_a_loader(record: Record) -> None:
@@ -75,7 +62,7 @@ def data_parallel_of_one_process(record: Record) -> None:
         store = dist.FileStore(str(Path(folder) / "store"), 1)
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            model = DistributedDataParallel(mlp(6, 16, 3))
+            model = DistributedDataParallel(layers(6, 16, 3))
             optimizer = SGD(model.parameters(), lr=0.1)
             with record(model):
                 for i, (x, y) in enumerate(batches(4)):
@@ -92,7 +79,7 @@ def data_parallel_of_one_process(record: Record) -> None:
 
 
 def accumulation_with_a_warmup_schedule(record: Record) -> None:
-    model = mlp(6, 16, 16, 3)
+    model = layers(6, 16, 16, 3)
     optimizer = AdamW(model.parameters(), lr=1e-3)
     scheduler = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     with record(model):
@@ -293,7 +280,7 @@ def tasks_weighted_by_their_uncertainty(record: Record) -> None:
     class Weighted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = mlp(6, 16, 16)
+            self.body = layers(6, 16, 16)
             self.depth, self.label = nn.Linear(16, 1), nn.Linear(16, 3)
             self.log_vars = nn.Parameter(torch.zeros(2))
 
@@ -314,8 +301,8 @@ def tasks_weighted_by_their_uncertainty(record: Record) -> None:
 
 
 def ensemble_of_one_architecture(record: Record) -> None:
-    base = mlp(6, 16, 3)
-    members = [mlp(6, 16, 3) for _ in range(4)]
+    base = layers(6, 16, 3)
+    members = [layers(6, 16, 3) for _ in range(4)]
     weights, buffers = stack_module_state(members)  # type: ignore[arg-type]
     base = base.to("meta")
     optimizer = SGD(weights.values(), lr=0.1)
