@@ -27,6 +27,8 @@ class Rule:
 
 
 RULES: list[Rule] = []
+# By what is read, the places in RULES by what they are of; by None, of those that are always asked.
+_PLACES: dict[Reads, dict[type | str | None, list[int]]] = {}
 
 
 def rule(
@@ -47,6 +49,9 @@ def rule(
         sentence = " ".join((find.__doc__ or "").split())
         name = find.__name__.replace("_", "-")
         RULES.append(Rule(name, sentence, reads, frozenset(of), find))
+        places = _PLACES.setdefault(reads, {})
+        for kind in RULES[-1].of or (None,):
+            places.setdefault(kind, []).append(len(RULES) - 1)
         return find
 
     return add
@@ -54,11 +59,11 @@ def rule(
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
     """What every rule of one kind finds, in the order of the table."""
-    kinds = subject.kinds if isinstance(subject, Reading) else frozenset()
-    for entry in RULES:
-        if entry.reads == reads and not (entry.of and entry.of.isdisjoint(kinds)):
-            for found in entry.find(subject):
-                yield replace(found, rule=entry.id)
+    kinds = subject.kinds if isinstance(subject, Reading) else ()
+    places = _PLACES.get(reads, {})
+    for place in sorted({place for kind in (None, *kinds) for place in places.get(kind, ())}):
+        for found in RULES[place].find(subject):
+            yield replace(found, rule=RULES[place].id)
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:

@@ -127,13 +127,7 @@ def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
 
 def pieces_of(drawing: Drawing, keys: list[int]) -> list[list[int]]:
     """The keys of each piece: a frame, or what edges join to each other."""
-    piece = {key: key for key in keys}  # of each key, another of its piece: the first's is itself
-
-    def first(key: int) -> int:
-        while piece[key] != key:
-            piece[key] = key = piece[piece[key]]
-        return key
-
+    piece = {key: [key] for key in keys}  # of each key: all of its piece, in no order
     frames: dict[int, int] = {}  # outermost ones, by a key inside
     around = drawing.tree.paths
     framed = [(frames.setdefault(path[0], key), key) for key in keys if (path := around[key])]
@@ -143,10 +137,15 @@ def pieces_of(drawing: Drawing, keys: list[int]) -> list[list[int]]:
         if cut.source is not None and cut.target is not None
     ]
     for one, other in (*drawing.ends, *framed, *cuts):
-        piece[first(other)] = first(one)
-    found: dict[int, list[int]] = defaultdict(list)
+        more, less = piece[one], piece[other]
+        if more is not less:
+            if len(more) < len(less):
+                more, less = less, more
+            more += less
+            piece.update(dict.fromkeys(less, more))
+    found: dict[int, list[int]] = {}
     for key in keys:
-        found[first(key)].append(key)
+        found.setdefault(id(piece[key]), []).append(key)
     return list(found.values())
 
 
