@@ -128,7 +128,8 @@ def _saved(
                         notes[node] = _BEFORE
                 elif data is not None:
                     kept += [(node, name, tensor) for tensor in tensors(data)]
-    kept.sort(key=itemgetter(0))
+    if checkpoints.kept:
+        kept.sort(key=itemgetter(0))
     rows, activations = _described(kept, _kinds(list(known)), _labels(named))
     return rows, notes, activations
 

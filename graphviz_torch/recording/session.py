@@ -119,7 +119,7 @@ class Session:
         program = self.program
         if not program.is_here():
             return None
-        with unseen_calls():
+        with unseen_calls(), program.table.unchanged():
             ends = self._ends_of(event.outputs)
             if not ends or is_trial():
                 return None  # the engine will object
@@ -207,7 +207,7 @@ class Session:
     def graphs(self) -> list[Graph]:
         """A graph for each backward so far; where there is none, of what the forward made."""
         backwards, frame = list(self.backwards), sys._getframe(1)
-        with unseen_calls():
+        with unseen_calls(), self.program.table.unchanged():
             if not backwards and (ends := self._last_ends()):
                 live = self._read(ends, frame, peek=True)
                 backwards = [live.plain()]

@@ -28,6 +28,7 @@ DEVICE_LABELS: dict[torch.device, str] = {}
 Outputs = tuple[TensorMeta | None, ...]
 
 _entries = attrgetter("_input_metadata")
+_look = attrgetter("shape", "dtype", "device")
 
 
 def device_label(device: torch.device) -> str:
@@ -49,8 +50,7 @@ def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
     known = _Known()
     with suppress(RuntimeError, TypeError):
         if set(map(type, tensors)) <= set(PLAIN):  # and no size is symbolic or ragged, as most
-            keys = [(*t.shape, t.dtype, t.device) for t in tensors]
-            return [meta for key in keys for meta in known[key] if meta is not None]
+            return [meta for key in map(_look, tensors) for meta in known[key] if meta is not None]
     return list(map(tensor_meta, tensors))
 
 
@@ -71,7 +71,7 @@ class _Known(dict[Any, Outputs]):
     """The outputs of a node that has one, by the shape, dtype and device of that."""
 
     def __missing__(self, key: Any) -> Outputs:
-        *sizes, dtype, device = key
+        sizes, dtype, device = key
         outputs = self[key] = (_meta(_plain(sizes), dtype, device),)
         return outputs
 
@@ -95,8 +95,8 @@ class Metadata:
                 # One that raises or that cannot be hashed has a symbolic or a ragged shape.
                 try:
                     (entry,) = entries
-                    key = (*entry.shape, entry.dtype, entry.device)
-                    outputs = known[key]
+                    sizes, dtype, device = _look(entry)  # sizes are a list
+                    outputs = known[tuple(sizes), dtype, device]
                 except (RuntimeError, TypeError, ValueError):  # the last: it has none
                     outputs = tuple(map(_read, entries))
             else:

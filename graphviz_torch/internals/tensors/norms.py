@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -85,6 +85,33 @@ def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
     return [apart <= within * size for apart, size in pairs]
 
 
+_SMALL = 4096  # elements: to lay side by side what has no more costs less than a call for each
+
+
+def _norms(
+    group: list[tuple[int, Tensor]], dtype: torch.dtype | None
+) -> Iterator[tuple[list[tuple[int, Tensor]], Tensor]]:
+    """The norms of tensors of one dtype and device, as rows of a few calls, each with its tensors.
+
+    On the CPU PyTorch makes a call for each tensor of `_foreach_norm`. There the small ones of one
+    shape lie side by side: the norm of a row is that of the tensor, bit by bit (2.13).
+    """
+    rest = group
+    if group[0][1].is_cpu:
+        alike: dict[Any, list[tuple[int, Tensor]]] = defaultdict(list)
+        for pair in group:
+            alike[pair[1].shape].append(pair)
+        rest = []
+        for shape, part in alike.items():
+            if len(part) > 3 and 0 < shape.numel() <= _SMALL:
+                rows = TensorBase.view(torch.stack([plain for _, plain in part]), len(part), -1)
+                yield part, torch.linalg.vector_norm(rows, 2, dim=1, dtype=dtype)
+            else:
+                rest += part
+    if rest:
+        yield rest, torch.stack(torch._foreach_norm([plain for _, plain in rest], 2, dtype=dtype))
+
+
 class Norms:
     """The Euclidean norms of tensors as they are now, on their devices until they are asked for.
 
@@ -111,8 +138,8 @@ class Norms:
             for (_, dtype), group in groups.items():
                 wide = torch.float32 if dtype.itemsize < 4 else None
                 with suppress(RuntimeError):  # of a kind that has no norm
-                    norms = torch._foreach_norm([plain for _, plain in group], 2, dtype=wide)
-                    self._found.append(([key for key, _ in group], torch.stack(norms)))
+                    for part, norms in _norms(group, wide):
+                        self._found.append(([key for key, _ in part], norms))
 
     def fetch(self) -> dict[int, Norm]:
         """All of them, by the keys that they were given with: one copy from each device."""

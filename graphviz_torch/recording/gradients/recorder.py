@@ -68,8 +68,7 @@ class GradientHooks:
             recipe = recipes.get(key)
             if recipe is None:
                 recipe = recipes[key] = self._recipe(type(fn), outputs)
-            before, *rest = recipe
-            hooks.append((fn.register_prehook, partial(before, node, *rest)))
+            hooks.append((fn.register_prehook, partial(recipe[0], node, *recipe[1:])))
         self._hooks.put(hooks)
         if self._clock is not None and self._mixed:
             self._hooks.put([(fn.register_hook, self._after) for fn, _ in self._nodes])

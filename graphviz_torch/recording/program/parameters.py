@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter, is_, itemgetter, methodcaller
 
@@ -43,6 +44,8 @@ class ParameterTable:
 
     def __init__(self, model: Module | None) -> None:
         self._traced = False  # what compiled graphs call
+        # In `unchanged`: was it looked whether parameters were replaced; None elsewhere.
+        self._looked: bool | None = None
         self.clear(model)
 
     def clear(self, model: Module | None) -> None:
@@ -200,7 +203,9 @@ class ParameterTable:
 
     def own(self) -> set[int]:
         """id() of the parameters of the model: of the one given, or of the first one called."""
-        found = self._blocks[0].now() if self._blocks else []
+        found: list[Tensor | None] = []
+        if self._blocks:
+            found = self._blocks[0].parameters if self._looked else self._blocks[0].now()
         return set(map(id, found)) - {id(None)}
 
     def every(self) -> set[int]:
@@ -220,9 +225,20 @@ class ParameterTable:
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Names and parameters of the model and of every other module called."""
         self._name_new()
-        if any(block.changed() for block in self._blocks):
-            self._name()
+        if not self._looked:
+            if any(block.changed() for block in self._blocks):
+                self._name()
+            self._looked = None if self._looked is None else True
         return self._named
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """A context in which the program does not run: one look at all parameters serves it."""
+        self._looked = False
+        try:
+            yield
+        finally:
+            self._looked = None
 
     def note(self, module: Module) -> None:
         """Name the parameters of this module and of those added with it, as they are now."""
