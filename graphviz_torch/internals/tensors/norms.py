@@ -85,7 +85,7 @@ def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
     return [apart <= within * size for apart, size in pairs]
 
 
-_SMALL = 4096  # elements: to lay side by side what has no more costs less than a call for each
+_SMALL = 512  # elements: to lay side by side what has no more costs less than a call for each
 
 
 def _norms(
@@ -100,10 +100,12 @@ def _norms(
     if group[0][1].is_cpu:
         alike: dict[Any, list[tuple[int, Tensor]]] = defaultdict(list)
         for pair in group:
-            alike[pair[1].shape].append(pair)
+            plain = pair[1]
+            # Of others the elements are added up in the order of memory.
+            alike[plain.shape if TensorBase.is_contiguous(plain) else None].append(pair)
         rest = []
         for shape, part in alike.items():
-            if len(part) > 3 and 0 < shape.numel() <= _SMALL:
+            if shape is not None and len(part) > 3 and 0 < shape.numel() <= _SMALL:
                 rows = TensorBase.view(torch.stack([plain for _, plain in part]), len(part), -1)
                 yield part, torch.linalg.vector_norm(rows, 2, dim=1, dtype=dtype)
             else:

@@ -28,11 +28,11 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.memory import elements, with_memory
 from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn, operation
-from ..gradients.cpu import all_sum_up
+from ..gradients.cpu import all_finite
 
 _TOGETHER = 1024  # memories in one reduction
 _SMALL = 512  # elements: to lay end to end what has no more costs less than a call for each
-_SUMMED = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+_PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
@@ -303,14 +303,14 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
         alike[tensor.dtype][memory] = tensor
     for dtype, one in alike.items():
         distinct = list(one.values())
-        if dtype in _SUMMED:
+        if dtype in _PLAIN:
             small = [tensor for (_, elements), tensor in one.items() if elements <= _SMALL]
             distinct = [tensor for (_, elements), tensor in one.items() if elements > _SMALL]
             for start in range(0, len(small), _TOGETHER):
                 shapes: dict[Any, list[Tensor]] = defaultdict(list)
                 for tensor in small[start : start + _TOGETHER]:
                     shapes[tensor.shape].append(tensor)
-                if not all_sum_up(list(shapes.values())):
+                if not all_finite(list(shapes.values())):
                     return False
         for start in range(0, len(distinct), _TOGETHER):
             norms = foreach_norm(distinct[start : start + _TOGETHER])

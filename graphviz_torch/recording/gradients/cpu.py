@@ -193,10 +193,11 @@ class Joined:
         return list(map(rows.__getitem__, map(self._at.__getitem__, self._keys)))
 
 
-def all_sum_up(groups: Sequence[Sequence[Tensor]]) -> bool:
-    """Are all elements of these gradients, as `Joined` takes them, surely finite."""
+def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
+    """Are all elements of tensors, as `Joined` takes them, surely finite: so is their norm."""
     blocks = [group for group in groups if _is_block(group)]
-    return sums_up(_laid(blocks, [t for group in groups if not _is_block(group) for t in group]))
+    row = _laid(blocks, [t for group in groups if not _is_block(group) for t in group])
+    return math.isfinite(TensorBase.item(torch.dot(row, row)))
 
 
 def _is_block(group: Sequence[Tensor]) -> bool:

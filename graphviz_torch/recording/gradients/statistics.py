@@ -37,7 +37,7 @@ from ...internals.tensors.memory import (
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
-from .cpu import SMALL, Joined, all_sum_up, end_to_end, on_cpu, repeated, sums_up, without_repeats
+from .cpu import SMALL, Joined, all_finite, end_to_end, on_cpu, repeated, sums_up, without_repeats
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 19  # elements that may wait on the CPU: 2 MB of float32
@@ -230,7 +230,7 @@ class Descriptions:
         """Describe gradients on the CPU of one dtype."""
         with _hide_operators(), unseen_operators():
             gradients = [own for _, _, own in groups]
-            if self._finite and all_sum_up(gradients):
+            if self._finite and all_finite(gradients):
                 return
             ends = chain.from_iterable(repeat((meta, ""), len(own)) for meta, _, own in groups)
             rows = map(add, Joined(gradients).numbers(), ends)

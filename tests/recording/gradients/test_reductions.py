@@ -208,3 +208,17 @@ def test_what_waits_elsewhere_takes_whole_rows() -> None:
             descriptions.see((i, 0), small, descriptions.kind(tensor_meta(small)))
         (batch,) = descriptions._batches.values()
         assert batch.waiting * accelerator.WIDTH < batch.limit
+
+
+def test_gradients_of_other_shapes_than_their_nodes_lie_beside_the_rest() -> None:
+    """As a hook of the program's may give them: laid end to end by one call, they do not fit."""
+    given = [gradient(64, seed).view(4, 16) for seed in range(5)]
+    given += [gradient(32).view(2, 16), gradient(64).view(16, 4), gradient(24), gradient(40)[::2]]
+    descriptions = Descriptions()
+    kind = descriptions.kind(tensor_meta(given[0]))
+    for i, each in enumerate(given):
+        descriptions.see(i, each, kind)
+    descriptions.describe_all()
+    found = descriptions.collect()
+    for i, each in enumerate(given):
+        agrees(found[i], each)
