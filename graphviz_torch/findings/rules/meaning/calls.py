@@ -242,8 +242,8 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
 
 @rule(reads="end", of=(idle_calls.ClipBound,))
 def clip_bound(reading: Reading) -> Iterator[Finding]:
-    """Clipping shortens each gradient to a small part of it, so that its length says nothing any
-    more; or its bound is far above all of them."""
+    """Clipping shortens each gradient to a small part of it, so that its length no longer
+    matters; or its bound is far above all of them."""
     for event in reading.events(idle_calls.ClipBound):
         low, values = event.share < 1, event.function == "clip_grad_value_"
         yield finding(

@@ -29,9 +29,9 @@ _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 @rule(of={*_REGRESSION, *_BY_HAND})
 def both_sides_learn(reading: Reading) -> Iterator[Finding]:
-    """Both arguments of a regression or similarity, be it written by hand, take gradients through
-    the same parameters, or the target does through a network that the optimizer of this step does
-    not hold."""
+    """Both arguments of a regression or similarity, also of one written by hand, take gradients
+    through the same parameters, or the target does through a network that the optimizer of this
+    step does not hold."""
     nodes = reading.graph.nodes
     compared = list(_comparisons(reading))
     if not compared:

@@ -18,8 +18,8 @@ _SAME = 1e-7  # of a norm: of other values it is further away
 
 @rule(of=("embedding",))
 def untied_weights(reading: Reading) -> Iterator[Finding]:
-    """An output layer begins with the values of the embedding, and is a parameter of its own: a
-    copy, which the steps part from it."""
+    """An output layer begins with the values of the embedding, but is a parameter of its own: a
+    copy, which each step makes less like it."""
     users = {
         p: [reading.graph.nodes[edge.target] for edge in _uses(reading, p.node)]
         for p in reading.graph.parameters

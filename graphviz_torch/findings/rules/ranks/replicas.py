@@ -29,7 +29,7 @@ class _Reason(NamedTuple):
 
 @rule(reads="ranks")
 def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The ranks had the same values of a parameter, and have others since a step: from then on each
+    """The ranks had the same values of a parameter, and since a step they differ: from then on each
     trains a model of its own."""
     if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
         return
@@ -218,8 +218,8 @@ def _still(graphs: Sequence[Graph]) -> list[int]:
 
 @rule(reads="ranks")
 def parted_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Ranks that train one model have other buffers, such as BatchNorm's averages, and nothing
-    makes them equal: each rank evaluates another model, and a file has that of one rank."""
+    """Ranks that train one model have different buffers, such as BatchNorm's averages, and nothing
+    makes them equal: each rank evaluates a different model, and a file has that of one rank."""
     together = all(map(averages, graphs))
     names = [each.name for each in parted(graphs, "buffer") if together and not each.again]
     if not names:

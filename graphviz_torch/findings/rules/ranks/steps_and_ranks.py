@@ -100,7 +100,7 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule(reads="ranks")
 def different_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The ranks of a group ask for other collectives, for another number of them, or in another
+    """The ranks of a group ask for different collectives, or for the same in a different number or
     order: they wait for each other forever, or mix up what they send."""
     for size, members in _groups(graphs).values():
         if len(members) != size:
