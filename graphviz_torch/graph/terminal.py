@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import unicodedata
@@ -65,10 +66,16 @@ def option(name: str, value: object = True) -> str:
 
     >>> option("wide"), option("compiled", "eager")
     ('wide=True', "compiled='eager'")
+    >>> with in_shell():
+    ...     option("fold", False), option("color_by", "dtype")
+    ('--no-fold', '--color-by dtype')
     """
     if not _SHELL.get():
         return f"{name}={value!r}"
-    return f"--{name}" if value is True else f"--{name} {value}"
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {shlex.quote(str(value))}"
 
 
 def hidden(titles: Sequence[str], width: int | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_origin, get_type_hints
 
 from ..graph import Graph, ModuleRow, Node, short_dtype
 from ..graph.column import declared
+from ..graph.terminal import is_shell, option
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 
@@ -69,10 +70,10 @@ def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
         return field
     columns = (declared(ModuleRow) | declared(Node)).items()
     fields = [name for name, column in columns if column.color]
-    known = ", ".join(map(repr, (*_NAMES, "trainable", *_VALUES, *fields)))
-    raise ValueError(
-        f"color_by={color_by!r} is unknown. Known are {known}, and a function of a node."
-    )
+    names = dict.fromkeys((*_NAMES, "trainable", *_VALUES, *fields))
+    known = ", ".join(names if is_shell() else map(repr, names))
+    function = "" if is_shell() else ", and a function of a node"
+    raise ValueError(f"{option('color_by', color_by)} is unknown. Known are {known}{function}.")
 
 
 _NAMES: dict[str, Name] = {

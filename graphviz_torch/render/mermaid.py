@@ -105,7 +105,7 @@ class _Nodes:
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
-        self.outputs = {node for node, _ in drawing.graph.outputs}
+        self.outputs = drawing.outputs
         self.copies = wording.copies(drawing.graph)
         self.senders = wording.senders(drawing)
         self.roles: dict[int, Role] = {}  # by key

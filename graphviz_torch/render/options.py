@@ -23,6 +23,7 @@ from typing import (
     get_type_hints,
 )
 
+from ..graph.terminal import option
 from .color_by import ColorBy
 from .groups.whole import FindingsLike
 from .style import Theme
@@ -147,10 +148,12 @@ def complete(options: DrawingOptions) -> DrawingOptions:
     found = cast(DrawingOptions, {**_DEFAULTS, **options})
     if found["depth"] is not None and found["depth"] < 0:
         raise ValueError(
-            f"depth={found['depth']} is not a number of levels: give 0 or more, or None."
+            f"{option('depth', found['depth'])} is not a number of levels: give 0 or more."
         )
     if found["limit"] is not None and found["limit"] < 1:
-        raise ValueError(f"limit={found['limit']} leaves nothing to show: give 1 or more.")
+        raise ValueError(
+            f"{option('limit', found['limit'])} leaves nothing to show: give 1 or more."
+        )
     for mark in (found["marks"] or {}).values():
         _check("marks: mark", mark, get_args(Mark))
     return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ..graph import Graph, Node, TensorMeta
+from ..graph.terminal import is_shell, option
 from ..graph.text import listing, shortened
 from ..graph.units import bytes_text, seconds_text
 from . import labels
@@ -46,7 +47,9 @@ def senders(drawing: Drawing) -> set[int]:
 
 def names(drawing: Drawing, node: Node) -> list[str]:
     """What a node is called before its operation: by its caller, and as all of a module."""
-    found = [node.label] if node.label else []
+    output = drawing.outputs.get(node.id, node.id)
+    label = node.label or drawing.graph.nodes[output].label
+    found = [label] if label else []
     if node.id in drawing.alone:
         kind = node.module_class.rpartition("/")[2]
         found.append(labels.classed(drawing.alone[node.id], "" if node.leaf else kind))
@@ -300,9 +303,13 @@ def _closed(drawing: Drawing) -> str:
     names = [shortened(drawing.title(number).partition("  ")[0], _LONGEST) for number in boxes]
     said = listing(names, _MOST_CLOSED)
     path = _inside(drawing, boxes[0])
-    one = f'module="{path}"' if 0 < len(path) <= _LONGEST else "module="
+    shell = is_shell()
+    one = (
+        option("module", path) if 0 < len(path) <= _LONGEST else "--module" if shell else "module="
+    )
+    more = "--depth or --limit" if shell else "depth= or limit="
     are = "is" if len(boxes) == 1 else "are"
-    return f"{said} {are} closed ({one} opens one, depth= or limit= more)"
+    return f"{said} {are} closed ({one} opens one, {more} more)"
 
 
 def _inside(drawing: Drawing, number: int) -> str:
@@ -324,7 +331,7 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
     if drawing.tree.repeated:
         alike = "blocks that differ only in the size of one axis"
         alike = alike if ranged(drawing) else "identical blocks"
-        parts.append(f"{alike} are drawn once (fold=False draws each)")
+        parts.append(f"{alike} are drawn once ({option('fold', False)} draws each)")
     if cuts:
         parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
     return f"{count:,} nodes: {'; '.join(parts)}" if parts else ""

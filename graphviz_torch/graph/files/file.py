@@ -131,7 +131,8 @@ def json_of(text: str | bytes) -> Any:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise ValueError("the file is empty; pass one that `save` or `run -o` wrote.") from None
-        raise ValueError(f"this is not JSON, or it was cut short: {error}.") from None
+        said = f"this is not JSON, or it was cut short: {error}."
+        raise ValueError(f"{said} Pass a file that `save` or `run -o` wrote.") from None
     except ValueError as error:
         if "digits" not in str(error):
             raise

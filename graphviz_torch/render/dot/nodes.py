@@ -25,7 +25,7 @@ class Nodes:
         self.drawing = drawing
         self.theme: Theme = drawing.options["theme"]
         self.colors = palette(self.theme)
-        self.outputs = {node for node, _ in drawing.graph.outputs}
+        self.outputs = drawing.outputs
         self.copies = wording.copies(drawing.graph)
         self.senders = wording.senders(drawing)
         self.sent = {line for key in drawing.sent for line in wording.sent(drawing, key)}

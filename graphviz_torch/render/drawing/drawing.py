@@ -298,6 +298,15 @@ class Drawing:
         return None if key >= 0 or ~key in self.tree.repeated else self.units.get(~key)
 
     @cached_property
+    def outputs(self) -> dict[int, int]:
+        """The outputs of the graph, each by the node that is drawn for it: mostly itself.
+
+        The last step of a loop makes the loss that each step adds to; the first one may be drawn.
+        """
+        found = {node: node for node, _ in self.graph.outputs}
+        return found | {key: node for node in found if (key := self.key(node)) >= 0}
+
+    @cached_property
     def closed(self) -> list[int]:
         """The closed groups whose inside a reader does not see."""
         return [number for number in self.boxes if self.unit(~number) is None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from ...graph.terminal import option
 from ..groups.calls import called_on
 from ..groups.groups import Groups, group
 from .drawing import Drawing
@@ -30,5 +31,5 @@ def _find(tree: Groups, module: str) -> int:
     if module not in paths:
         near = get_close_matches(module, paths, 3) or list(paths)[:3]
         known = f"It has {', '.join(map(repr, near))}, …" if paths else "It has no modules."
-        raise ValueError(f"module={module!r} is not in the graph. {known}")
+        raise ValueError(f"{option('module', module)} is not in the graph. {known}")
     return paths[module]

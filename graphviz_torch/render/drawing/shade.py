@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ...graph.terminal import option
 from ..color_by import Name, Value, name_of, reading
 from ..style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Pair, category
 from .drawing import Drawing, Shading
@@ -82,7 +83,7 @@ def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name:
             largest = max(found, key=lambda v: (math.isnan(v), v))
             values[key] = sum(found) if how.summed else largest
     if not values:
-        raise ValueError(f"color_by={name!r}: the graph has no such values. {how.advice}")
+        raise ValueError(f"{option('color_by', name)}: the graph has no such values. {how.advice}")
     finite = [v for v in values.values() if math.isfinite(v)]
     logarithmic = how.bounds is None and not any(v < 0 for v in finite)
     usual = [v for v in finite if v > 0 or not logarithmic] if how.bounds is None else how.bounds

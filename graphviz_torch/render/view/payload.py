@@ -33,7 +33,7 @@ from ..groups.chains import RESHAPING
 from ..groups.families import stacked
 from ..groups.groups import Group, Groups, group
 from ..groups.whole import FindingsLike, findings_of, whole_of
-from ..labels import telling
+from ..labels import called
 from ..ranks.collectives import description, lines
 from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from .difference import Difference, difference
@@ -118,7 +118,7 @@ def view_payload(
     places = attributes.places([_attributes(node) for node in graph.nodes])
     columns.numbers("attributes", places)
     header["attributes"] = attributes.rows
-    header["telling"] = columns.texts("telling", _telling(graph.nodes, places))
+    header["called"] = columns.texts("called", _called(graph.nodes, places))
     header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
@@ -191,10 +191,10 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def _telling(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
-    """What tells each operation from another of its kind; equal ones are read once."""
+def _called(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
+    """Each operation with what tells it from another; equal ones are read once."""
     kinds = {(node.title, place): node for node, place in zip(nodes, places, strict=True)}
-    texts = {kind: telling(node.title, node.attributes) for kind, node in kinds.items()}
+    texts = {kind: called(node.title, node.attributes) for kind, node in kinds.items()}
     return [texts[node.title, place] for node, place in zip(nodes, places, strict=True)]
 
 

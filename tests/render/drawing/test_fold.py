@@ -15,7 +15,7 @@ from graphviz_torch.graph import Finding, GradientStats, TensorMeta
 from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.steps import draw
-from graphviz_torch.render.style import NONFINITE
+from graphviz_torch.render.style import COLORS, NONFINITE
 from graphviz_torch.render.wording import passing
 from tests.support.drawn import lines, named, visible
 from tests.support.models import MLP
@@ -269,6 +269,22 @@ def test_a_loop_says_the_range_over_its_steps_and_what_goes_from_one_to_the_next
     assert dot.count("↓ goes on") == 1
     [reader] = [line for line in dot.splitlines() if "↑ reads the step before" in line]
     assert "weight_hh" in reader
+
+
+def test_the_loss_that_the_last_step_of_a_loop_makes_is_drawn_as_an_output() -> None:
+    layer = nn.Linear(4, 4)
+    with record(layer) as recording:
+        h, loss = torch.ones(2, 4), torch.zeros(())
+        for _ in range(9):
+            h = layer(h).tanh()
+            loss = loss + h.square().mean()
+        loss.backward()
+    drawing = draw(recording.graph, {"fold": True})
+    ((output, _),) = recording.graph.outputs
+    assert output not in drawing.nodes  # its like in another step is drawn
+    written = to_dot(recording.graph, fold=True)
+    (line,) = [line for line in written.splitlines() if "<B>loss</B>" in line]
+    assert COLORS["output_line"][0] in line
 
 
 def test_blocks_with_parameters_of_their_own_have_the_figures_of_the_first() -> None:

@@ -198,7 +198,7 @@ def test_however_many_blocks_there_are_a_page_has_many_boxes_with_their_names(co
         blocks += inside
     blocks += [int(graph.nodes[i].scope.partition(".")[0]) for i in drawn.nodes[:-1]]
     assert {*blocks} == {*range(count)}
-    path = re.search(r'module="(.*?)"', omissions(drawn))
+    path = re.search(r"module='(.*?)'", omissions(drawn))
     assert path is not None
     assert draw(graph, {"module": path[1]}).nodes
 
@@ -209,7 +209,7 @@ def test_a_closed_run_of_operations_opens_by_the_name_that_the_picture_says(limi
     nodes = [Node(i, name, F32, operation=name) for i, name in enumerate(names)]
     edges = [Edge(i - 1, i) for i in range(1, 120)]
     graph = Graph(tuple(nodes), tuple(edges), ((119, 0),))
-    path = re.search(r'module="(operations (\d+)-(\d+))"', omissions(draw(graph, {"limit": limit})))
+    path = re.search(r"module='(operations (\d+)-(\d+))'", omissions(draw(graph, {"limit": limit})))
     assert path is not None
     inside = draw(graph, {"module": path[1]})
     assert inside.nodes == [*range(int(path[2]) - 1, int(path[3]))]  # op0 is the first

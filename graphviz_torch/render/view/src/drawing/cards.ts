@@ -165,6 +165,8 @@ export class Cards {
     const size: Span[] = made ? [{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }] : [{ text: count(nodes.length, "node"), look: "quiet" }];
     if (alike > 1 && !unit) size.push({ text: `· 1 of ${alike} alike`, look: "quiet" });
     const lines = [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" as const }], size];
+    const outputs = nodes.filter((node) => this.model.outputs.has(node));
+    if (outputs.length && !unit) lines.push([{ text: shorten(`${this.model.caption(outputs[0] as number)} inside`, MOST_TEXT), look: "strong" }]);
     const gradients = this.range(nodes);
     if (gradients) lines.push([{ text: `grad norm ${gradients}`, look: "mono" }]);
     if (marks) lines.push([{ text: marks, look: "strong" }]);

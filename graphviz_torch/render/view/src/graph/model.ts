@@ -41,7 +41,7 @@ export interface Edge {
   readonly inputNr: number;
 }
 
-export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note" | "moduleClass" | "telling";
+export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note" | "moduleClass" | "called";
 
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
@@ -116,7 +116,7 @@ export class Model {
     this.marks = new Map(header.difference?.marks);
     this.addedEdges = new Set(header.difference?.addedEdges);
     this.outputs = new Set(header.outputs.map(([node]) => node));
-    for (const name of ["name", "operation", "module", "scope", "source", "note", "moduleClass", "telling"] as const)
+    for (const name of ["name", "operation", "module", "scope", "source", "note", "moduleClass", "called"] as const)
       this.texts.set(name, { at: payload.column(name, count), table: header[name] });
     this.texts.set("label", this.labels(payload.column("label", count), header.label));
     this.attributesOf = payload.column("attributes", count);
@@ -203,7 +203,7 @@ export class Model {
 
   /** The operation with what tells it from another of its kind: "pow 2". */
   described(node: number): string {
-    return this.operation(node) + this.text("telling", node);
+    return this.text("called", node) || this.operation(node);
   }
 
   caption(node: number): string {

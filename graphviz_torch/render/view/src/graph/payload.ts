@@ -53,7 +53,7 @@ export interface Header {
   moduleClass: string[];
   attributes: string[][];
   /** What tells an operation from another of its kind, with a space before it: " 2" of a pow. */
-  telling: string[];
+  called: string[];
   columns: [string, "number" | "step" | "signed" | "measured", number, number][];
 }
 
