@@ -222,13 +222,13 @@ def test_the_footer_names_what_is_closed_and_how_to_open_it() -> None:
     few = omissions(draw(graph, {"fold": False, "depth": 0}))
     assert few == (
         f"{len(graph.nodes)} nodes: 0, 1 and 10 more are closed "
-        '(module='0' opens one, depth= or limit= more)'
+        "(module='0' opens one, depth= or limit= more)"
     )
     path = re.search(r"module='(.*?)'", few)
     assert path is not None
     assert draw(graph, {"module": path[1]}).nodes
     assert omissions(draw(blocks(1), {"fold": False, "depth": 1})) == (
-        '11 nodes: fc and out are closed (module='0.fc' opens one, depth= or limit= more)'
+        "11 nodes: fc and out are closed (module='0.fc' opens one, depth= or limit= more)"
     )
 
 
