@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphviz_torch import experiment, record, simulate_accelerator
-from tests.experiments.programs import attention, later, net, predicted
+from tests.experiments.programs import attention, later, net, predicted, recorded
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
@@ -165,6 +165,25 @@ def test_what_reads_both_ways_and_gives_back_its_input_is_not_told_off() -> None
     [found] = experiment(predicted(forward, 0), "positions")
     assert found.holds is None
     assert found.finding is None
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [([2, 4, 5], [3, 4, 5]), ([1, 2, 3, 4, 5], [3, 3, 3, 3, 3])],
+)
+def test_a_few_masked_words_that_stand_behind_their_masks_too_are_not_the_next_ones(
+    places: list[int], words: list[int]
+) -> None:
+    model = net(
+        lambda self, ids: self.head(attention(self.embed(ids), None)),
+        embed=nn.Embedding(11, 8),
+        head=nn.Linear(8, 11),
+    )
+    ids, targets = torch.randint(6, 10, (1, 8)), torch.full((1, 8), -100)
+    ids[0, [place + 1 for place in places]] = torch.tensor(words)
+    targets[0, places] = torch.tensor(words)
+    [found] = experiment(recorded(model, ids, targets=targets), "positions")
+    assert found.message == "no loss has whole numbers for targets that are an input shifted"
 
 
 def test_it_is_named_on_a_simulated_device_whose_views_have_no_storage_in_common() -> None:

@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import Any
 
 from ... import Finding, __version__, rules
-from ...graph.terminal import PIPED, cut, is_shell, is_terminal, line_width
+from ...graph.terminal import cut, is_shell, is_terminal, line_width
 from ...graph.training.findings import steps_text
 from ...graph.units import count_text
 from ..excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
@@ -92,7 +92,7 @@ def to_lines(
     <BLANKLINE>
     1 error
     """
-    width = None if wide else line_width() or PIPED
+    width = line_width(wide)
     screen = width if is_terminal() else None
     lines = [line for each in found for line in _finding_lines(each, width, screen, steps, source)]
     return "\n".join([*lines, totals(found)])

@@ -120,6 +120,19 @@ def test_a_line_of_source_is_cut_only_where_a_terminal_would_wrap_it(
     assert max(map(len, lines)) > 80 or terminal
 
 
+@pytest.mark.parametrize("many", [7, 70])
+def test_what_is_said_goes_over_lines_of_80_characters_and_where_it_is_wide_over_one(
+    many: int,
+) -> None:
+    message, advice = "word " * many + "end.", "help " * many + "done."
+    found = Finding("nan", "error", message, advice)
+    first, *rest = to_lines([found], wide=True).split("\n")
+    assert (first, rest[0]) == (f"error[nan]: {message}", f"  = help: {advice}")
+    lines = to_lines([found]).split("\n")
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()) == " ".join(" ".join([first, *rest]).split())
+
+
 def test_in_a_shell_an_advice_names_the_flag() -> None:
     advice = 'Record the step with record(compiled="eager"): it says which.'
     found = Finding("nan", "error", "NaN.", advice)

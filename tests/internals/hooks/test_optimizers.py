@@ -1,4 +1,4 @@
-"""Which parameters the optimizers of a process hold, and when nobody needs to look."""
+"""Which parameters the optimizers of a process hold, and which batches its loaders give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from graphviz_torch.internals.hooks import optimizers
 
@@ -34,3 +35,15 @@ def test_objects_are_looked_through_once_an_optimizer_was_made(
     optimizer = Second([parameter], {})
     assert optimizers.optimized_parameters() == {id(parameter)}
     assert optimizer.param_groups[0]["params"] == [parameter]
+
+
+def test_the_iterators_of_loaders_are_pytorchs_own_but_while_batches_are_watched() -> None:
+    loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
+    plain = _BaseDataLoaderIter.__next__
+    asked: list[str] = []
+    with optimizers.BatchWatch(lambda: asked.append("batch")):
+        assert len(list(loader)) == 2
+    assert asked == ["batch"] * 3  # the last one finds the end
+    assert _BaseDataLoaderIter.__next__ is plain
+    assert len(list(loader)) == 2
+    assert len(asked) == 3
