@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise, repeat
+from itertools import compress, pairwise, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -112,8 +112,10 @@ def _saved(
     kept += [(node, _OF_CHECKPOINT, tensor) for node, tensor in checkpoints.kept]
     inside = {node for part in checkpoints.parts for node in part.nodes}
     notes: dict[int, str] = {}
-    for node, fn in enumerate(fns):
-        for attribute, name in SAVED_NAMES[type(fn)]:
+    names = list(map(SAVED_NAMES.__getitem__, map(type, fns)))
+    saving = compress(zip(range(len(fns)), fns, names, strict=True), names)
+    for node, fn, own in saving:  # half of the nodes keep nothing
+        for attribute, name in own:
             try:
                 raw = getattr(fn, attribute)
             except RuntimeError:
@@ -174,8 +176,8 @@ def _described(
     values: list[list[Any]] = [[0, "activation", None, ""] for _ in kept]  # the last fields
     for (i, part), key in zip(parts, keys, strict=True):
         value = values[i]
-        if key in kinds:
-            value[1] = kinds[key]
+        if (kind := kinds.get(key)) is not None:
+            value[1] = kind
         if labels and part is given[i] and (value[1] == "input" or kept[i][1] == "target"):
             value[3] = labels.get(_part(key, part), "")
         if key in counted:

@@ -80,13 +80,16 @@ class Origins(Generic[Line]):
         known = [min(number, last) for number in numbers if number >= self.first]
         first = min(known, default=last)
         length = max(known, default=last) + 1 - first
-        names: list[Names | None] = [None] * length
+        nowhere = ("", "", "")  # path, class and scope
+        names = [nowhere] * length
         begin = bisect_right(self._entered, first, key=itemgetter(0)) - 1
         stop = bisect_left(self._entered, first + length, key=itemgetter(0))
         entered = self._entered[begin:stop]
         spans = pairwise([first, *(number for number, _ in entered[1:]), first + length])
         for (_, name), (start, end) in zip(entered, spans, strict=True):
-            names[start - first : end - first] = [name] * (end - start)
+            if name is not None:
+                here = (name[0], classes.get(name[0], ""), name[1])
+                names[start - first : end - first] = [here] * (end - start)
         sources = [""] * length
         begin = bisect_right(self._lines, first, key=itemgetter(1))
         stop = bisect_left(self._lines, first + length, key=itemgetter(0))
@@ -97,14 +100,15 @@ class Origins(Generic[Line]):
                 start, end = max(start - first, 0), min(end - first, length)
                 sources[start:end] = [text(line)] * (end - start)
         # Before the block nothing is known, and a leaf has the number -1.
-        names.append(None)
+        names.append(nowhere)
         sources.append("")
         before = self.first
         places = [(n if n < last else last) - first if n >= before else -1 for n in numbers]
-        made_in = [names[i] for i in places]
+        made_in = list(map(names.__getitem__, places))
+        paths, kinds, scopes = (list(map(itemgetter(k), made_in)) for k in range(3))
         return {
-            "module": [pair[0] if pair else "" for pair in made_in],
-            "module_class": [classes.get(pair[0], "") if pair else "" for pair in made_in],
-            "scope": [pair[1] if pair else "" for pair in made_in],
-            "source": [sources[i] for i in places],
+            "module": paths,
+            "module_class": kinds,
+            "scope": scopes,
+            "source": list(map(sources.__getitem__, places)),
         }
