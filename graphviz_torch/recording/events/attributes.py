@@ -22,18 +22,18 @@ class TensorAttributes(Listener):
     functions = frozenset((READ_GRAD, SET_DATA))
 
     def called(self, event: Called) -> None:
-        steps = self.program.steps
-        if steps.running and steps.own(event.frame):
+        reads = len(event.args) == 1  # `.grad`; else `.data` is set
+        if reads and owner(event.frame.f_code.co_filename) != OWN:
             return
-        if event.func == READ_GRAD:
+        if self.program.steps.own(event.frame):
+            return
+        if reads:
             self._grad_read(event)
         else:
             self._data_set(event)
 
     def _grad_read(self, event: Called) -> None:
         tensor, result, frame = event.args[0], event.result, event.frame
-        if owner(frame.f_code.co_filename) != OWN:
-            return
         if result is not None and tensor.is_leaf:
             self.program.changes.read(tensor)
         if result is None and not tensor.is_leaf and not tensor.retains_grad:
