@@ -9,12 +9,10 @@ where its operation is in both graphs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from operator import attrgetter
 
 from ...graph import Edge, Graph, Node
 from ..groups.chains import RESHAPING
-from ..groups.order import by_target
+from ..groups.order import by_target, in_modules
 from ..options import Parameters
 from .drawing import Drawing, Inner
 
@@ -53,7 +51,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
     uses = Counter([edge.source for edge in graph.edges])
-    folded = set() if parameters == "nodes" else _leaves(nodes, leaves, uses, parameters)
+    folded = set() if parameters == "nodes" else _leaves(graph, leaves, uses, parameters)
     folded.difference_update([node for node, _ in graph.outputs], alone)
     many = {leaf.id: uses[leaf.id] for leaf in leaves if uses[leaf.id] > _MOST_USERS}
     if not folded and not many:
@@ -88,14 +86,12 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
 
 
 def _leaves(
-    nodes: Sequence[Node], leaves: list[Node], uses: Counter[int], parameters: Parameters | None
+    graph: Graph, leaves: list[Node], uses: Counter[int], parameters: Parameters | None
 ) -> set[int]:
     tensors = [leaf.leaf for leaf in leaves].count("tensor")
     all_tensors = tensors > _MOST_LEAVES
     all_parameters = (
-        parameters == "fold"
-        or len(leaves) - tensors > _MOST_LEAVES
-        or any(map(any, map(attrgetter("scope", "module_class"), nodes)))
+        parameters == "fold" or len(leaves) - tensors > _MOST_LEAVES or in_modules(graph)
     )
     return {
         leaf.id

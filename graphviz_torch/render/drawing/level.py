@@ -10,11 +10,11 @@ that shows much more than others. Where none fits, it is the last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from ..color_by import in_values
 from ..groups.groups import Groups
+from ..groups.order import in_modules
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
@@ -69,8 +69,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     most, nodes = _most(drawing), max(4, len(drawing.graph.nodes))
     fold = _fold(drawing)
     closing = fold or _count(drawing) > most or options["depth"] is not None
-    made_by = attrgetter("scope", "module_class")
-    scoped = drawing.graph.parts or any(map(any, map(made_by, drawing.graph.nodes)))
+    scoped = drawing.graph.parts or in_modules(drawing.graph)
     folded = drawing.inner.folded
     leaves = [node.id for node in drawing.graph.nodes if node.leaf and node.id not in folded]
     small = _count(drawing) - len(leaves) <= _SMALL

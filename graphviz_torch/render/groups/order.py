@@ -24,12 +24,17 @@ def by_target(graph: Graph) -> Sequence[Edge]:
     return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
 
 
+def in_modules(graph: Graph) -> bool:
+    """Is it recorded of any node which module made it?"""
+    return any(any(map(attrgetter(name), graph.nodes)) for name in ("scope", "module_class"))
+
+
 def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
     """All nodes in a topological order, and whether it is that in which the program made them.
 
     Else what a step of a loop reads stands in that step.
     """
-    if any(node.order is not None for node in graph.nodes):
+    if {node.order for node in graph.nodes} - {None}:
         return True, _as_made(graph, edges)
     return False, _by_edges(graph, edges)
 
@@ -92,7 +97,7 @@ def _as_made(graph: Graph, edges: Sequence[Edge]) -> list[int]:
 
 
 def _by_edges(graph: Graph, edges: Sequence[Edge]) -> list[int]:
-    if not any(node.scope for node in graph.nodes):
+    if not any(map(attrgetter("scope"), graph.nodes)):
         backwards = [edge for edge in reversed(edges) if not graph.nodes[edge.source].leaf]
         first = {edge.source: edge.target for edge in backwards}  # user of each operation
         if all(user - source <= _NEAR for source, user in first.items()):
