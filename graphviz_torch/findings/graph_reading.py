@@ -262,8 +262,8 @@ class Reading:
         chain: list[tuple[int, float]] = []
         step = max(range(len(nodes)), key=depth.__getitem__, default=None)
         while step is not None:
-            given = nodes[step].grad_outputs
-            norm = max([s.norm for s in given if s is not None and not s.nonfinite], default=0.0)
+            norms = [s.norm for s in nodes[step].grad_outputs if s is not None and not s.nonfinite]
+            norm = max(norms) if norms else 0.0
             if norm and deepest[step] is not None:
                 chain.append((step, norm))
             step = deepest[step]

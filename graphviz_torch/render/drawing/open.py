@@ -169,10 +169,7 @@ def weigh(drawing: Drawing) -> Drawing:
     moved = Counter([transfer.node for transfer in transfers if transfer.node is not None])
     moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
     worth: dict[int, _Worth] = {}
-    saved: dict[int, int] = {}
-    for node in nodes:
-        for each in node.saved:
-            saved[node.id] = saved.get(node.id, 0) + each.nbytes
+    saved = {node.id: sum([each.nbytes for each in node.saved]) for node in nodes if node.saved}
     for i in sorted(saved.keys() | named.keys() | moved.keys()):
         number = tree.of[i]
         if number is not None:

@@ -141,7 +141,7 @@ class Structure:
         part.parts, part.nodes = split(part.items)
         part.span = start, end = self.span(part.items)
         groups = tuple([(called(inner, part), inner.structure) for inner in part.parts])
-        leaves = () if start < end else tuple(self.nodes[i].outputs for i in flatten([part]))
+        leaves = () if start < end else tuple([self.nodes[i].outputs for i in flatten([part])])
         # Where parts read the same at the same distance, be it from outside, they are alike.
         whole = part.module_class, groups, leaves, self._whole[start:end]
         structure = self._found.get(whole)
