@@ -45,6 +45,7 @@ class Structure:
         self._read(edges)
         # Of each position: the number of what it computes, and of that with all that it reads.
         self._computes = self._kinds()
+        self._unsized: dict[int, object] = {}  # by that number: the same without sizes
         known = self._known
         whole = [
             known.setdefault((kind, *read), len(known))
@@ -208,7 +209,10 @@ class Structure:
             node = self.nodes[self.operations[p]]
             if node.operation == "add":  # in whichever order
                 reads = sorted([read[:-1] for read in reads])
-            computes.append((unsized(node), *reads))
+            kind = self._computes[p]
+            if kind not in self._unsized:
+                self._unsized[kind] = unsized(node)
+            computes.append((self._unsized[kind], *reads))
         return (*groups, *computes)
 
     def _read_by(self, p: int, start: int) -> dict[int, tuple[_Outputs, bool]]:
