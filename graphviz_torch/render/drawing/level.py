@@ -218,7 +218,9 @@ class _Trial:
         told = _tells_all(drawing)
         if not drawing.columns.fits or (level.whole and not told):
             return "show less"
-        if shown < ENOUGH and not told:
+        # Little is enough where what shows more has many jumps, and a skip might be drawn whole.
+        last = self._enough is not None and _parts_a_skip(drawing)
+        if shown < ENOUGH and not told and not last:
             if shown > 2 * self._most:
                 self._some, self._most = drawing, shown
             return "next level"
@@ -267,7 +269,7 @@ def _jumps(drawing: Drawing) -> int:
 def _parts_a_skip(drawing: Drawing) -> bool:
     """Does what joins two results read one of them from another column, and one from its own?"""
     columns = drawing.columns.parts
-    if len(columns) < 2:
+    if _jumps(drawing) < 2:  # what skips from the same result as the road goes on with it
         return False
     column = {key: at for at, part in enumerate(columns) for key in part}
     far = {target for source, target in drawing.ends if column[source] != column[target]}

@@ -113,10 +113,13 @@ def places_of(graph: Graph, findings: tuple[Finding, ...]) -> Places:
     for depth in _DEPTHS:
         if tried and depth >= tried[-1].nested:
             continue  # it opens the same groups
-        options = {"depth": depth, "fold": False, "parameters": "fold", "findings": findings}
-        tried.append(Places(draw(graph, options)))  # type: ignore[arg-type]
+        tried.append(_at_depth(graph, findings, depth))
         if len(tried[-1]) in _SOME:
             return tried[-1]
+    if tried[-1].nested:
+        outer = _at_depth(graph, findings, 0)  # modules that lie in no other
+        if len(outer) in _SOME:
+            return outer
     fitting = (places for places in tried if len(places) <= MOST_PLACES)
     found = next(fitting, None)
     if found is not None:
@@ -126,6 +129,11 @@ def places_of(graph: Graph, findings: tuple[Finding, ...]) -> Places:
         if len(places) <= MOST_PLACES:
             break
     return places
+
+
+def _at_depth(graph: Graph, findings: tuple[Finding, ...], depth: int) -> Places:
+    options = {"depth": depth, "fold": False, "parameters": "fold", "findings": findings}
+    return Places(draw(graph, options))  # type: ignore[arg-type]
 
 
 def _ordered(drawing: Drawing, sources: Mapping[int, Mapping[int, None]]) -> list[int]:

@@ -149,5 +149,5 @@ def test_two_graphs_side_by_side_have_no_rows() -> None:
 def test_the_footer_says_how_to_open_a_closed_graph() -> None:
     dot = to_dot(losses(30, 5, 20), limit=4)
     assert "loss_0 · a.py:1" in dot
-    assert "module=&quot;loss_0 · a.py:1&quot; opens one" in dot
+    assert "module='loss_0 · a.py:1' opens one" in dot
     assert draw(draw_graph(losses(30, 5, 20)).graph, {"module": "loss_0 · a.py:1"}).nodes

@@ -343,3 +343,16 @@ def test_the_command_writes_one_file_and_takes_another_step_beside_it(tmp_path: 
     out = tmp_path / "both.svg"
     assert main(["flow", str(saved), "--after", str(saved), "-o", str(out)]) == 0
     assert out.read_text() == draw_flow(graph, graph)
+
+
+def test_many_layers_of_many_modules_are_a_place_each() -> None:
+    layers = [nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(14)]
+    model = nn.ModuleList(layers)
+    with record(model) as recording:
+        x = torch.rand(1, 3, 8)
+        for layer in model:
+            x = layer(x)
+        x.mean().backward()
+    river = river_of(recording.graph, ())
+    assert {str(number) for number in range(14)} <= {place.name for place in river.places}
+    assert len(river.places) <= 66
