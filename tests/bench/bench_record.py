@@ -4,7 +4,7 @@
     python -m tests.bench.bench_record --quick    without GPT-2 small
     python -m tests.bench.bench_record --large    loops with GPT-2 small, ten minutes more
     python -m tests.bench.bench_record --growth   only how the time grows with the calls
-    python -m tests.bench.bench_record --calls    only the calls a node, and the ten most frequent
+    python -m tests.bench.bench_record --calls    only 300 blocks: the cost, and the calls a node
     python -m tests.bench.bench_record --watch    only what `watch` adds to steps of an optimizer
     python -m tests.bench.bench_record --values   only what `values=True` adds to a recorded step
     python -m tests.bench.bench_record --device cuda
@@ -18,7 +18,8 @@ done. A row that takes seconds has fewer rounds.
 Growth: 1,000 calls recorded ten times, and 10,000 once, the less of three tries; the ratio is 1
 where the time grows with the work.
 Calls: what 300 blocks of LayerNorm, Linear, tanh and add call when they are recorded and not when
-they are not, Python's functions and C's, divided by the nodes. It is the same in every run.
+they are not, Python's functions and C's, divided by the nodes. It is the same in every run. Before
+that, what their recorded step costs: the least CPU time of 20 rounds, divided by the bare step's.
 TorchLens comes last: from its first trace on, every call into torch takes longer.
 """
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import math
 import statistics
 import sys
 import time
@@ -40,6 +42,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from graphviz_torch import Graph, record, watch
+from graphviz_torch.recording import listeners
 
 Step = Callable[[], torch.Tensor]
 
@@ -272,6 +275,37 @@ def print_calls(blocks: int = 300, most: int = 10) -> None:
             step()
         return recording.graph
 
+    def row(**options: Any) -> Callable[[], object]:
+        def run() -> None:
+            with record(model, **options) as recording:
+                step()
+            assert recording.graph
+
+        return run
+
+    def alone() -> None:
+        every, listeners.LISTENERS = listeners.LISTENERS, ()
+        try:
+            recorded()
+        finally:
+            listeners.LISTENERS = every
+
+    runs = {
+        "bare step": step,
+        "everything": row(),
+        "what is not finite": row(gradients="finite"),
+        "no gradients": row(gradients=False),
+        "no listener": alone,
+    }
+    for run in runs.values():
+        run()
+    gc.collect()
+    gc.freeze()
+    least = dict.fromkeys(runs, math.inf)
+    for _ in range(20):
+        least = {name: min(least[name], seconds(run)) for name, run in runs.items()}
+    for name, best in least.items():
+        print(f"  {name:30} {best * 1000:6.1f} ms {best / least['bare step']:6.2f}")
     nodes = len(recorded().nodes)
     bare, calls = counted(step), counted(recorded)
     calls.subtract(bare)
