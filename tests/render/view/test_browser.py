@@ -252,7 +252,8 @@ def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: O
     assert page.locator(".wire.severed.warning").count() == 1
     title = page.locator(".wire.severed title").text_content() or ""
     assert title.startswith("Cut by detach() at test_browser.py:")
-    assert "✂ detach()" in page.locator(".wire-label").all_text_contents()
+    said = page.locator(".wire-label", has_text="✂ detach()").text_content() or ""
+    assert said.startswith("✂ detach() · test_browser.py:")
     [encoder_box, head_box] = [
         page.locator(f'.card:has-text("{name} · Linear(2, 2)")').bounding_box()
         for name in ("encoder", "head")

@@ -41,7 +41,8 @@ export function drawCard(card: Card, marks: Marks): SVGGElement {
     if (card.more > 0) group.append(drawLine([{ text: `and ${card.more} more`, look: "quiet" }], width / 2, y, "detail"));
   }
   if (role === "group") group.append(sign("+", width - 14, 14, "open"));
-  if (marks.findings.length) group.append(badge(marks.findings, width));
+  const wrong = marks.findings.filter(({ severity }) => severity !== "info"); // as in a still
+  if (wrong.length) group.append(badge(wrong, width));
   return group;
 }
 
@@ -64,12 +65,12 @@ export function sign(text: "+" | "−", x: number, y: number, act: "open" | "clo
 }
 
 function badge(findings: readonly Finding[], width: number): SVGGElement {
-  const worst = (["error", "warning", "info"] as const).find((severity) => findings.some((f) => f.severity === severity)) ?? "info";
+  const worst = findings.some(({ severity }) => severity === "error") ? "error" : "warning";
   return svg(
     "g",
     { class: `badge ${worst}`, transform: `translate(${width - 2},2)` },
     svg("title", {}, findings.map(({ message }) => message).join("\n")),
-    svg("path", { d: worst === "info" ? "M-9,0A9,9 0 0 1 9,0A9,9 0 0 1 -9,0Z" : "M0,-11L10,7H-10Z" }),
-    svg("text", { y: 5 }, worst === "info" ? "i" : "!"),
+    svg("path", { d: "M0,-11L10,7H-10Z" }),
+    svg("text", { y: 5 }, "!"),
   );
 }

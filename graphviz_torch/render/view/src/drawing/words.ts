@@ -10,6 +10,7 @@ import type { Path, Stub } from "./scene";
 import { findingsAt, type Tree } from "../graph/tree";
 
 const MOST_NAMED = 2;
+const MOST_WHERE = 40; // characters of a cut's line
 const NEAR = 160; // length of an edge whose beginning is in sight from its middle
 
 export class GraphWords implements Words {
@@ -56,7 +57,7 @@ export class GraphWords implements Words {
 
   private cut({ how, where, before, after }: Cut): EdgeWords {
     const name = how === "data" ? ".data" : how.endsWith("_mode") || how === "no_grad" ? how : `${how}()`;
-    const label = `✂ ${name}`;
+    const label = `✂ ${name}${where ? ` · ${shorten(where, MOST_WHERE)}` : ""}`;
     const told = this.model.findingsOf.get(before ?? -1)?.find(({ nodes }) => after.some((node) => nodes.includes(node)));
     const title = `Cut by ${name}${where ? ` at ${where}` : ""}: no gradient passes here.`;
     return { title, label, width: this.cards.width(label, "quiet"), always: true, kind: `severed ${told?.severity ?? ""}` };
