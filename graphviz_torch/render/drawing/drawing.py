@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 from ...graph import Collective, Edge, Finding, Graph, Node, TensorMeta
 from .. import labels
 from ..groups.chains import GRADIENT
-from ..groups.groups import Group, Groups
+from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
 from ..options import DrawingOptions
 from ..style import Pair
@@ -186,6 +186,7 @@ class Drawing:
     size: int | None = None  # things directly in a group, at most; None: there are no groups
     rows: int | None = None  # modules in a row, at most
     limit: int | None = None  # things that are drawn, at most
+    modules: ModuleTree | None = None  # which each level that is tried cuts into its groups
     # All nodes in groups. It is flat, not `Open` with 100,000 leaves: it is searched for what is
     # alike and opened in ten ways, and a tree of objects takes longer than all the rest.
     groups: Groups | None = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from ...graph.gc import uncollected
 from ...graph.terminal import option
 from ..groups.calls import called_on
-from ..groups.groups import Groups, group
+from ..groups.groups import Groups, ModuleTree
 from .drawing import Drawing
 
 
+@uncollected
 def group_nodes(drawing: Drawing) -> Drawing:
     """The drawing with groups of at most `size` things; without a `size` it has none.
 
@@ -20,10 +22,12 @@ def group_nodes(drawing: Drawing) -> Drawing:
         return drawing
     options = drawing.options
     loops = options["fold"] is not False and options["depth"] is None
-    tree = group(drawing.graph, limit=drawing.size, rows=drawing.rows, loops=loops)
+    modules = drawing.modules or ModuleTree(drawing.graph, loops=loops)
+    tree = modules.cut(drawing.size, drawing.rows)
     module = options["module"]
     start = None if module is None else _find(tree, module)
-    return drawing.having(groups=tree, start=start, called=called_on(drawing.graph, tree))
+    called = called_on(drawing.graph, tree)
+    return drawing.having(modules=modules, groups=tree, start=start, called=called)
 
 
 def _find(tree: Groups, module: str) -> int:

@@ -88,22 +88,42 @@ def group(
     Raises:
         ValueError: if `limit` is less than 4.
     """
-    if limit < 4:
-        raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
-    edges = by_target(graph)
-    made, order = order_of(graph, edges)
-    top, parts = _modules(graph, edges, order, made)
-    if made:
-        parts += gather_gradients(graph, [top, *[part.items for part in parts]])
-    if loops:
-        parts += gather(graph, edges, [top, *[part.items for part in parts]])
-    order = flatten(top)
-    structure = Structure(graph, edges, order)
-    cutter = Cutter(structure, limit, rows, loops)
-    for part in reversed(parts):
-        part.items = cutter.cut(part.items)
-        structure.close(part)
-    return _number(graph, cutter.cut(top), order, tuple(structure.operations))
+    return ModuleTree(graph, loops=loops).cut(limit, rows)
+
+
+class ModuleTree:
+    """The modules of a graph in each other; `cut` puts what a level holds too much of in groups.
+
+    A drawing that tries several levels cuts the same modules in several ways.
+    """
+
+    def __init__(self, graph: Graph, *, loops: bool) -> None:
+        self._graph, self._loops = graph, loops
+        edges = by_target(graph)
+        made, order = order_of(graph, edges)
+        top, parts = _modules(graph, edges, order, made)
+        if made:
+            parts += gather_gradients(graph, [top, *[part.items for part in parts]])
+        if loops:
+            parts += gather(graph, edges, [top, *[part.items for part in parts]])
+        self._top, self._parts = top, [(part, part.items) for part in parts]
+        self._order = flatten(top)
+        self._structure = Structure(graph, edges, self._order)
+
+    def cut(self, limit: int, rows: int | None) -> Groups:
+        """As `group`, which says what the arguments are.
+
+        Raises:
+            ValueError: if `limit` is less than 4.
+        """
+        if limit < 4:
+            raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
+        cutter = Cutter(self._structure, limit, rows, self._loops)
+        for part, items in reversed(self._parts):
+            part.items = cutter.cut(items)
+            self._structure.close(part)
+        operations = tuple(self._structure.operations)
+        return _number(self._graph, cutter.cut(self._top), self._order, operations)
 
 
 def _modules(
