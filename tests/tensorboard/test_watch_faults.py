@@ -158,6 +158,27 @@ def average(update: Callable[[Tensor, Tensor], object]) -> Callable[[int, int], 
     return run
 
 
+class Follower:
+    """Keeps an average of the weights by their names."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def average_by_name(steps: int, at: int) -> list[WatchReport]:
+    model = Net()
+    follower = Follower(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with watch(model) as watching:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+            for name, p in model.named_parameters():
+                follower.shadow[name].lerp_(p.detach(), 0.0)
+    return watching.reports
+
+
 def rebound(mean: Tensor, p: Tensor) -> None:
     mean = 0.9 * mean + 0.1 * p
 
@@ -247,6 +268,13 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         0,
         512,
         "ema has the weights that it had in step 0, though it is written again and again",
+    ),
+    "an average that an object keeps by name": (
+        average_by_name,
+        "still-average",
+        0,
+        512,
+        "follower.shadow has the weights that it had in step 0, though it is written again and",
     ),
     "an average that is bound anew": (
         average(rebound),
