@@ -80,6 +80,15 @@ def gate_that_is_normalised_over_the_samples(record: Record) -> None:
         F.cross_entropy(head(h), torch.arange(4) % 3).backward()
 
 
+@says("softmax-axis", "runs over dimension 0 of [4, 1, 8], the samples")
+def gate_of_means_that_is_normalised_over_the_samples(record: Record) -> None:
+    body, gate, head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+    with record(nn.ModuleList([body, gate, head])):
+        h = body(torch.randn(4, 5, 6)).tanh()
+        h = gate(h.mean(1, keepdim=True)).softmax(0) * h  # cause
+        F.cross_entropy(head(h.mean(1)), torch.arange(4) % 3).backward()
+
+
 @silent("softmax-axis")
 def samples_that_are_weighted_in_the_loss(record: Record) -> None:
     """Hard samples count more; experts' gates, and classes, are normalised over themselves."""
