@@ -36,7 +36,7 @@ _FEW_JUMPS: Final = 4
 # A drawing in one column is taken for one in several if it shows this share of its things; for one
 # that parts a skip, if it shows this lower share, or so many.
 _ROAD: Final = 0.6
-_SKIP: Final = 0.42
+_SKIP: Final = 0.4
 _WHOLE: Final = 12
 _LESS: Final = 0.9  # of the things of one drawing, what the next one shows
 
@@ -232,7 +232,10 @@ class _Trial:
         if (skip or _jumps(drawing)) and _has_modules(drawing):
             self._parted = drawing
             self.road = not skip
-            self._fewest = min(_WHOLE, _SKIP * shown) if skip else _ROAD * shown
+            # A single jump, of the result that goes on and is added to later, is easy to follow:
+            # what is drawn for it shows this share and as many.
+            bound = min if _jumps(drawing) > 1 else max
+            self._fewest = bound(_WHOLE, _SKIP * shown) if skip else _ROAD * shown
             return "show less"
         return "draw"
 
@@ -270,7 +273,7 @@ def _jumps(drawing: Drawing) -> int:
 def _parts_a_skip(drawing: Drawing) -> bool:
     """Does what joins two results read one of them from another column, and one from its own?"""
     columns = drawing.columns.parts
-    if _jumps(drawing) < 2:  # what skips from the same result as the road goes on with it
+    if len(columns) < 2:
         return False
     column = {key: at for at, part in enumerate(columns) for key in part}
     far = {target for source, target in drawing.ends if column[source] != column[target]}
