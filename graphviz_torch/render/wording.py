@@ -17,6 +17,8 @@ from .ranks.collectives import lines
 from .style import role
 
 _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first
+# What a layer keeps of what it reads, by its operation, and the number of that operand.
+_LAYERS = {("addmm", "mat1"): 1, ("mm", "self"): 0, ("convolution", "input"): 0}
 _MOST_NAMED = 3  # names of what is in a closed group
 _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
 
@@ -151,23 +153,23 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
 def entries(drawing: Drawing) -> dict[int, list[str]]:
     """What data enters each key: what a model was called with, and needs no gradient.
 
-    Autograd has no node for it. Where an operation kept it for backward, a recording tells.
+    Autograd has no node for it. Where an operation kept it for backward, a recording tells. What a
+    layer reads is data, too, where it was computed without a gradient: of no node's result.
     """
     nodes = drawing.graph.nodes
     keepers = [
         node.id
         for node in nodes
         for each in node.saved
-        if each.kind == "input" or each.name == "target"
+        if each.kind == "input" or each.name == "target" or (node.operation, each.name) in _LAYERS
     ]
     ids = dict.fromkeys(keepers)
     known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
-    made: set[int] = set()  # nodes whose target another one made
+    fed: dict[int, set[int]] = {i: set() for i in ids}  # which of its operands nodes made
     for edge in drawing.graph.edges if ids else ():
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
-            if edge.input_nr:
-                made.add(edge.target)
+            fed[edge.target].add(edge.input_nr)
     for cut in drawing.graph.cuts if ids else ():  # its dashed line leads to where it went on
         for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
@@ -177,20 +179,28 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
         key = drawing.key(i)
         if key not in drawn or (key not in found and len(found) == _MOST_ENTRIES):
             continue
-        for text in _read(nodes[i], known[i], target=i not in made):
+        for text in _read(nodes[i], known[i], fed[i]):
             if text not in found.setdefault(key, []):
                 found[key].append(text)
     return {key: texts for key, texts in found.items() if texts}
 
 
-def _read(node: Node, known: set[object], target: bool) -> list[str]:
-    """The data that a node kept; `target`: is a loss's target data, too."""
-    return [
-        f"{saved.label or name} {labels.shape(saved.tensor)}"
-        for saved in node.saved
-        for name in ["target" if saved.name == "target" else "data"]
-        if (saved.kind == "input" and saved.tensor not in known) or (name == "target" and target)
-    ]
+def _read(node: Node, known: set[object], fed: set[int]) -> list[str]:
+    """The data that a node kept.
+
+    Args:
+        known: what nodes made for it.
+        fed: which of its operands those are: a loss's target is data where it has one, the first.
+    """
+    found = []
+    for saved in node.saved:
+        name = "target" if saved.name == "target" else "data"
+        place = _LAYERS.get((node.operation, saved.name))
+        computed = place is not None and saved.kind == "activation" and place not in fed
+        given = saved.kind == "input" and saved.tensor not in known
+        if given or (name == "target" and fed <= {0}) or (computed and saved.tensor not in known):
+            found.append(f"{saved.label or name} {labels.shape(saved.tensor)}")
+    return found
 
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:

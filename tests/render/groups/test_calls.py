@@ -59,3 +59,14 @@ def test_a_call_that_reads_a_result_first_is_not_named_by_the_data_beside_it() -
     assert "layer(x)" in source
     assert "layer(scale)" not in source
     assert "layer#2" in source
+
+
+def test_calls_on_results_have_the_names_of_those() -> None:
+    G, D = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Sequential(nn.Linear(6, 1), nn.Tanh())
+    real = torch.randn(3, 6)
+    with record() as recording:
+        fake = G(torch.randn(3, 4))
+        (D(fake.detach()).mean() + D(fake).mean() - D(real).mean()).backward()
+    source = draw_graph(recording, fold=False).source
+    for call in ("D(fake.detach())", "D(fake)", "D(real)"):
+        assert f"{call} · Sequential" in source
