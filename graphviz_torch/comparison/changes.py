@@ -162,7 +162,7 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
     """The attributes that both nodes have, where their shapes are the same: sizes follow those.
 
-    What data is called is no difference.
+    Another name for the same data is not a difference.
     """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from ...graph import Edge, Graph
-from .parts import Item, Name, Part
+from .part_tree import Item, Name, Part
 
 # Forwards that hand on all elements of their one input, and nothing else.
 RESHAPING: Final = frozenset(

@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import ceil, isqrt
 
 from ..labels import TIMES
-from .parts import Item, Name, Part, flatten, split
+from .likeness import Structure, uncalled
+from .part_tree import Item, Name, Part, flatten, split
 from .repeats import LEAST_TIMES, find_repeats
-from .structure import Structure, uncalled
 
 # In a level of so many items a loop is looked for, where loops are asked for.
 _LOOP = 12

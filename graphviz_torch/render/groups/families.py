@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from .groups import Group, Groups
-from .structure import unnumbered
+from .likeness import unnumbered
 
 # So few graphs of a step are drawn each, though they are alike: their names tell what they are.
 _GRAPHS = 3

@@ -19,9 +19,9 @@ from ...graph import Edge, Graph, Node
 from ...graph.gc import uncollected
 from .chains import gather, gather_gradients
 from .cutting import Cutter
+from .likeness import Structure
 from .order import by_target, left_and_entered, order_of, places_of
-from .parts import Item, Kind, Name, Part, flatten, split
-from .structure import Structure
+from .part_tree import Item, Kind, Name, Part, flatten, split
 
 
 class Group(NamedTuple):

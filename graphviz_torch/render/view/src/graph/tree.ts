@@ -183,7 +183,7 @@ export class Tree {
     return this.names.table[this.names.at[item - this.count] as number] as string;
   }
 
-  /** The names from the top down to a group: "layers › 3 › attn". A stack around it is no part of the model. */
+  /** The names from the top down to a group: "layers › 3 › attn". A stack is not a part of the model: it is left out. */
   path(item: number): string {
     return [...this.around(item).reverse().filter((group) => !this.isStack(group)), item].map((group) => this.name(group)).join(" › ");
   }

@@ -15,7 +15,7 @@ from typing import Any
 from ...graph import Edge, Graph, TensorMeta
 from .attributes import distinguishing, only_part_used
 from .outlines import differ_in_one_axis, unsized
-from .parts import Item, Part, flatten, split
+from .part_tree import Item, Part, flatten, split
 
 # The number of a call, in the name of a module.
 _CALL = re.compile(r"#\d+$")
@@ -247,7 +247,7 @@ class Structure:
 
 
 def called(part: Part, outer: Part) -> str:
-    """The name by which a module is alike others; what is no module has none."""
+    """The name that modules of one row share; "" for what is not a module."""
     if part.kind != "module":
         return ""
     return unnumbered(part.name.text) if outer.kind == "run" else uncalled(part.name.text)
