@@ -153,8 +153,8 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
 def entries(drawing: Drawing) -> dict[int, list[str]]:
     """What data enters each key: what a model was called with, and needs no gradient.
 
-    Autograd has no node for it. Where an operation kept it for backward, a recording tells. What a
-    layer reads is data, too, where it was computed without a gradient: of no node's result.
+    Autograd has no node for it. Where an operation kept it for backward, a recording tells. A layer
+    that reads what was computed without a gradient reads data, too.
     """
     nodes = drawing.graph.nodes
     keepers = [

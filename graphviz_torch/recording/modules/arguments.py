@@ -5,9 +5,9 @@ user's own is kept, read or written out. A call that made several nodes tells no
 an argument belongs to is not known, but for the dropout of an attention: it is the product of a
 softmax.
 
-Of a sum, a product and the like, whose one operand needs no gradient, what that is called is an
-argument, too: `sub` of `ratio - old` has the attribute "data=old f32[64]". Where it is taken from,
-as in `target - x`, nothing is said of it.
+A sum, difference, product or quotient may have an operand that needs no gradient. Its name and
+shape are an argument, too: `ratio - old` has the attribute "data=old f32[64]". A difference or a
+quotient that begins with it, as `target - x` does, says nothing of it.
 """
 
 from __future__ import annotations
