@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import graphviz_torch
+from tests.bench.house import rooms
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
@@ -150,6 +151,14 @@ def test_a_file_imports_from_the_rooms_that_its_room_may(name: str) -> None:
 def test_two_doors_lead_up_and_no_more() -> None:
     for name, doors in DOORS.items():
         assert {file for file in IMPORTS[name] if room(file) != room(name)} == doors
+
+
+def test_the_house_is_counted_from_the_lowest_room_up() -> None:
+    house = rooms()
+    assert sum(each.files for each in house.values()) == len(PACKAGE_FILES)
+    order = list(house)
+    for name, each in house.items():
+        assert each.imports <= {*order[: order.index(name)]}
 
 
 def names(tree: ast.AST) -> set[str]:

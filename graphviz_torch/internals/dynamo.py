@@ -1,11 +1,12 @@
-"""Keeping torch.compile off our own functions.
+"""Who else reads the program: a compiler, a tracer, a transform. It is kept off our own functions.
 
-Where it meets something that it does not compile, it runs that as it is and compiles every Python
-function called from there by itself: what watches the calls too, which would then be made part of
-the user's graph.
+Where torch.compile meets something that it does not compile, it runs that as it is and compiles
+every Python function called from there by itself: what watches the calls too, which would then be
+made part of the user's graph.
 
-Private: how a code object says so, at no cost to its calls; and whether compiled autograd is on,
-which would compile our hooks into the backward (2.13).
+Private: how a code object says so, at no cost to its calls; whether compiled autograd is on, which
+would compile our hooks into the backward; whether torch.jit.trace is at work, how deep in
+torch.func's transforms a call is, and the context that torch.compile runs its trial in (2.13).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 import torch
+from torch._guards import TracingContext
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _frames = torch._C._dynamo.eval_frame
@@ -57,3 +59,13 @@ def _skipped(function: _Function, below: Any) -> _Function:
     _frames.set_code_exec_strategy(function.__code__, strategy)
     _marks.append((function.__code__, strategy))
     return function
+
+
+# Is torch.jit.trace at work. It would note what we read, and our names for it.
+is_jit_tracing: Any = torch._C._is_tracing
+
+
+def is_trial() -> bool:
+    """Is a backward torch.compile's trial of the program, or a part of a torch.func transform."""
+    transformed = torch._C._functorch.maybe_current_level() is not None
+    return transformed or TracingContext.try_get() is not None

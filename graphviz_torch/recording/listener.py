@@ -36,11 +36,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..graph import Graph
-from ..tracing.nodes import GradFn
+from ..tracing.nodes import End, GradFn
 from ..tracing.regions import Region
 from .backward import Backward
 from .live import LiveGraph
-from .live_nodes import End
 from .program import Program
 from .program.source_lines import Place
 

@@ -14,34 +14,28 @@ from .compiled.gradients import InnerGradients
 from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
-from .events.eval_mode import EvalModes
 from .events.gradient_life import GradientLife
-from .events.idle_calls import IdleCalls
-from .events.leaves import Leaves
+from .events.idle_calls import EvalModes, IdleCalls
 from .events.nonfinite import NonfiniteValues
 from .events.pairs import PairedTensors
-from .events.setup import TrainingSetup
+from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .gradients.results import FiniteResults
 from .listener import Listener
 from .modules.arguments import Arguments
-from .modules.fast_paths import FastPaths
+from .modules.calls import FastPaths, Modes, SampleCalls
 from .modules.first_call import FirstCall
-from .modules.modes import Modes
-from .modules.samples import SampleCalls
 from .modules.updates import Updates
 from .modules.weights import Weights
-from .reruns import Reruns
-from .saved_tensors import SavedTensors
+from .saved_tensors import Reruns, SavedTensors
 from .steps.batches import Batches
-from .steps.clip_bounds import ClipBounds
+from .steps.gradients import ClearedGradients, ClipBounds
 from .steps.history import GraphHistory
 from .steps.optimizer_calls import OptimizerCalls
 from .steps.optimizer_steps import OptimizerSteps
 from .steps.schedules import EarlySchedulers
-from .steps.zero_grad import ClearedGradients
 from .transfers.copies import Copies
 from .values.data_views import DataViews
 from .values.results import ResultValues

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
 
-from ..internals.process_groups import is_rank
+import torch.distributed as dist
 
 Compiled = Literal["open", "closed", "eager", "gradients"]  # how a recording takes compiled code
 
@@ -43,4 +44,5 @@ class Options(NamedTuple):
     @property
     def distributed(self) -> bool:
         """Is this process a rank: else there is no DTensor and no wrapper for ranks."""
-        return is_rank()
+        started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # its group may come later
+        return dist.is_available() and (dist.is_initialized() or started)

@@ -1,11 +1,16 @@
-"""The column of what each node keeps for backward."""
+"""Columns: what each node keeps for backward, and how often backward ran its forward again."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
+
 from ..graph import SavedTensor
+from ..graph.nodes import CHECKPOINTED
 from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
 from .backward import Backward
-from .listener import Columns, Listener
+from .checkpoints import Checkpoint
+from .listener import Columns, Listener, RunEnded
 from .live import LiveGraph
 from .program import Program
 
@@ -33,3 +38,48 @@ class SavedTensors(Listener):
 
     def columns(self, backward: Backward) -> Columns:
         return {"saved": self._rows.get(backward.position, {})}
+
+
+_PART = f"{CHECKPOINTED}: backward runs the forward of this part again"
+_AGAIN = f"{CHECKPOINTED}: its forward ran again in backward"
+
+
+class Reruns(Listener):
+    """Which nodes ran again, and how often: as `checkpoints.py` says."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._parts: dict[int, list[Checkpoint]] = {}  # by graph
+        self._times: dict[int, list[int]] = {}  # of each part, by graph
+
+    def graph_read(self, live: LiveGraph) -> None:
+        """The parts are known."""
+        if live.checkpoints.parts:
+            self._parts[live.position] = live.checkpoints.parts
+
+    def backward_ended(self, event: RunEnded) -> None:
+        """Count before another backward runs them once more."""
+        position = event.live.position
+        if position in self._parts:
+            self._times[position] = [part.times() for part in self._parts[position]]
+
+    def step_ended(self, event: None) -> None:
+        self._parts, self._times = {}, {}
+
+    def columns(self, backward: Backward) -> Columns:
+        parts = self._parts.get(backward.position, [])
+        times = self._times.get(backward.position)
+        if times is None:
+            return {"note": {node: _PART for part in parts for node in part.nodes}}
+        numbers = sorted((number, node) for node, number in enumerate(backward.numbers))
+        reruns = Counter({node: 0 for part in parts for node in part.nodes})
+        unknown: set[int] = set()
+        for part, count in zip(parts, times, strict=True):
+            span = (bisect_left(numbers, (end,)) for end in (part.start, part.stop))
+            inside = [node for _, node in numbers[slice(*span)]]
+            reruns.update(inside * count)
+            if part.selects:
+                unknown.update(inside, part.nodes)
+        known = {node: count for node, count in reruns.items() if node not in unknown}
+        notes = {n: _AGAIN if known.get(n) else CHECKPOINTED for part in parts for n in part.nodes}
+        return {"note": notes, "reruns": known}

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ..graph import Event, Graph, SavedKind
 from ..graph.events.idle_calls import IdleCall
 from ..graph.gc import uncollected
+from ..internals.dynamo import is_trial
 from ..internals.frames import OTHER, owner, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
@@ -30,8 +31,7 @@ from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.stream import Tell, methods, tell
 from ..internals.tasks import programs
 from ..internals.tensors.saved_tensors import TELLS
-from ..internals.tracers import is_trial
-from ..tracing.nodes import GradFn, read
+from ..tracing.nodes import End, GradFn, ends_of, read
 from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
@@ -46,8 +46,7 @@ from .listener import (
     RunBegan,
     RunEnded,
 )
-from .live import LiveGraph
-from .live_nodes import End, ends_of, leaves_of, numbers_of, sinks
+from .live import LiveGraph, leaves_of, numbers_of, sinks
 from .memory import Memory
 from .options import Options
 from .program import Program

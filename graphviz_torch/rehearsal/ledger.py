@@ -44,8 +44,8 @@ from ..internals.tensors.memory import parts, storage_id
 from ..internals.tensors.pytree import tensors
 from ..internals.wrappers import is_inside, unsharded
 from ..recording.checkpoints import checkpoints_of
-from ..recording.live_nodes import ends_of
 from ..recording.memory import Memory
+from ..tracing.nodes import ends_of
 from ..tracing.tracer import connected
 from .blocks import LOOP, Block, Side, peak_of
 

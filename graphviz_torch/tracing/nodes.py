@@ -33,6 +33,7 @@ from .regions import CLOSED, Region
 # Any: torch gives nodes of C++ and of Python classes with no common public type.
 GradFn = Any
 Ids = dict[GradFn, int]  # the id of each live node, in the order of ids
+End = tuple[GradFn, int]  # a live node and the number of its output
 
 _new: Any = tuple.__new__  # a Node from a row of its fields, without a call of Python's
 _ACCUMULATE = "AccumulateGrad"
@@ -251,3 +252,12 @@ def made_by(tensor: Tensor) -> Any:
         if fn is None and type(tensor) is Tensor and not tensor.requires_grad:
             return None
     return accumulator(tensor) if fn is None else fn
+
+
+def ends_of(output: Any) -> list[End]:
+    """The live node behind a tensor or a gradient edge, if there is one."""
+    if isinstance(output, Tensor):
+        fn = made_by(output)
+        with unseen_calls():
+            return [] if fn is None else [(fn, output.output_nr)]
+    return [(output.node, output.output_nr)]

@@ -21,12 +21,11 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from ..dynamo import uncompiled_itself
+from ..dynamo import is_jit_tracing, uncompiled_itself
 from ..frames import hide, variables
 from ..functions import METADATA_CALLS, is_called_by_itself, original
 from ..guards import set_grad_enabled
 from ..tasks import programs
-from ..tracers import is_jit_tracing
 from .dispatch import sequence_number
 from .modes import FUNCTIONS, leave
 from .stream import Miss, Tell, methods, tell

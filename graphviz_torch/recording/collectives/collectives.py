@@ -28,8 +28,7 @@ from ..listener import Listener, RunBegan, RunEnded
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place, Source, sources
-from .messages import Content, Messages
-from .owners import Owner, Owners
+from .owners import Content, Messages, Owner, Owners
 
 
 @dataclass(slots=True, eq=False)

@@ -15,8 +15,7 @@ from ...internals.sharding import placement
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
 from ..listener import Columns, Listener
-from ..live import LiveGraph
-from ..live_nodes import leaves_of
+from ..live import LiveGraph, leaves_of
 from ..program import Program
 
 

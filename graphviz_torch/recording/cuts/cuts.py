@@ -47,8 +47,7 @@ from ...tracing.nodes import GradFn, is_alive, made_by
 from ...tracing.regions import Region
 from ..backward import Backward
 from ..listener import Listener, Reach, RegionRan
-from ..live import LiveGraph
-from ..live_nodes import hidden_behind
+from ..live import LiveGraph, hidden_behind
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
 from .inside import InsideTrails, inside_record, used_outside

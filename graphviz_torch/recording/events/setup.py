@@ -1,4 +1,7 @@
-"""Mistakes in how a training is set up, looked for in its modules and optimizers as they are."""
+"""Mistakes in how a training is set up: in its modules and optimizers as they are, in its leaves.
+
+A leaf that a program makes by hand, of numbers that had a history, is one if backward starts there.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,31 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...graph import NO_PARAMETERS, Graph
-from ...graph.events import AttributeAssignment, Holder, StrayParameters, UnsteppedBackward
+from ...graph.events import (
+    AttributeAssignment,
+    Holder,
+    LeafBackward,
+    ParameterFreeze,
+    StrayParameters,
+    UnsteppedBackward,
+)
 from ...internals.frames import OWN, local_variables, owner
+from ...internals.functions import SET_REQUIRES_GRAD, TensorBase
+from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
+from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import BlockRaised, Listener, Resumed, RunBegan
 from ..program import Program
 from ..program.events import Events
-from ..program.source_lines import Place
+from ..program.source_lines import Place, assigned, source_text
 from .code import codes, stored
 
 # What people write for requires_grad; `trainable` is Keras's.
@@ -217,3 +231,61 @@ def _has(item: Any, owner: Any) -> bool:
         return item is owner
     # Of a layer that ran inside a compiled region its parameters alone are known.
     return any(each is owner for each in chain(item.modules(), item.parameters()))
+
+
+_LEAVES = 256  # that were made by hand and are remembered
+
+
+class Leaves(Listener):
+    """Notes a backward that starts from a leaf, with what made it; and a parameter that is frozen.
+
+    Told are `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
+    """
+
+    needs = ("every_call",)
+    functions = frozenset((SET_REQUIRES_GRAD, TensorBase.requires_grad_, torch.tensor))
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
+
+    def called(self, event: Called) -> None:
+        func, args, kwargs, result, frame, _, _ = event
+        if self.program.steps.own(frame):
+            return
+        kwargs = kwargs or {}
+        if func is torch.tensor:
+            wanted, tensor, name = kwargs.get("requires_grad"), result, "torch.tensor"
+        else:
+            tensor, name = args[0], "requires_grad_" if result is not None else "requires_grad"
+            wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        if not wanted and parameter:
+            self.events.note(ParameterFreeze(), self.program.place(frame))
+        if wanted and not parameter and tensor.is_leaf:
+            place = self.program.place(frame)
+            self._leaves[id(tensor)] = Ref(tensor), place, name
+            while len(self._leaves) > _LEAVES:
+                del self._leaves[next(iter(self._leaves))]
+
+    def backward_began(self, event: RunBegan) -> None:
+        self._look_at(event.outputs, event.frame)
+
+    def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
+        """Is what backward starts from a leaf?"""
+        for tensor in outputs:
+            if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
+                continue
+            if any(tensor is parameter for _, parameter in self.program.parameters()):
+                continue
+            label = self.program.label(tensor, frame)
+            known = self._leaves.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                _, place, name = known
+            else:
+                place, name = assigned(frame, label), ""
+                if isinstance(tensor, torch.nn.Parameter):
+                    name = "nn.Parameter"
+                elif "Variable(" in source_text(place):
+                    name = "Variable"
+            self.events.note(LeafBackward(label=label, maker=name), place, leaves=[id(tensor)])

@@ -10,11 +10,11 @@ from ...graph import Graph
 from ...internals.frames import user_frame
 from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
+from ...tracing.nodes import End
 from ...tracing.tracer import connected
 from ..backward import Backward
 from ..listener import BlockRaised, InnerBackwardRaised, Listener, RunEnded
-from ..live import LiveGraph
-from ..live_nodes import End, made_of
+from ..live import LiveGraph, made_of
 from ..program import Program
 from ..program.tracking import name_of
 from .cause import Computed, explained

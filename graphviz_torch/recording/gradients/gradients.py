@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...graph.gc import uncollected
+from ...tracing.nodes import End
 from ..backward import Backward
 from ..listener import Columns, Listener, RunBegan, RunEnded
-from ..live_nodes import End
 from ..program import Program
 from .recorder import GradientHooks
 

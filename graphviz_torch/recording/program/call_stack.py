@@ -21,9 +21,8 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
 from ...internals.wrappers import wrapped_by
-from .origins import Names, Origins
 from .parameters import ParameterTable
-from .source_lines import Files, Place, Source
+from .source_lines import Files, Names, Origins, Place, Source
 from .variables import calling_model, has_another_model, variable
 
 _MOST_DATA = 100  # tensors that calls before the last were given

@@ -1,19 +1,63 @@
-"""What the program does that no node shows: each kind of it once for each line that does it.
+"""What a recording says beside its nodes: events, and what it could not read.
 
-A step of a run has those that happened in it; how often they did is counted from the run's begin.
+An event is what the program does that no node shows: it is noted once for each line. A step of a
+run has those that happened in it; how often they did is counted from the run's begin. A remark is
+of the recording as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from ...graph import Event, Operand, TensorMeta
 from ...internals.tensors.metadata import tensor_meta
 from .source_lines import Place
+
+Answer = TypeVar("Answer")
+_MISSED = 10  # reasons
+_TEXT = 200  # characters of one
+_EAGER = 'run as written, with no compiled code (compiled="eager"): the numbers are eager\'s'
+
+
+class Remarks:
+    """The remarks of a recording, each once."""
+
+    def __init__(self) -> None:
+        self.missed: dict[str, None] = {}  # what could not be read of this step
+        self._eager = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """They, what holds for every step first."""
+        return (*((_EAGER,) if self._eager else ()), *self.missed)
+
+    def ran_eager(self) -> None:
+        """Say that the program runs without its compiled code."""
+        self._eager = True
+
+    def leave_out(self, what: str) -> None:
+        """Say that something is not recorded, in words that follow "not recorded:"."""
+        self.missed[f"not recorded: {what}"] = None
+
+    def miss(self, error: Exception) -> None:
+        """Something of the program could not be read: it is not recorded, and runs on."""
+        if len(self.missed) < _MISSED:
+            with suppress(Exception):  # an error of the user's may refuse to be written
+                text = next(iter(str(error).splitlines()), "")[:_TEXT]
+                self.leave_out(f"{type(error).__name__}: {text}")
+
+    def attempt(self, read: Callable[..., Answer], *args: Any) -> Answer | None:
+        """The answer of a reading of ours; None if it fails, which is noted and ends nothing."""
+        try:
+            return read(*args)
+        except Exception as error:
+            self.miss(error)
+            return None
 
 
 class TensorRecord(NamedTuple):

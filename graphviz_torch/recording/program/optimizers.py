@@ -1,4 +1,4 @@
-"""The steps of the optimizers: how many, whose parameters, and is one running.
+"""The steps of the optimizers: how many, whose parameters, is one running, and is the loss scaled.
 
 An optimizer's own code cuts nothing and changes nothing but what its step does. What a closure
 runs, that the step was given, is the program's: the calls that it makes are told apart by the
@@ -12,9 +12,13 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ...internals.functions import TensorBase
+from ...internals.grad_scaler import SCALING, loss_scale
+from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 
 
@@ -132,3 +136,26 @@ def _code(closure: Any) -> CodeType | None:
         )
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
+
+
+class Scaling:
+    """The scaler that has multiplied a loss since the last backward."""
+
+    functions = frozenset((TensorBase.mul, TensorBase.__mul__, TensorBase.__rmul__, torch.mul))
+
+    def __init__(self) -> None:
+        self._scaler: torch.amp.GradScaler | None = None
+
+    def called(self, event: Called) -> None:
+        """A product: did a scaler compute it?"""
+        code = event.frame.f_code
+        if code.co_name in SCALING and code in SCALING.values():
+            self._scaler = event.frame.f_locals["self"]
+
+    def graph_read(self, live: object) -> None:
+        """The backward of that loss begins."""
+        self._scaler = None
+
+    def scale(self) -> Tensor | None:
+        """What the loss was multiplied by, on its device; None where it was not."""
+        return None if self._scaler is None else loss_scale(self._scaler)

@@ -21,17 +21,14 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import flatten, is_nesting
 from ...tracing.names import caller_names, outwards_names
-from ..live_nodes import End, ends_of
+from ...tracing.nodes import End, ends_of
 from ..options import Options
 from .call_stack import CallStack
-from .events import Events
+from .events import Events, Remarks
 from .in_place import Changes
-from .optimizers import Steps
-from .origins import Origins
+from .optimizers import Scaling, Steps
 from .parameters import ParameterTable
-from .remarks import Remarks
-from .scaling import Scaling
-from .source_lines import Place, Source, lines, sources
+from .source_lines import Origins, Place, Source, lines, sources
 from .tracking import Tracker
 
 _STEPS = 3  # whose nodes are still known by module and line

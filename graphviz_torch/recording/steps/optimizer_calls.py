@@ -30,8 +30,7 @@ from ..listener import Listener, RunEnded
 from ..program import Program
 from ..program.source_lines import Place
 from .groups import look_at_groups
-from .pace import Schedule, look_at_lone_schedulers, look_at_schedule
-from .schedulers import schedulers
+from .schedulers import Schedule, look_at_lone_schedulers, look_at_schedule, schedulers
 
 _MOST = 64  # optimizers that are remembered
 _PARAMETERS = 10_000  # whose optimizers are remembered

@@ -1,14 +1,28 @@
-"""The schedulers of learning rates that a program's variables hold."""
+"""Schedulers that a program holds, and how often they step: as their optimizer, until their end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LRScheduler,
+    SequentialLR,
+)
+
+from ...graph.events.idle_calls import LoneScheduler, SchedulerEnd, SchedulerPace
+from ..events.code import called, codes
+from ..program import Program
+from ..program.events import Events
 
 _ITEMS = 16  # of a list that are looked at
 
@@ -26,3 +40,90 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
                 for key, part in object.__getattribute__(value, "__dict__").items():
                     if issubclass(type(part), LRScheduler):
                         yield f"{name}.{key}", part
+
+
+_FEW = 3  # steps: fewer may have a reason
+
+
+@dataclass(slots=True)
+class Schedule:
+    """A scheduler, and where it stood when its optimizer stepped first."""
+
+    scheduler: weakref.ref[LRScheduler]
+    name: str
+    started: int
+
+    @classmethod
+    def of(cls, scheduler: LRScheduler, name: str) -> Schedule:
+        """Of a live one."""
+        return cls(weakref.ref(scheduler), name, _count(scheduler))
+
+
+def look_at_schedule(
+    events: Events,
+    program: Program,
+    schedule: Schedule,
+    optimizer: str,
+    optimizer_steps: int,
+    scaled: bool,
+) -> None:
+    """Note a scheduler that steps more often than its optimizer, or goes on past its end.
+
+    Args:
+        scaled: may a scaler have skipped steps of the optimizer.
+    """
+    scheduler = schedule.scheduler()
+    if scheduler is None:
+        return
+    steps = _count(scheduler) - schedule.started
+    place = called(codes(program), "step", schedule.name.rpartition(".")[2])
+    if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
+        pace = SchedulerPace(scheduler=schedule.name, optimizer=optimizer)
+        events.note(pace, place, count=steps, steps=optimizer_steps)
+    for each in _active(scheduler):
+        last, name = each.last_epoch, schedule.name
+        if type(each) is CosineAnnealingLR and last - steps <= each.T_max < last:
+            name = name if each is scheduler else f"CosineAnnealingLR of {name}"
+            past = SchedulerEnd(scheduler=name, optimizer=optimizer)
+            events.note(past, place, count=last, end=int(each.T_max))
+
+
+def look_at_lone_schedulers(
+    events: Events,
+    program: Program,
+    schedules: Iterable[Schedule],
+    optimizers: Sequence[Optimizer | None],
+) -> None:
+    """Note the schedulers that step while their optimizers never do.
+
+    Args:
+        optimizers: those that step.
+    """
+    stepped = {id(group) for each in optimizers if each for group in each.param_groups}
+    for schedule in schedules:
+        scheduler = schedule.scheduler()
+        if scheduler is None or any(scheduler.optimizer is each for each in optimizers):
+            continue
+        # What is wrapped around an optimizer has its groups.
+        if any(id(group) in stepped for group in scheduler.optimizer.param_groups):
+            continue
+        steps = _count(scheduler) - schedule.started
+        if steps >= _FEW:
+            place = called(codes(program), "step", schedule.name.rpartition(".")[2])
+            events.note(LoneScheduler(scheduler=schedule.name), place, count=steps)
+
+
+def _active(scheduler: LRScheduler) -> list[LRScheduler]:
+    """The schedulers that set the rate now: those that one of several parts has, or itself."""
+    parts: list[LRScheduler] = getattr(scheduler, "_schedulers", [])  # private (2.13)
+    if type(scheduler) is SequentialLR:
+        at = bisect_right(scheduler._milestones, scheduler.last_epoch)
+        return [each for part in parts[at : at + 1] for each in _active(part)]
+    if type(scheduler) is ChainedScheduler:
+        return [each for part in parts for each in _active(part)]
+    return [scheduler]
+
+
+def _count(scheduler: LRScheduler) -> int:
+    """How often it has stepped: private (2.13)."""
+    return int(getattr(scheduler, "_step_count", 0))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +21,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...graph import TensorMeta, Transfer, TransferKind
+from ...graph import TransferKind
 from ...internals.streams import is_set_up
-from .transfers import CopyRecord
 
 _KINDS: dict[str, TransferKind] = {
     "Memcpy HtoD": "HtoD",
@@ -94,25 +92,3 @@ def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
 def _asked(event: dict[str, Any]) -> tuple[int, float]:
     # Streams run at their own pace: the device's own order is not the program's.
     return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))
-
-
-def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Transfer]:
-    """Give each copy that was seen its duration; returns the events that no copy explains."""
-    open_: dict[tuple[str, int | None], deque[CopyRecord]] = defaultdict(deque)
-    for copy in records:
-        open_[copy.kind, copy.tensor.nbytes].append(copy)
-    unmatched = []
-    for event in copies:
-        waiting = open_[event.kind, event.nbytes]
-        if waiting:
-            waiting.popleft().time(event.seconds)
-            continue
-        tensor = TensorMeta((event.nbytes,), "uint8", event.target)
-        unmatched.append(
-            Transfer(
-                *(event.kind, event.source, event.target, tensor, "forward"),
-                operation=event.name,
-                seconds=event.seconds,
-            )
-        )
-    return unmatched

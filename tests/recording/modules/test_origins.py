@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphviz_torch.recording.program.origins import Origins
+from graphviz_torch.recording.program.source_lines import Origins
 
 
 def test_a_node_is_of_the_module_and_the_line_that_were_there_when_it_was_made() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from graphviz_torch import Graph, record, simulate_accelerator, trace
 from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Dispatched
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
-from graphviz_torch.recording.transfers.transfers import Transfers
+from graphviz_torch.recording.transfers.copies import Transfers
 from tests.support.programs import Functions
 
 Row = tuple[str, str, str, int | None, str]

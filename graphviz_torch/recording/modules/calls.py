@@ -1,8 +1,13 @@
-"""A module that is called once for each sample, on one slice of a tensor after the other.
+"""How modules are called: in which mode, on PyTorch's fast path, once for each sample.
 
-Counted are calls with gradients, one after the other between two backwards, of one module on one
-tensor each: the slices lie side by side in the same memory, and each is one sample. Of a module
-inside another the samples are floating point, for decoders look up one word after the other.
+Fast path: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` compute
+a layer in one kernel, but only where no function mode watches: they ask that in eval mode, where
+nothing needs a gradient. So the mode that sees a recording's calls leaves for them, and what it
+would have told of cuts is told of the layer as one call.
+
+Samples: counted are calls with gradients, one after the other between two backwards, of one module
+on one tensor each: the slices lie side by side in the same memory, and each is one sample. Of a
+module inside another the samples are floating point, for decoders look up one word after the other.
 A module that holds a state, as a recurrent cell may, cannot be called once for all.
 """
 
@@ -10,19 +15,95 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from types import FrameType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Module
 
 from ...graph.events.idle_calls import CallPerSample
 from ...internals.frames import variables
 from ...internals.functions import TensorBase
-from ...internals.hooks.modes import unseen_calls
-from ...internals.hooks.modules import ModuleBegan
+from ...internals.hooks.calls import Called, CallWatch
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modes import FUNCTIONS, leave, unseen_calls
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.memory import has_memory, storage_id
-from ..listener import Listener, RunBegan
+from ...internals.tensors.pytree import tensors
+from ..listener import Listener, Rows, RunBegan
+from ..live import LiveGraph
 from ..program import Program
+
+
+class Modes(Listener):
+    """The mode of each module that ran, as it was when the last backward began."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._modes: dict[str, str] = {}
+
+    def graph_read(self, live: LiveGraph) -> None:
+        modules = self.program.table.called()
+        known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
+        self._modes |= {path: "train" if training else "eval" for training, path in known}
+
+    def step_ended(self, event: None) -> None:
+        self._modes = {}
+
+    def rows(self) -> Rows:
+        return {"mode": self._modes}
+
+
+_LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
+
+class FastPaths(Listener):
+    """Takes the mode away before such a layer runs, and brings it back after."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._layer: nn.Module | None = None  # that runs without the mode
+        self._calls: CallWatch | None = None  # the mode, which tells of the layer as of one call
+
+    def module_began(self, event: ModuleBegan) -> None:
+        module = event.module
+        if (
+            self._layer is None
+            and isinstance(module, _LAYERS)
+            and not getattr(module, "training", True)
+        ):
+            if not _may_be_taken(module, event.frame):
+                return
+            # Where another mode watches, PyTorch would not take that way without this one either.
+            modes = [mode for mode in FUNCTIONS.now() if isinstance(mode, CallWatch)]
+            own = [mode for mode in modes if mode.program is self.program.key]
+            if own and len(modes) == len(FUNCTIONS.now()):
+                self._layer, self._calls = module, own[0]
+                leave(own[0], FUNCTIONS)
+
+    def module_ended(self, event: ModuleEnded) -> None:
+        layer, calls = self._layer, self._calls
+        if layer is None or calls is None or event.module is not layer:
+            return
+        output, frame = event.output, event.frame
+        self._layer = self._calls = None
+        FUNCTIONS.push(calls)
+        if output is not None:
+            number = sequence_number()
+            args, kwargs = variables(frame, "args", "kwargs")
+            given = (*(args or ()), *layer.parameters())
+            call = type(layer).forward, given, kwargs, output, frame, number, number
+            calls.tell(Called(*call))
+
+
+def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:
+    """Needs nothing a gradient that the layer takes, so that it makes no node."""
+    given = tensors(*variables(frame, "args", "kwargs"))
+    if isinstance(layer, nn.TransformerEncoder) and len(given) < 2:
+        return False  # without a mask each of its layers asks for itself
+    asked = [*given, *layer.parameters()] if torch.is_grad_enabled() else ()
+    return not any(tensor.requires_grad for tensor in asked)
+
 
 _ENOUGH = 8  # calls
 _MODULES = 64  # that are known at once
