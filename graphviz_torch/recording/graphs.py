@@ -43,7 +43,10 @@ def graphs_of(
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
     if program.options.compiled != "closed":
         graphs = [
-            program.remarks.attempt(opened, graph, *_inside(backward, program, listeners)) or graph
+            graph
+            if not backward.reading.regions
+            else program.remarks.attempt(opened, graph, *_inside(backward, program, listeners))
+            or graph
             for graph, backward in zip(graphs, backwards, strict=True)
         ]
     graphs = [
@@ -106,7 +109,7 @@ def _completed(
 def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:
     """What there is to know of the inside of compiled regions, as `opened` takes it."""
     regions: Mapping[int, Region] = backward.reading.regions
-    for listener in listeners if regions else ():
+    for listener in listeners:
         regions = program.remarks.attempt(listener.regions, regions, backward) or regions
     regions = {i: of_use(region) for i, region in regions.items()}
     origins = [one.origin for region in regions.values() for one in region.nodes]

@@ -33,9 +33,8 @@ from .saved_tensors import Reruns, SavedTensors
 from .steps.batches import Batches
 from .steps.gradients import ClearedGradients, ClipBounds
 from .steps.history import GraphHistory
-from .steps.optimizer_calls import OptimizerCalls
+from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
 from .steps.optimizer_steps import OptimizerSteps
-from .steps.schedules import EarlySchedulers
 from .transfers.copies import Copies
 from .values.data_views import DataViews
 from .values.results import ResultValues

@@ -21,12 +21,22 @@ from ..graph import Event, Graph
 from ..graph.doors import shown
 from ..graph.text import type_text
 from ..graph.units import count_text
-from ..internals.frames import caller
+from ..internals.compiler.stance import EagerStance
+from ..internals.frames import WarningLines, caller
 from ..internals.guards import set_grad_enabled
+from ..internals.hooks.calls import CallWatch
+from ..internals.hooks.collectives.watch import CollectiveWatch
+from ..internals.hooks.dispatch import OperatorWatch
+from ..internals.hooks.engine import EngineWatch
+from ..internals.hooks.modules import ModuleWatch
+from ..internals.hooks.optimizers import StepWatch
+from ..internals.hooks.regions import RegionWatch
+from ..internals.tensors.weak import Uncounted
+from .compiled.regions import Regions
+from .compiled.trace import OperationTrace
 from .failures.note import add_note
 from .modules.first_call import RecordedCall
-from .options import Compiled, Options
-from .seams import seams_of
+from .program.program import Compiled, Options
 from .session import Session
 from .transfers.profiler import Clock
 
@@ -293,7 +303,7 @@ class Recording:
 
     def _open(self, session: Session) -> None:
         """Let PyTorch's seams tell the session what happens."""
-        seams = seams_of(session)
+        seams = _seams_of(session)
         if self._clock is not None:
             seams.insert(0, self._clock)
         for seam in seams:
@@ -335,3 +345,34 @@ class Recording:
             if self._session is not None:
                 self._session.close()
             self._session = self._model = None
+
+
+def _seams_of(session: Session) -> list[Any]:
+    """What tells a session of the program, in the order in which it is opened."""
+    program, telling, telling_any = session.program, session.telling, session.telling_any
+    regions = Regions(program, telling("region_ran"))
+    found: list[Any] = [
+        Uncounted(session.release),
+        program,
+        RegionWatch(OperationTrace, regions, telling("function_skipped")),
+        WarningLines(CallWatch.__torch_function__),
+        ModuleWatch(telling("module_began"), telling("module_ended")),
+        EngineWatch(session.begin, session.end),
+        StepWatch(telling("stepping"), telling("stepped")),
+        session.checkpoints,
+    ]
+    own = {event: watch for each in session.listeners for event, watch in each.watches.items()}
+    found += [watch(telling(event)) for event, watch in own.items()]
+    if program.options.compiled == "eager":
+        found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
+    for listener in session.listeners:
+        if listener.operators:
+            # The engine's threads for devices work for this program too: whose operator one is, the
+            # listener finds out.
+            hand_on = telling_any("dispatched", (listener,))
+            found.append(OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere))
+    if any(hasattr(listener, "sent") for listener in session.listeners):
+        sent, waited = telling_any("sent"), telling_any("waited")
+        found.append(CollectiveWatch(sent=sent, waited=waited))
+    listening = (*program.services, *session.listeners)
+    return [*found, CallWatch(listening, program.key, program.remarks.miss)]

@@ -1,6 +1,6 @@
 """All that lives inside a recording's block alone: the program, and the tuple of listeners.
 
-seams.py ─► Session ─► the program's services and the listeners
+seams ─► Session ─► the program's services and the listeners
               │
               ├─ a backward begins: read ─► LiveGraph ─► told ─► it ends ─► Backward
               └─ at the end: graphs_of(backwards, listeners) ─► Graphs
@@ -48,8 +48,8 @@ from .listener import (
 )
 from .live import LiveGraph, leaves_of, numbers_of, sinks
 from .memory import Memory
-from .options import Options
 from .program import Program
+from .program.program import Options
 from .program.source_lines import raised
 
 
@@ -113,6 +113,7 @@ class Session:
         self.program.ends = []
         self.tell("release", None)
 
+    @uncollected
     def begin(self, event: BackwardBegan) -> LiveGraph | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
@@ -233,7 +234,6 @@ class Session:
                     ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
-    @uncollected
     def _read(
         self,
         ends: list[End],

@@ -6,7 +6,7 @@ and what an object of theirs raises costs no more than its names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -52,7 +52,7 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     """
     if names is None:
         frames = outwards(caller())
-        variables, inside = outwards_names(frames, _Variables(), _of_containers)
+        variables, inside = _outwards_names(frames, _Variables(), _of_containers)
         # A model that a function was given is a variable of its caller, too.
         once = {id(pair): pair for pair in variables}
         return [*once.values(), *_of_outputs(outputs), *inside]
@@ -74,12 +74,10 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     )
 
 
-def outwards_names(
+def _outwards_names(
     frames: list[FrameType], *readers: Callable[[Mapping[str, Any]], Iterable[tuple[str, Tensor]]]
 ) -> list[list[tuple[str, Tensor]]]:
     """Names and tensors in the variables of several frames, the innermost first, by reader.
-
-    An argument has the name that its caller gave it, if there is one.
 
     Args:
         readers: each gives names and tensors of variables.
@@ -88,15 +86,27 @@ def outwards_names(
     for frame in reversed(frames):
         given, variables = arguments(frame), local_variables(frame, without=ATOMS)
         for i, read in enumerate(readers):
-            names = list(read(variables))
-            renamed = [k for k, (name, _) in enumerate(names) if name in given]
-            if renamed and found[i]:
-                further = {id(tensor): name for name, tensor in reversed(found[i])}
-                for k in renamed:
-                    name, tensor = names[k]
-                    names[k] = further.get(id(tensor), name), tensor
-            found[i] = names + found[i]
+            found[i] = with_outer(list(read(variables)), found[i], given)
     return found
+
+
+def with_outer(
+    named: list[tuple[str, Tensor]], outer: list[tuple[str, Tensor]], given: Container[str]
+) -> list[tuple[str, Tensor]]:
+    """Names and tensors of a frame, and behind them those of the frames around it.
+
+    Args:
+        named: of the frame.
+        outer: of those around it.
+        given: names of its arguments: one has the name that its caller gave it, if there is one.
+    """
+    renamed = [k for k, (name, _) in enumerate(named) if name in given]
+    if renamed and outer:
+        further = {id(tensor): name for name, tensor in reversed(outer)}
+        for k in renamed:
+            name, tensor = named[k]
+            named[k] = further.get(id(tensor), name), tensor
+    return named + outer
 
 
 class _Variables:

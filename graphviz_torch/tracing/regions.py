@@ -102,8 +102,6 @@ def opened(
         known: classes along the path of each module, as `Node.module_class` has them.
         path: of the module with this id() and class; None for one that is not known.
     """
-    if not regions:
-        return graph
     first = {}  # the id of the first node inside
     ids, count = [], 0
     for i in range(len(graph.nodes)):

@@ -12,8 +12,8 @@ import torch
 from graphviz_torch import record
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.recording import recording as recordings
-from graphviz_torch.recording.transfers.copies import CopyRecord
-from graphviz_torch.recording.transfers.profiler import Clock, match, read
+from graphviz_torch.recording.transfers.copies import CopyRecord, match
+from graphviz_torch.recording.transfers.profiler import Clock, read
 
 
 def event(name: str, start: float, us: float, nbytes: int, **arguments: int) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from graphviz_torch.internals.tasks import enter, leave
 from graphviz_torch.recording import listeners
 from graphviz_torch.recording.listener import Listener, RunBegan, RunEnded
 from graphviz_torch.recording.live import LiveGraph
-from graphviz_torch.recording.options import Options
 from graphviz_torch.recording.program import Program
+from graphviz_torch.recording.program.program import Options
 from graphviz_torch.recording.session import Session
 
 Add = Callable[..., None]

@@ -170,7 +170,7 @@ class Cuts(Listener):
         self._taken = cuts = self._take(failed=failed)
         if not peek:
             self._forget()
-        hidden = behind(cuts)
+        hidden = behind(cuts) if cuts else []
         if hidden and not failed:
             names = {id(tensor): "" for _, tensor in self.program.table.known()}
             logged = behind(one for one in cuts if one.cut.pending and not one.cut.after)
@@ -191,9 +191,8 @@ class Cuts(Listener):
         ]
         if live.failed:  # a cut that left nothing may be the reason too
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
-        elif (
-            rows
-        ):  # what hides no parameter, and came back into another graph alone, is not of this
+        elif rows:
+            # What hides no parameter, and came back into another graph alone, is not of this.
             made = set(live.numbers)
             rows = [
                 (cut, label, before)

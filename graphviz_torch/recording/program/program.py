@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
 from ...internals import tasks
-from ...internals.frames import OTHER, local_variables, outwards, user_frame
+from ...internals.frames import OTHER, arguments, local_variables, outwards, user_frame
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
-from ...internals.tensors.pytree import flatten, is_nesting
-from ...tracing.names import caller_names, outwards_names
+from ...internals.tensors.pytree import ATOMS, flatten, is_nesting
+from ...tracing.names import caller_names, with_outer
 from ...tracing.nodes import End, ends_of
-from ..options import Options
 from .call_stack import CallStack
 from .events import Events, Remarks
 from .in_place import Changes
@@ -30,6 +31,47 @@ from .optimizers import Scaling, Steps
 from .parameters import ParameterTable
 from .source_lines import Origins, Place, Source, lines, sources
 from .tracking import Tracker
+
+Compiled = Literal["open", "closed", "eager", "gradients"]  # how a recording takes compiled code
+
+
+class Options(NamedTuple):
+    """As `record` is given them."""
+
+    gradients: bool | Literal["finite"]
+    transfers: bool
+    memory: bool
+    notes: bool
+    compiled: Compiled = "open"
+    values: bool = False
+    experiments: bool = False
+
+    @property
+    def with_gradients(self) -> bool:
+        """Is anything noted of gradients."""
+        return self.gradients is not False
+
+    @property
+    def light(self) -> bool:
+        """Is only what is not finite looked for: as little as can be asked of each call."""
+        return self.gradients == "finite"
+
+    @property
+    def every_call(self) -> bool:
+        """May something be asked of each call."""
+        return not self.light
+
+    @property
+    def inside_regions(self) -> bool:
+        """Are the gradients inside compiled regions looked for."""
+        return self.compiled == "gradients" and self.gradients is True
+
+    @property
+    def distributed(self) -> bool:
+        """Is this process a rank: else there is no DTensor and no wrapper for ranks."""
+        started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # its group may come later
+        return dist.is_available() and (dist.is_initialized() or started)
+
 
 _STEPS = 3  # whose nodes are still known by module and line
 
@@ -215,7 +257,11 @@ class Program:
         frames = outwards(frame, self.frame)
         if self.frame is not None and self.frame not in frames:
             frames.append(self.frame)
-        return outwards_names(frames, self._names)[0]
+        found: list[tuple[str, Tensor]] = []
+        for one in reversed(frames):
+            variables = local_variables(one, without=ATOMS)
+            found = with_outer(self._names(variables), found, arguments(one))
+        return found
 
     def _names(self, variables: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
         modules = [value for value in variables.values() if issubclass(type(value), Module)]
