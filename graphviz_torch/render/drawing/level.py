@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from ..color_by import in_values
+from ..groups.cutting import is_row
 from ..groups.groups import Groups
 from ..groups.order import in_modules
 from .drawing import Drawing, Fold
@@ -157,10 +158,17 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
 
 
 def _longest_row(tree: Groups) -> int:
-    """The most things directly in a group, modules that are alike counted once."""
+    """The most things in a row of modules, those that are alike counted once; 0 for no such row."""
     groups = tree.groups
     rows = [(tree.roots, tree.nodes), *[(part.children, part.nodes) for part in groups]]
-    return max(len({groups[n].like for n in row}) + len(nodes) for row, nodes in rows)
+    return max(
+        [
+            len({groups[n].like for n in row}) + len(nodes)
+            for row, nodes in rows
+            if is_row(sum([groups[n].kind != "chain" for n in row]), len(row) + len(nodes))
+        ],
+        default=0,
+    )
 
 
 def taken(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
@@ -173,14 +181,19 @@ def taken(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
 def _limited(
     grouped: Drawing, limits: Sequence[int], steps: Sequence[Step], trial: _Trial
 ) -> Iterator[Drawing]:
-    """A level with ever fewer things: in small steps where only the road is cut."""
+    """A level with ever fewer things: in small steps where only the road is cut.
+
+    The first of the steps opens groups: what shows too little for any verdict is not drawn further.
+    """
     shown = limits[0] + 1
     for limit in limits:
         while limit < shown:  # else there was room for more, and nothing to open
             tried = max(limit, int(_LESS * shown)) if trial.road else limit
-            drawing = taken(grouped.having(limit=tried), steps)
-            before, shown = shown, _shown(drawing)
-            yield drawing
+            opened = steps[0](grouped.having(limit=tried))
+            before, shown = shown, _shown(opened)
+            if trial.too_little(shown):
+                return
+            yield taken(opened, steps[1:])
             if tried == limit or shown >= before:
                 break
 
@@ -208,12 +221,14 @@ class _Trial:
             return True
         return self._most >= LIMITS[-1] and level.rows is None
 
+    def too_little(self, shown: int) -> bool:
+        """Would a drawing of so many things not be taken for the one that columns cut?"""
+        return self._parted is not None and shown < self._fewest
+
     def judge(self, drawing: Drawing, level: Level) -> _Verdict:
         """What to do with a drawing."""
         self._last, shown = drawing, _shown(drawing)
         if self._parted is not None:  # what follows is drawn if it has a single column
-            if shown < self._fewest:
-                return "next level"
             whole = drawing.columns.fits and len(drawing.columns.parts) < 2
             return "draw" if whole and (_in_modules(drawing) or not self.road) else "show less"
         told = _tells_all(drawing)

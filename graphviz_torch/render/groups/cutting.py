@@ -50,7 +50,7 @@ class Cutter:
         What stands between two modules, such as a sum, is in one run with the module before it.
         """
         starts = [i for i, item in enumerate(items) if type(item) is Part and item.kind == "module"]
-        if len(starts) <= _MODULES * len(items):
+        if not is_row(len(starts), len(items)):
             return items
         first, last = starts[0], starts[-1] + 1
         room = most - first - (len(items) - last)
@@ -198,6 +198,11 @@ class Cutter:
         part.items = self.cut(part.items)
         self.structure.close(part)
         return part
+
+
+def is_row(modules: int, items: int) -> bool:
+    """Is a level of so many items, so many of them modules, a row of modules?"""
+    return modules > _MODULES * items
 
 
 def _repeat(number: int) -> Name:
