@@ -6,7 +6,7 @@ Counted are the storages that `Node.saved` lists, not what the allocator holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate
 
@@ -24,6 +24,7 @@ WORTH = 1 << 20
 SHARE = 0.1
 # A view that is a quarter of its storage or less wastes most of what it keeps.
 VIEW_SHARE = 4
+_Where = tuple[str, str]  # (module, ""), or ("", operation) outside of all modules
 
 
 @rule(of=(SavedTensor,))
@@ -33,20 +34,29 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     total = sum(activations.values())
     if total < WORTH:
         return
-    # By (module, ""), or ("", operation) outside of all modules.
-    keepers: dict[tuple[str, str], list[int]] = {}
+    keepers: dict[_Where, list[int]] = {}
     for i, nbytes in activations.items():
         if nbytes:
-            node = nodes[i]
-            keepers.setdefault((node.module, "" if node.module else node.title), []).append(i)
+            module = nodes[i].module
+            place = (module, "" if module else nodes[i].title)
+            if place in keepers:
+                keepers[place].append(i)
+            else:
+                keepers[place] = [i]
+    own = {place: sum([activations[i] for i in ids]) for place, ids in keepers.items()}
     alike = _alike(reading)
-    # The same, where a module of a block that is one of several is its part in all of them.
-    parts: dict[tuple[str, str], list[int]] = {}
-    for (module, operation), ids in keepers.items():
-        parts.setdefault((_part(module, alike), operation), []).extend(ids)
-    kept = Counter({place: sum([activations[i] for i in ids]) for place, ids in parts.items()})
+    # Of a block that is one of several, a module is its part in all of them.
+    parts = {place: (_part(place[0], alike), place[1]) for place in keepers}
+    kept: Counter[_Where] = Counter()
+    for place, nbytes in own.items():
+        kept[parts[place]] += nbytes
     most = [(place, n) for place, n in kept.most_common(3) if n >= total * SHARE]
-    named = {place: [nodes[i] for i in sorted(parts[place])] for place, _ in most}
+    named = {
+        part: [
+            nodes[i] for i in sorted([i for p in keepers if parts[p] == part for i in keepers[p]])
+        ]
+        for part, _ in most
+    }
     said = listing(
         f"{_place(*place)}{_blocks(place[0], alike)} "
         f"({_largest(reading, named[place])}{bytes_text(n)}, {n / total:.0%})"
@@ -57,7 +67,7 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         "info",
         f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, alike),
+        advice=_less_memory(reading, own, alike),
         nodes=tuple([node.id for place, _ in most for node in named[place]]),
     )
 
@@ -71,29 +81,29 @@ def _alike(reading: Reading) -> dict[str, str]:
             titles[module].append(title)
     inside: dict[str, set[tuple[str, ...]]] = {}  # by block, the path of each part and its titles
     for module, own in titles.items():
-        path = module.split(".")
-        for end, segment in enumerate(path[:-1], 1):
-            if segment.isdigit():
-                block = ".".join(path[:end])
-                inside.setdefault(block, set()).add((".".join(path[end:]), *own))
+        for block in _inside(module)[:-1]:
+            if block[block.rfind(".") + 1 :].isdigit():
+                part = (module[len(block) + 1 :], *own)
+                if block in inside:
+                    inside[block].add(part)
+                else:
+                    inside[block] = {part}
     groups: dict[tuple[str, frozenset[tuple[str, ...]]], list[str]] = {}
     for block, parts in inside.items():
         groups.setdefault((block.rpartition(".")[0], frozenset(parts)), []).append(block)
     return {
         block: f"{around}.*" if around else "*"
         for (around, _), blocks in groups.items()
-        for block in blocks
         if len(blocks) > 2
+        for block in blocks
     }
 
 
 def _part(module: str, alike: dict[str, str]) -> str:
     """The module; of a block that is one of several alike, its part in all of them."""
-    path = module.split(".")
-    for end in range(1, len(path)):
-        block = ".".join(path[:end])
+    for block in _inside(module)[:-1]:
         if block in alike:
-            return f"{alike[block]}.{path[end]}"
+            return f"{alike[block]}.{module[len(block) + 1 :].partition('.')[0]}"
     return module
 
 
@@ -104,7 +114,7 @@ def _blocks(part: str, alike: dict[str, str]) -> str:
     return f" of {count} blocks" if count else ""
 
 
-def _less_memory(reading: Reading, alike: dict[str, str]) -> str:
+def _less_memory(reading: Reading, own: dict[_Where, int], alike: dict[str, str]) -> str:
     """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
     blocks save a tenth.
 
@@ -115,9 +125,9 @@ def _less_memory(reading: Reading, alike: dict[str, str]) -> str:
     best, saved = "", sum(reading.activations.values()) * SHARE
     once, last = _run_once(reading), {node.module: node.id for node in reading.graph.nodes}
     later: list[int] | None = None
-    for name, blocks in _choices(reading, alike, saved).items():
+    for name, blocks in _choices(own, [*last], alike, saved).items():
         # Of each module inside, the block that it is in.
-        homes = {m: block for m in last for block in _inside(m) if block in blocks}
+        homes = {module: block for module in last for block in _inside(module) if block in blocks}
         if not once.isdisjoint(homes):
             continue
         less = sum(blocks.values()) - _staying(reading, homes)
@@ -131,17 +141,16 @@ def _less_memory(reading: Reading, alike: dict[str, str]) -> str:
     return best
 
 
-def _choices(reading: Reading, alike: dict[str, str], least: float) -> dict[str, dict[str, int]]:
+def _choices(
+    own: dict[_Where, int], modules: Iterable[str], alike: dict[str, str], least: float
+) -> dict[str, dict[str, int]]:
     """Blocks that keep enough, by name: those alike together, the outer before the inner.
 
     Of each block the bytes that are kept for backward in it.
     """
-    nodes = reading.graph.nodes
-    own = dict.fromkeys([node.module for node in nodes], 0)
-    for i, nbytes in reading.activations.items():
-        own[nodes[i].module] += nbytes
     kept: dict[str, int] = {}
-    for module, nbytes in own.items():
+    for module in modules:
+        nbytes = own.get((module, ""), 0)
         for block in _inside(module):
             kept[block] = kept.get(block, 0) + nbytes
     sums: dict[str, int] = {}
@@ -181,28 +190,29 @@ def _staying(reading: Reading, homes: dict[str, str]) -> int:
     """
     nodes = reading.graph.nodes
     home = [homes.get(node.module) for node in nodes]
-    staying: dict[tuple[object, TensorMeta], int] = {}  # by who counts it, or who made it
+    staying: set[tuple[object, TensorMeta]] = set()  # by who counts it, or who made it
     for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
         for saved in node.saved:
             owner = saved.shared_with
             if owner is not None and home[owner] is not None and saved.kind == "activation":
-                staying[owner, saved.tensor] = saved.tensor.nbytes or 0
+                staying.add((owner, saved.tensor))
     given: dict[tuple[int, int], set[int]] = {}  # who keeps it, by who made it
-    for edge in reading.graph.edges:
-        source, block = edge.source, home[edge.target]
-        if block is None or home[source] == block or nodes[source].leaf:
+    for edge in [edge for edge in reading.graph.edges if home[edge.source] != home[edge.target]]:
+        source, target = edge.source, edge.target
+        if home[target] is None or nodes[source].leaf:
             continue
         owners = given.setdefault((source, edge.output_nr), set())
         meta = reading.meta(source, edge.output_nr)
-        for i, made in ((source, True), (edge.target, False)):
+        for i, made in ((source, True), (target, False)):
             for saved in nodes[i].saved:
                 if saved.tensor == meta and saved.name.startswith("result") == made:
                     owners.add(i if saved.shared_with is None else saved.shared_with)
     for made_by, owners in given.items():
         meta = reading.meta(*made_by)
         if meta is not None and None not in [home[i] for i in owners]:
-            staying[min(owners, default=made_by), meta] = meta.nbytes or 0
-    return sum(staying.values())
+            staying.add((min(owners, default=made_by), meta))
+    metas = Counter([meta for _, meta in staying])
+    return sum([times * (meta.nbytes or 0) for meta, times in metas.items()])
 
 
 @lru_cache(1 << 14)  # asked for of each choice

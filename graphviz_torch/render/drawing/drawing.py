@@ -124,20 +124,13 @@ class Contents:
     @cached_property
     def figures(self) -> Figures:
         """What the nodes have together."""
-        elements = saved_bytes = 0
-        norms: list[float] = []
-        seconds: list[float] = []
-        for node in self.inside:
-            for stats in node.grad_outputs:
-                if stats is not None:
-                    norms.append(stats.norm)
-            for saved in node.saved:
-                saved_bytes += saved.nbytes
-            if node.seconds is not None:
-                seconds.append(node.seconds)
-            if node.leaf == "parameter":
-                elements += sum([math.prod(meta.shape) for meta in node.outputs if meta])
+        inside = self.inside
+        parameters = [node.outputs for node in inside if node.leaf == "parameter"]
+        elements = sum([math.prod(meta.shape) for made in parameters for meta in made if meta])
+        norms = [stats.norm for node in inside for stats in node.grad_outputs if stats is not None]
         gradients = (min(norms), max(norms)) if norms else None
+        saved_bytes = sum([saved.nbytes for node in inside for saved in node.saved])
+        seconds = [node.seconds for node in inside if node.seconds is not None]
         return Figures(elements, gradients, saved_bytes, sum(seconds) if seconds else None)
 
 

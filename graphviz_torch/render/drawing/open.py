@@ -168,16 +168,21 @@ def weigh(drawing: Drawing) -> Drawing:
     nodes, transfers = drawing.graph.nodes, drawing.graph.transfers
     moved = Counter([transfer.node for transfer in transfers if transfer.node is not None])
     moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
-    worth: dict[int, _Worth] = {}
-    saved = {node.id: sum([each.nbytes for each in node.saved]) for node in nodes if node.saved}
-    for i in sorted(saved.keys() | named.keys() | moved.keys()):
-        number = tree.of[i]
-        if number is not None:
-            found, copies, nbytes = worth.get(number, _NOTHING)
-            worth[number] = found + named[i], copies + moved[i], nbytes + saved.get(i, 0)
-    for part in reversed(tree.groups):  # inner ones first
-        if part.id in worth and part.parent is not None:
-            outer = worth.get(part.parent, _NOTHING)
-            inner = worth[part.id]
-            worth[part.parent] = outer[0] + inner[0], outer[1] + inner[1], outer[2] + inner[2]
+    groups, of = tree.groups, tree.of
+    # By group, for what is directly in it, then for all of it.
+    found, copies, kept = ([0] * len(groups) for _ in range(3))
+    for column, counted in ((found, named), (copies, moved)):
+        for i, times in counted.items():
+            if (number := of[i]) is not None:
+                column[number] += times
+    for node, number in zip(nodes, of, strict=True):
+        if node.saved and number is not None:
+            for saved in node.saved:
+                kept[number] += saved.nbytes
+    for part in reversed(groups):  # inner ones first
+        if (outer := part.parent) is not None:
+            for column in (found, copies, kept):
+                column[outer] += column[part.id]
+    every = enumerate(zip(found, copies, kept, strict=True))
+    worth = {number: worth for number, worth in every if worth != _NOTHING}
     return drawing.having(worth=worth)
