@@ -28,7 +28,7 @@ def infer_modules(
         owners: for each parameter's leaf, the paths of the modules that have it.
     """
     carried = {leaf: leaf for leaf in owners}  # what carries a leaf, that leaf
-    users: dict[int, list[int]] = {leaf: [] for leaf in owners}
+    users: dict[int, set[int]] = {leaf: set() for leaf in owners}
     uses: dict[int, list[int]] = {}  # the leaves that a node uses
     for source, target, _, _ in edges:
         leaf = carried.get(source)
@@ -37,21 +37,20 @@ def infer_modules(
         if operations[target] in _CARRIERS:
             carried[target] = leaf
         else:
-            users[leaf].append(target)
+            users[leaf].add(target)
             uses.setdefault(target, []).append(leaf)
     found = {}
     for node, leaves in uses.items():
         paths = owners[leaves[0]]
         if len(paths) != 1 or any(owners[leaf] != paths for leaf in leaves):
             continue
-        if len(set(leaves)) > 1 or len(set(users[leaves[0]])) == 1:
+        if len(set(leaves)) > 1 or len(users[leaves[0]]) == 1:
             (found[node],) = paths
+    # A leaf and its carriers are in the module if all that use the leaf are.
+    inside = {leaf for leaf in owners if {found.get(user) for user in users[leaf]} == owners[leaf]}
     for carrier, leaf in carried.items():
-        # A leaf and its carriers are in the module if all that use the leaf are.
-        if len(owners[leaf]) == 1 and users[leaf]:
-            (path,) = owners[leaf]
-            if {found.get(user) for user in users[leaf]} == {path}:
-                found[carrier] = path
+        if leaf in inside:
+            (found[carrier],) = owners[leaf]
     return {node: path for node, path in found.items() if path}
 
 

@@ -23,7 +23,7 @@ from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.accumulator import accumulator
-from ..internals.tensors.metadata import Metadata, Outputs, defined, is_custom
+from ..internals.tensors.metadata import Outputs, all_outputs, defined, is_custom
 from ..internals.tensors.saved_attributes import attributes
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
@@ -139,9 +139,12 @@ def read(
         leaves = dict(zip(map(id, variables.values()), variables, strict=True))
         labels, owners, kept = _labels(ids, leaves, named)
         kept_attributes = attributes(fns)
-        for i, name in enumerate(operations):
-            if name == "convolution":
-                kept_attributes[i] += _kernel_size(fns[i], ids, outputs)
+        if "convolution" in operations:
+            for source, target, output_nr, input_nr in edges:
+                if input_nr == 1 and operations[target] == "convolution":
+                    weight = outputs[source][output_nr]
+                    if weight is not None:
+                        kept_attributes[target] += _kernel_size(weight.shape)
         leaf = [""] * len(fns)
         for i, variable in variables.items():
             plain = type(variable) is torch.nn.Parameter  # as most
@@ -164,18 +167,17 @@ def read(
     return Reading(columns, edges, roots, leaves, owners, regions)
 
 
-def _kernel_size(fn: GradFn, ids: Ids, outputs: list[Outputs]) -> tuple[str, ...]:
-    """The attribute of a convolution that its weight tells; nothing for one that is frozen."""
-    weight, output_nr = fn.next_functions[1]
-    meta = None if weight is None else outputs[ids[weight]][output_nr]
-    return () if meta is None else (f"kernel_size={meta.shape[2:]}",)
+@lru_cache(maxsize=256)
+def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
+    """The attribute of a convolution that the shape of its weight tells."""
+    return (f"kernel_size={weight[2:]}",)
 
 
 def _outputs(
     fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
     """The outputs of each node, None for one that autograd left undefined."""
-    outputs, doubtful = Metadata().outputs(fns)
+    outputs, doubtful = all_outputs(fns)
     if doubtful:
         used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
         for source, _, output_nr, _ in edges:

@@ -76,40 +76,30 @@ class _Known(dict[Any, Outputs]):
         return outputs
 
 
-class Metadata:
-    """Reads nodes' outputs. Equal values are made once and shared."""
+def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
+    """For each node its outputs, and the positions of nodes with one that may be undefined.
 
-    def __init__(self) -> None:
-        self._default = torch.get_default_dtype()
-
-    def outputs(self, fns: Sequence[Any]) -> tuple[list[Outputs], list[int]]:
-        """For each node its outputs, and the positions of nodes with one that may be undefined.
-
-        An undefined output reads as a scalar of the default dtype on the CPU.
-        """
-        known = _Known()
-        found: list[Outputs] = [()] * len(fns)
-        doubtful: list[int] = []
-        for i, entries in enumerate(map(_entries, fns)):
-            if not entries[1:]:
-                # One that raises or that cannot be hashed has a symbolic or a ragged shape.
-                try:
-                    (entry,) = entries
-                    sizes, dtype, device = _look(entry)  # sizes are a list
-                    outputs = known[tuple(sizes), dtype, device]
-                except (RuntimeError, TypeError, ValueError):  # the last: it has none
-                    outputs = tuple(map(_read, entries))
+    Equal values are made once and shared.
+    """
+    known = _Known()
+    undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))  # as one reads
+    found: list[Outputs] = []
+    doubtful: list[int] = []
+    for i, entries in enumerate(map(_entries, fns)):
+        # What raises or cannot be hashed has a symbolic or a ragged shape.
+        try:
+            if len(entries) == 1:
+                sizes, dtype, device = _look(entries[0])  # sizes are a list
+                outputs = known[tuple(sizes), dtype, device]
             else:
-                outputs = tuple(map(_read, entries))
-                if any(map(self._may_be_undefined, entries)):
-                    doubtful.append(i)
-            found[i] = outputs
-        return found, doubtful
-
-    def _may_be_undefined(self, entry: Any) -> bool:
-        if entry.is_nested_tensor or entry.device.type != "cpu" or entry.dtype != self._default:
-            return False
-        return len(entry.shape) == 0
+                looks = map(_look, entries)
+                outputs = tuple([known[tuple(s), dtype, device][0] for s, dtype, device in looks])
+        except (RuntimeError, TypeError):
+            outputs = tuple(map(_read, entries))
+        if len(outputs) > 1 and undefined in outputs:
+            doubtful.append(i)
+        found.append(outputs)
+    return found, doubtful
 
 
 def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:

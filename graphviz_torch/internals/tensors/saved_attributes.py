@@ -7,6 +7,7 @@ alone: to read it would unpack it. So are shapes and options, which a graph tell
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from marshal import dumps
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -30,19 +31,28 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
     """The attributes of each live node; of a custom Function none, for they are its author's."""
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = [()] * len(fns)
-    kinds = {kind: _members.get(kind) or _read(kind) for kind in set(map(type, fns))}
-    for i, fn in enumerate(fns):
-        members = kinds[kind := type(fn)]
-        if members.get is None:
-            continue
-        values = members.get(fn)
-        key = kind, repr(values)  # numbers, texts, and lists of them: 1 and 1.0 are told apart
-        if key not in known:
-            row = values if len(members.names) > 1 else (values,)
-            pairs = zip(members.names, row, strict=True)
-            known[key] = tuple([f"{name}={_text(v)}" for name, v in pairs if v is not None])
-        found[i] = known[key]
+    types = list(map(type, fns))
+    kinds = {kind: _members.get(kind) or _read(kind) for kind in set(types)}
+    keeping = {kind: (names, get) for kind, (names, get) in kinds.items() if get is not None}
+    for i, kind in enumerate(types):
+        if kind in keeping:
+            names, get = keeping[kind]
+            values = get(fns[i])
+            key = kind, _key(values)
+            if key not in known:
+                row = values if len(names) > 1 else (values,)
+                pairs = zip(names, row, strict=True)
+                known[key] = tuple([f"{name}={_text(v)}" for name, v in pairs if v is not None])
+            found[i] = known[key]
     return found
+
+
+def _key(values: Any) -> bytes | str:
+    """What tells numbers, texts, and lists of them apart, 1 and 1.0 too."""
+    try:
+        return dumps(values, 2)  # a quarter of the time of repr
+    except ValueError:  # a size that is not known yet
+        return repr(values)
 
 
 def _read(kind: type) -> _Members:
