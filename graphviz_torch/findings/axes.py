@@ -20,7 +20,7 @@ Dimension = tuple[Atom, ...]
 Axes = tuple[Dimension, ...]
 
 VIEWS = {"view", "unsafe_view", "reshape_alias"}
-_PRODUCTS = {"mm", "bmm"}
+_PRODUCTS = {"mm", "bmm", "addmm"}
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
 
 
@@ -97,7 +97,7 @@ class AxisReading:
         return () if meta is None else tuple(meta.shape)
 
     def _fresh(self, shape: tuple[int, ...]) -> Axes:
-        return tuple(((next(self._numbers), size),) if size != 1 else () for size in shape)
+        return tuple([((next(self._numbers), size),) if size != 1 else () for size in shape])
 
     def _input(self, node: int, number: int = 0) -> Axes | None:
         """The axes of what a node was given; None where that is not a node, or another output."""
@@ -110,14 +110,15 @@ class AxisReading:
 
     def _of(self, node: Node) -> Axes:
         shape = self.shape(node.id)
+        if node.leaf or not shape:
+            return self._fresh(shape)
         given = self._input(node.id)
         found: Axes | None = None
-        if given is not None and not node.leaf:
+        if given is not None:
             found = self._moved(node, given, shape)
         if found is None:
             found = self._computed(node, shape)
-        sizes = tuple(math.prod(size for _, size in dimension) for dimension in found)
-        return found if sizes == shape else self._fresh(shape)
+        return found if _sizes(found) == shape else self._fresh(shape)
 
     def _moved(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         """Of what hands on values in another order or form."""
@@ -151,17 +152,13 @@ class AxisReading:
         if operation in ("slice", "split", "chunk", "narrow", "expand", "gather"):
             if len(shape) != rank:
                 return None
-            fresh = self._fresh(shape)
-            sizes = (math.prod(n for _, n in dimension) for dimension in given)
-            triples = zip(given, fresh, sizes, shape, strict=True)
-            return tuple(old if size == now else new for old, new, size, now in triples)
+            quadruples = zip(given, self._fresh(shape), _sizes(given), shape, strict=True)
+            return tuple([old if size == now else new for old, new, size, now in quadruples])
         return None
 
     def _computed(self, node: Node, shape: tuple[int, ...]) -> Axes:
-        fresh = self._fresh(shape)
-        if node.leaf or not shape:
-            return fresh
-        if node.operation in (*_PRODUCTS, "addmm"):
+        if node.operation in _PRODUCTS:
+            fresh = self._fresh(shape)
             first = 1 if node.operation == "addmm" else 0
             one, other = self._input(node.id, first), self._input(node.id, first + 1)
             rows = one[:-1] if one is not None and len(one) == len(shape) else fresh[:-1]
@@ -173,14 +170,14 @@ class AxisReading:
                 rows = other[:1] + fresh[1:-1]
             return rows + columns
         if node.operation == "convolution" and (one := self._input(node.id)) is not None:
-            return one[:1] + fresh[1:]
+            return one[:1] + self._fresh(shape[1:])
         if node.operation.endswith("rnn_layer") and (one := self._input(node.id)) is not None:
-            return one[:2] + fresh[2:]
+            return one[:2] + self._fresh(shape[2:])
         for edge in self.reading.inputs[node.id]:  # element by element, or over an axis that stays
             given = self._input(node.id, edge.input_nr)
             if given is not None and self.shape(edge.source, edge.output_nr) == shape:
                 return given
-        return fresh
+        return self._fresh(shape)
 
     def _viewed(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         atoms = [atom for dimension in given for atom in dimension]
@@ -212,8 +209,13 @@ class AxisReading:
         return tuple(found)
 
     def _break(self, node: Node, given: Axes, shape: tuple[int, ...]) -> None:
-        before = tuple(math.prod(size for _, size in dimension) for dimension in given)
-        self.broken.append(BrokenView(node.id, before, shape))
+        self.broken.append(BrokenView(node.id, _sizes(given), shape))
+
+
+def _sizes(axes: Axes) -> tuple[int, ...]:
+    return tuple(
+        [part[0][1] if len(part) == 1 else math.prod([size for _, size in part]) for part in axes]
+    )
 
 
 def attribute(node: Node, name: str) -> str:

@@ -253,20 +253,24 @@ class Reading:
         nodes = self.graph.nodes
         depth = [0] * len(nodes)
         deepest: list[int | None] = [None] * len(nodes)
-        for node in nodes:  # inputs come before users
-            if node.order is None and not node.grad_outputs:
-                continue
-            for source, target, _, _ in self.inputs[node.id]:
-                if depth[source] >= depth[target]:
-                    depth[target], deepest[target] = depth[source] + 1, source
+        for node, edges in zip(nodes, self.inputs, strict=True):  # inputs come before users
+            if edges and (node.order is not None or node.grad_outputs):
+                longest, target = 0, node.id
+                for edge in edges:
+                    source = edge.source
+                    if depth[source] >= longest:
+                        longest, deepest[target] = depth[source] + 1, source
+                depth[target] = longest
         chain: list[tuple[int, float]] = []
-        step = max(range(len(nodes)), key=depth.__getitem__, default=None)
+        step = depth.index(max(depth)) if depth else None
         while step is not None:
-            norms = [s.norm for s in nodes[step].grad_outputs if s is not None and not s.nonfinite]
-            norm = max(norms) if norms else 0.0
-            if norm and deepest[step] is not None:
+            before, norm = deepest[step], 0.0
+            for stats in nodes[step].grad_outputs:
+                if stats is not None and stats.norm > norm and not (stats.nan or stats.inf):
+                    norm = stats.norm
+            if norm and before is not None:
                 chain.append((step, norm))
-            step = deepest[step]
+            step = before
         return chain
 
     @cached_property

@@ -17,8 +17,8 @@ from .ranks.collectives import lines
 from .style import role
 
 _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first
-# What a layer keeps of what it reads, by its operation, and the number of that operand.
-_LAYERS = {("addmm", "mat1"): 1, ("mm", "self"): 0, ("convolution", "input"): 0}
+# By operation, what a layer keeps of what it reads, and the number of that operand.
+_LAYERS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
 _MOST_NAMED = 3  # names of what is in a closed group
 _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
 
@@ -156,17 +156,23 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     Autograd has no node for it. Where an operation kept it for backward, a recording tells. A layer
     that reads what was computed without a gradient reads data, too.
     """
-    nodes = drawing.graph.nodes
-    keepers = [
+    nodes, edges = drawing.graph.nodes, drawing.graph.edges
+    given = [
         node.id
         for node in nodes
         for each in node.saved
-        if each.kind == "input" or each.name == "target" or (node.operation, each.name) in _LAYERS
+        if each.kind == "input" or each.name == "target"
     ]
-    ids = dict.fromkeys(keepers)
+    operands = {
+        node.id: operand[1]
+        for node in nodes
+        if (operand := _LAYERS.get(node.operation)) and operand[0] in [s.name for s in node.saved]
+    }
+    made = {edge.target for edge in edges if operands.get(edge.target) == edge.input_nr}
+    ids = dict.fromkeys(sorted({*given, *(operands.keys() - made)}))
     known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
     fed: dict[int, set[int]] = {i: set() for i in ids}  # which of its operands nodes made
-    for edge in drawing.graph.edges if ids else ():
+    for edge in edges if ids else ():
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
             fed[edge.target].add(edge.input_nr)
@@ -195,8 +201,8 @@ def _read(node: Node, known: set[object], fed: set[int]) -> list[str]:
     found = []
     for saved in node.saved:
         name = "target" if saved.name == "target" else "data"
-        place = _LAYERS.get((node.operation, saved.name))
-        computed = place is not None and saved.kind == "activation" and place not in fed
+        operand, place = _LAYERS.get(node.operation, ("", 0))
+        computed = saved.name == operand != "" and saved.kind == "activation" and place not in fed
         given = saved.kind == "input" and saved.tensor not in known
         if given or (name == "target" and fed <= {0}) or (computed and saved.tensor not in known):
             found.append(f"{saved.label or name} {labels.shape(saved.tensor)}")
