@@ -165,7 +165,7 @@ def _that_matter(reading: Reading) -> list[Cut]:
     An accuracy that was computed with argmax cut nothing, whatever else it was computed from.
     """
     cuts = reading.graph.cuts
-    if not reading.ran or reading.graph.failure is not None:
+    if not cuts or not reading.ran or reading.graph.failure is not None:
         return list(cuts)
     losses = {node for node, _ in reading.graph.outputs}  # a number read of one is to be printed
     cuts = tuple(c for c in cuts if c.how not in _READS or c.before not in losses)

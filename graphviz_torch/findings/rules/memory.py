@@ -6,8 +6,7 @@ Counted are the storages that `Node.saved` lists, not what the allocator holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 from itertools import accumulate
 
 from ...graph import Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
@@ -44,9 +43,10 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
             else:
                 keepers[place] = [i]
     own = {place: sum([activations[i] for i in ids]) for place, ids in keepers.items()}
-    alike = _alike(reading)
-    # Of a block that is one of several, a module is its part in all of them.
-    parts = {place: (_part(place[0], alike), place[1]) for place in keepers}
+    around = _around(reading)
+    alike = _alike(reading, around)
+    part = _parts(around, alike)
+    parts = {(module, operation): (part[module], operation) for module, operation in keepers}
     kept: Counter[_Where] = Counter()
     for place, nbytes in own.items():
         kept[parts[place]] += nbytes
@@ -67,21 +67,40 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         "info",
         f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, own, alike),
+        advice=_less_memory(reading, own, around, alike),
         nodes=tuple([node.id for place, _ in most for node in named[place]]),
     )
 
 
-def _alike(reading: Reading) -> dict[str, str]:
+def _around(reading: Reading) -> dict[str, str]:
+    """For each module that a node is in, and each around such a one: the module around it, which is
+    "" at the top. The outer come before the inner."""
+    found: dict[str, str] = {}
+    for module in dict.fromkeys([node.module for node in reading.graph.nodes]):
+        missing: list[str] = []
+        path = module
+        while path and path not in found:
+            missing.append(path)
+            path = path.rpartition(".")[0]
+        for inner in reversed(missing):
+            found[inner] = path
+            path = inner
+    return found
+
+
+def _alike(reading: Reading, around: dict[str, str]) -> dict[str, str]:
     """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
-    modules = {node.module for node in reading.graph.nodes}
-    titles: dict[str, list[str]] = {module: [] for module in modules}
+    titles: dict[str, list[str]] = {}
     for title, nodes in reading.by_title.items():
-        for module in {node.module for node in nodes}:
-            titles[module].append(title)
+        for module in {node.module for node in nodes} - {""}:
+            if module in titles:
+                titles[module].append(title)
+            else:
+                titles[module] = [title]
     inside: dict[str, set[tuple[str, ...]]] = {}  # by block, the path of each part and its titles
     for module, own in titles.items():
-        for block in _inside(module)[:-1]:
+        block = module
+        while block := around[block]:
             if block[block.rfind(".") + 1 :].isdigit():
                 part = (module[len(block) + 1 :], *own)
                 if block in inside:
@@ -90,21 +109,26 @@ def _alike(reading: Reading) -> dict[str, str]:
                     inside[block] = {part}
     groups: dict[tuple[str, frozenset[tuple[str, ...]]], list[str]] = {}
     for block, parts in inside.items():
-        groups.setdefault((block.rpartition(".")[0], frozenset(parts)), []).append(block)
+        groups.setdefault((around[block], frozenset(parts)), []).append(block)
     return {
-        block: f"{around}.*" if around else "*"
-        for (around, _), blocks in groups.items()
+        block: f"{outer}.*" if outer else "*"
+        for (outer, _), blocks in groups.items()
         if len(blocks) > 2
         for block in blocks
     }
 
 
-def _part(module: str, alike: dict[str, str]) -> str:
-    """The module; of a block that is one of several alike, its part in all of them."""
-    for block in _inside(module)[:-1]:
-        if block in alike:
-            return f"{alike[block]}.{module[len(block) + 1 :].partition('.')[0]}"
-    return module
+def _parts(around: dict[str, str], alike: dict[str, str]) -> dict[str, str]:
+    """Each module; inside a block that is one of several alike, its part in all of them."""
+    found = {"": ""}
+    for module, outer in around.items():
+        if found[outer] != outer:
+            found[module] = found[outer]
+        elif outer in alike:
+            found[module] = f"{alike[outer]}.{module[len(outer) + 1 :]}"
+        else:
+            found[module] = module
+    return found
 
 
 def _blocks(part: str, alike: dict[str, str]) -> str:
@@ -114,7 +138,9 @@ def _blocks(part: str, alike: dict[str, str]) -> str:
     return f" of {count} blocks" if count else ""
 
 
-def _less_memory(reading: Reading, own: dict[_Where, int], alike: dict[str, str]) -> str:
+def _less_memory(
+    reading: Reading, own: dict[_Where, int], around: dict[str, str], alike: dict[str, str]
+) -> str:
     """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
     blocks save a tenth.
 
@@ -125,16 +151,22 @@ def _less_memory(reading: Reading, own: dict[_Where, int], alike: dict[str, str]
     best, saved = "", sum(reading.activations.values()) * SHARE
     once, last = _run_once(reading), {node.module: node.id for node in reading.graph.nodes}
     later: list[int] | None = None
-    for name, blocks in _choices(own, [*last], alike, saved).items():
-        # Of each module inside, the block that it is in.
-        homes = {module: block for module in last for block in _inside(module) if block in blocks}
+    for name, blocks in _choices(own, around, alike, saved).items():
+        homes: dict[str, str] = {}  # of each module inside, the block that it is in
+        for module, outer in around.items():
+            if module in blocks:
+                homes[module] = module
+            elif outer in homes:
+                homes[module] = homes[outer]
         if not once.isdisjoint(homes):
             continue
         less = sum(blocks.values()) - _staying(reading, homes)
         later = _later(reading) if later is None else later
         ends: dict[str, int] = {}
-        for module, block in homes.items():
-            ends[block] = max(ends.get(block, 0), last[module])
+        for module, end in last.items():
+            block = homes.get(module)
+            if block is not None and end >= ends.get(block, 0):
+                ends[block] = end
         back = max(max(0, kept - later[ends[block] + 1]) for block, kept in blocks.items())
         if less - back >= saved:
             best, saved = _run_again(name, len(blocks), less), less - back
@@ -142,17 +174,16 @@ def _less_memory(reading: Reading, own: dict[_Where, int], alike: dict[str, str]
 
 
 def _choices(
-    own: dict[_Where, int], modules: Iterable[str], alike: dict[str, str], least: float
+    own: dict[_Where, int], around: dict[str, str], alike: dict[str, str], least: float
 ) -> dict[str, dict[str, int]]:
     """Blocks that keep enough, by name: those alike together, the outer before the inner.
 
     Of each block the bytes that are kept for backward in it.
     """
-    kept: dict[str, int] = {}
-    for module in modules:
-        nbytes = own.get((module, ""), 0)
-        for block in _inside(module):
-            kept[block] = kept.get(block, 0) + nbytes
+    kept = {module: own.get((module, ""), 0) for module in around}
+    for module, outer in reversed(around.items()):
+        if outer:
+            kept[outer] += kept[module]
     sums: dict[str, int] = {}
     for block, nbytes in kept.items():
         name = alike.get(block, block)
@@ -213,13 +244,6 @@ def _staying(reading: Reading, homes: dict[str, str]) -> int:
             staying.add((min(owners, default=made_by), meta))
     metas = Counter([meta for _, meta in staying])
     return sum([times * (meta.nbytes or 0) for meta, times in metas.items()])
-
-
-@lru_cache(1 << 14)  # asked for of each choice
-def _inside(module: str) -> tuple[str, ...]:
-    """The modules that a module is in, itself among them, less the model: "a", "a.b"."""
-    path = module.split(".") if module else []
-    return tuple([".".join(path[:end]) for end in range(1, len(path) + 1)])
 
 
 def _run_again(name: str, count: int, less: int) -> str:

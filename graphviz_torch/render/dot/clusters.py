@@ -41,10 +41,6 @@ def clustered(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
     """The region of each key; none where all is on one device."""
     nodes = drawing.graph.nodes
-    outputs = [node.outputs for node in nodes]
-    distinct = dict(zip(map(id, outputs), outputs, strict=True)).values()  # most share theirs
-    if len({meta.device for made in distinct for meta in made if meta is not None}) < 2:
-        return {}
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number in drawing.boxes:
         devices = drawing.contents[number].devices

@@ -18,7 +18,8 @@ _UP = "constraint=false arrowhead=none weight=8"
 
 def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
     """The lines of the edges, and of those between nodes and their stubs."""
-    several = {node.id for node in drawing.graph.nodes if len(node.outputs) > 1}
+    nodes = drawing.graph.nodes
+    several = {i for i in drawing.nodes if len(nodes[i].outputs) > 1}
     long = lengths(drawing)
     result = [
         f"\t{edge.source} -> {edge.target}"

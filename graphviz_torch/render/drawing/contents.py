@@ -31,8 +31,9 @@ def _stands_for(drawing: Drawing, counted: Iterable[int]) -> dict[int, list[int]
     assert drawing.keys is not None
     tree, keys = drawing.groups, drawing.keys
     first: dict[int, int] = {}  # group that is hidden -> its like in the first of the family
+    below = {family: tree.below(family) for family in keys.repeated}
     for number in dict.fromkeys(keys.hidden.values()):
-        first.update(zip(tree.below(number), tree.below(keys.family[number]), strict=True))
+        first.update(zip(tree.below(number), below[keys.family[number]], strict=True))
     found = {number: [number] for number in counted}
     for number in first:
         like = number

@@ -71,18 +71,15 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     fold = _fold(drawing)
     closing = fold or _count(drawing) > most or options["depth"] is not None
     scoped = drawing.graph.parts or in_modules(drawing.graph)
-    folded = drawing.inner.folded
-    leaves = [node.id for node in drawing.graph.nodes if node.leaf and node.id not in folded]
-    small = _count(drawing) - len(leaves) <= _SMALL
     if not (scoped or closing or options["module"]):
-        if not (small or asked):
+        if not (asked or _small(drawing)):
             yield Level(nodes, nodes, (most,), fold="loops", whole=True)
         yield Level(None, _LEVEL, (most,), fold=False)
         if asked:
             return
         fold, closing = fold is None, True
     elif fold is None:  # before a block is closed, those that are alike are drawn once
-        loops: Fold = False if small or asked else "loops"
+        loops: Fold = False if asked or _small(drawing) else "loops"
         yield Level(_LEVEL if closing else nodes, nodes, (most,), fold=loops, whole=True)
         fold = closing = True
     limits = (most,) if asked else (most, *[limit for limit in LIMITS if limit < most])
@@ -109,6 +106,13 @@ def _fold(drawing: Drawing) -> bool | None:
 def _count(drawing: Drawing) -> int:
     """The nodes that are not written inside others."""
     return len(drawing.graph.nodes) - len(drawing.inner.folded)
+
+
+def _small(drawing: Drawing) -> bool:
+    """Has it few operations?"""
+    folded = drawing.inner.folded
+    leaves = [node.id for node in drawing.graph.nodes if node.leaf and node.id not in folded]
+    return _count(drawing) - len(leaves) <= _SMALL
 
 
 def _most(drawing: Drawing) -> int:

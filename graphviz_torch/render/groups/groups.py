@@ -231,14 +231,16 @@ def _scopes(nodes: Sequence[Node]) -> list[str]:
     return found
 
 
-_numbered = re.compile(r"(.*?)(\d*)", re.DOTALL).fullmatch
+_DIGITS = re.compile(r"\d+\Z")
 
 
-@lru_cache  # a model has many alike
+@lru_cache(maxsize=4096)  # a model has many alike
 def _named(text: str) -> Name:
-    stem, digits = _numbered(text).groups()  # type: ignore[union-attr]
-    number = int(digits) if digits else 1
-    return Name(text, stem if digits else f"{text}#", number, number)
+    found = _DIGITS.search(text) if text[-1:].isdecimal() else None
+    if found is None:
+        return Name(text, f"{text}#", 1, 1)
+    number = int(found[0])
+    return Name(text, text[: found.start()], number, number)
 
 
 def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]) -> Groups:

@@ -140,7 +140,10 @@ class Structure:
     def close(self, part: Part) -> None:
         """Fill in where the part lies and its structure, once its items are final."""
         part.parts, part.nodes = split(part.items)
-        part.span = start, end = self.span(part.items)
+        position = self.position
+        places = [] if part.parts else [at for i in part.nodes if (at := position[i]) >= 0]
+        start, end = (min(places), max(places) + 1) if places else self.span(part.items)
+        part.span = start, end
         groups = tuple([(called(inner, part), inner.structure) for inner in part.parts])
         leaves = () if start < end else tuple([self.nodes[i].outputs for i in flatten([part])])
         # Where parts read the same at the same distance, be it from outside, they are alike.
@@ -170,6 +173,8 @@ class Structure:
         So do the experts of a mixture, each called on the rows that its router gives it, and the
         steps of a loop over a sequence that grows. Their parameters have the same shapes.
         """
+        if len({part.module_class for part in parts}) == len(parts):
+            return
         near: dict[object, list[Part]] = {}
         for part in parts:
             start, end = part.span

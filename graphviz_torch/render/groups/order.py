@@ -34,8 +34,9 @@ def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
 
     Else what a step of a loop reads stands in that step.
     """
-    if {node.order for node in graph.nodes} - {None}:
-        return True, _as_made(graph, edges)
+    ran = [node.order for node in graph.nodes]
+    if ran.count(None) < len(ran):
+        return True, _as_made(ran, edges)
     return False, _by_edges(graph, edges)
 
 
@@ -65,12 +66,11 @@ def left_and_entered(scopes: Sequence[str]) -> set[str]:
     return found
 
 
-def _as_made(graph: Graph, edges: Sequence[Edge]) -> list[int]:
+def _as_made(ran: Sequence[int | None], edges: Sequence[Edge]) -> list[int]:
     """The reverse of the order in which backward ran the nodes.
 
     A node that it did not run stands right before what reads it.
     """
-    ran = [node.order for node in graph.nodes]
     if None not in ran:
         order = sorted(range(len(ran)), key=ran.__getitem__, reverse=True)  # type: ignore[arg-type]
         places = places_of(order)

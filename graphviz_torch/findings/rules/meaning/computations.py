@@ -19,10 +19,12 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 def sum_with_itself(reading: Reading) -> Iterator[Finding]:
     """A result is added to itself, as by a residual connection whose branch was lost on the way."""
     for node in reading.of(("add",)):
-        given = [(edge.source, edge.output_nr) for edge in reading.inputs[node.id]]
-        if len(given) != 2 or given[0] != given[1]:
+        given = reading.inputs[node.id]
+        if len(given) != 2 or given[0].source != given[1].source:
             continue
-        name = reading.call(given[0][0])
+        if given[0].output_nr != given[1].output_nr:
+            continue
+        name = reading.call(given[0].source)
         inside = bool(node.module)  # elsewhere it may be meant
         yield finding(
             "warning" if inside else "info",
@@ -33,7 +35,7 @@ def sum_with_itself(reading: Reading) -> Iterator[Finding]:
             if inside
             else "",
             where=node.source,
-            nodes=(node.id, given[0][0]),
+            nodes=(node.id, given[0].source),
         )
 
 
