@@ -6,7 +6,7 @@ Counted are the storages that `Node.saved` lists, not what the allocator holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from ...graph import Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
@@ -33,24 +33,25 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     total = sum(activations.values())
     if total < WORTH:
         return
+    modules = [node.module for node in nodes]
     keepers: dict[_Where, list[int]] = {}
     for i, nbytes in activations.items():
         if nbytes:
-            module = nodes[i].module
+            module = modules[i]
             place = (module, "" if module else nodes[i].title)
             if place in keepers:
                 keepers[place].append(i)
             else:
                 keepers[place] = [i]
     own = {place: sum([activations[i] for i in ids]) for place, ids in keepers.items()}
-    around = _around(reading)
-    alike = _alike(reading, around)
+    around = _around(modules)
+    alike = _alike(reading, modules, around)
     part = _parts(around, alike)
     parts = {(module, operation): (part[module], operation) for module, operation in keepers}
-    kept: Counter[_Where] = Counter()
+    kept: dict[_Where, int] = {}
     for place, nbytes in own.items():
-        kept[parts[place]] += nbytes
-    most = [(place, n) for place, n in kept.most_common(3) if n >= total * SHARE]
+        kept[parts[place]] = kept.get(parts[place], 0) + nbytes
+    most = [(place, n) for place, n in Counter(kept).most_common(3) if n >= total * SHARE]
     named = {
         part: [
             nodes[i] for i in sorted([i for p in keepers if parts[p] == part for i in keepers[p]])
@@ -67,16 +68,16 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         "info",
         f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, own, around, alike),
+        advice=_less_memory(reading, modules, own, around, alike),
         nodes=tuple([node.id for place, _ in most for node in named[place]]),
     )
 
 
-def _around(reading: Reading) -> dict[str, str]:
+def _around(modules: Sequence[str]) -> dict[str, str]:
     """For each module that a node is in, and each around such a one: the module around it, which is
     "" at the top. The outer come before the inner."""
     found: dict[str, str] = {}
-    for module in dict.fromkeys([node.module for node in reading.graph.nodes]):
+    for module in dict.fromkeys(modules):
         missing: list[str] = []
         path = module
         while path and path not in found:
@@ -88,11 +89,11 @@ def _around(reading: Reading) -> dict[str, str]:
     return found
 
 
-def _alike(reading: Reading, around: dict[str, str]) -> dict[str, str]:
+def _alike(reading: Reading, modules: Sequence[str], around: dict[str, str]) -> dict[str, str]:
     """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
     titles: dict[str, list[str]] = {}
     for title, nodes in reading.by_title.items():
-        for module in {node.module for node in nodes} - {""}:
+        for module in {modules[node.id] for node in nodes} - {""}:
             if module in titles:
                 titles[module].append(title)
             else:
@@ -139,7 +140,11 @@ def _blocks(part: str, alike: dict[str, str]) -> str:
 
 
 def _less_memory(
-    reading: Reading, own: dict[_Where, int], around: dict[str, str], alike: dict[str, str]
+    reading: Reading,
+    modules: Sequence[str],
+    own: dict[_Where, int],
+    around: dict[str, str],
+    alike: dict[str, str],
 ) -> str:
     """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
     blocks save a tenth.
@@ -149,7 +154,7 @@ def _less_memory(
     twice in its running statistics.
     """
     best, saved = "", sum(reading.activations.values()) * SHARE
-    once, last = _run_once(reading), {node.module: node.id for node in reading.graph.nodes}
+    once, last = _run_once(reading), dict(zip(modules, range(len(modules)), strict=True))
     later: list[int] | None = None
     for name, blocks in _choices(own, around, alike, saved).items():
         homes: dict[str, str] = {}  # of each module inside, the block that it is in
@@ -160,7 +165,7 @@ def _less_memory(
                 homes[module] = homes[outer]
         if not once.isdisjoint(homes):
             continue
-        less = sum(blocks.values()) - _staying(reading, homes)
+        less = sum(blocks.values()) - _staying(reading, list(map(homes.get, modules)))
         later = _later(reading) if later is None else later
         ends: dict[str, int] = {}
         for module, end in last.items():
@@ -212,15 +217,14 @@ def _later(reading: Reading) -> list[int]:
     return [*accumulate(reversed(kept))][::-1]
 
 
-def _staying(reading: Reading, homes: dict[str, str]) -> int:
+def _staying(reading: Reading, home: Sequence[str | None]) -> int:
     """Bytes that are kept though these blocks run again: of what they are given, and of what they
     keep together with nodes outside.
 
     Args:
-        homes: by module inside one of them, the block.
+        home: by node, the block that it is in; None outside of them.
     """
     nodes = reading.graph.nodes
-    home = [homes.get(node.module) for node in nodes]
     staying: set[tuple[object, TensorMeta]] = set()  # by who counts it, or who made it
     for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
         for saved in node.saved:

@@ -56,7 +56,8 @@ def _contents(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
     nodes = drawing.graph.nodes
     ids = _ids(drawing, stands_for)
     own = _ids(drawing, [number]) if len(stands_for) > 1 else ids
-    return Contents(len(stands_for), tuple([nodes[i] for i in ids]), tuple(own))
+    kept = sum([drawing.worth[n][2] for n in stands_for if n in drawing.worth])
+    return Contents(len(stands_for), tuple([nodes[i] for i in ids]), tuple(own), kept)
 
 
 def place_collectives(drawing: Drawing) -> Drawing:

@@ -109,6 +109,7 @@ class Contents:
     times: int  # how many groups it stands for
     inside: tuple[Node, ...]  # in all of them
     own: tuple[int, ...]  # ids of the nodes in the one that is drawn
+    saved_bytes: int  # that all of them keep for backward
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
@@ -129,9 +130,8 @@ class Contents:
         elements = sum([math.prod(meta.shape) for made in parameters for meta in made if meta])
         norms = [stats.norm for node in inside for stats in node.grad_outputs if stats is not None]
         gradients = (min(norms), max(norms)) if norms else None
-        saved_bytes = sum([saved.nbytes for node in inside for saved in node.saved])
         seconds = [node.seconds for node in inside if node.seconds is not None]
-        return Figures(elements, gradients, saved_bytes, sum(seconds) if seconds else None)
+        return Figures(elements, gradients, self.saved_bytes, sum(seconds) if seconds else None)
 
 
 class Sign(NamedTuple):

@@ -8,7 +8,7 @@ where its operation is in both graphs.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 
 from ...graph import Edge, Graph, Node
 from ..groups.chains import RESHAPING
@@ -50,7 +50,10 @@ def _alone(drawing: Drawing) -> set[int]:
 def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inner:
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
-    uses = Counter([edge.source for edge in graph.edges])
+    uses, fed = [0] * len(nodes), [0] * len(nodes)  # by node, the edges from it and to it
+    for edge in graph.edges:
+        uses[edge.source] += 1
+        fed[edge.target] += 1
     folded = set() if parameters == "nodes" else _leaves(graph, leaves, uses, parameters)
     folded.difference_update([node for node, _ in graph.outputs], alone)
     many = {leaf.id: uses[leaf.id] for leaf in leaves if uses[leaf.id] > _MOST_USERS}
@@ -61,7 +64,6 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
     user: dict[int, int] = {}
     carried: dict[int, int] = {}
     inner = folded.union(many)
-    fed = Counter([edge.target for edge in graph.edges])
     for edge in by_target(graph):  # so the edge into a carrier comes before the one out of it
         source, target = edge.source, edge.target
         if source not in inner:
@@ -86,7 +88,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
 
 
 def _leaves(
-    graph: Graph, leaves: list[Node], uses: Counter[int], parameters: Parameters | None
+    graph: Graph, leaves: list[Node], uses: Sequence[int], parameters: Parameters | None
 ) -> set[int]:
     tensors = [leaf.leaf for leaf in leaves].count("tensor")
     all_tensors = tensors > _MOST_LEAVES
