@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from functools import cache
-from itertools import repeat
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 Row = TypeVar("Row")
@@ -85,23 +82,3 @@ def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
 def details(cls: type) -> tuple[tuple[str, Column], ...]:
     """The declarations of what pictures print below a node."""
     return tuple((name, column) for name, column in declared(cls).items() if column.detail)
-
-
-def rows_of(cls: type[Row], count: int, **columns: Iterable[Any]) -> list[Row]:
-    """Values of a frozen dataclass with slots, without a line of Python for each: there are many.
-
-    Args:
-        cls: the class.
-        count: how many.
-        columns: the values of its fields; of one that is left out its default stands.
-
-    >>> from graphviz_torch.graph import Cut
-    >>> cuts = rows_of(Cut, 2, how=["item", "detach"], tensor=[None, None], after=[(), (3,)])
-    >>> cuts[1] == Cut("detach", None, after=(3,))
-    True
-    """
-    made = list(map(object.__new__, repeat(cls, count)))
-    for field in fields(cls):  # type: ignore[arg-type]
-        column = columns[field.name] if field.name in columns else repeat(field.default)
-        deque(map(getattr(cls, field.name).__set__, made, column), maxlen=0)
-    return made

@@ -3,6 +3,9 @@
 The user's own is every file outside this package, torch, the standard library and what is
 installed beside it, which are the libraries.
 
+Where something runs, some programs are watched: a thread, and in asyncio a task, has its own. A
+task has those of the task that made it.
+
 A warning of PyTorch's names the user's line, though a mode or a tensor of ours took the call: one
 that names the file of a method of ours is given once more, with the line that it would have named
 without us. So filters by module and by line take it, and it is shown once for each line. A filter
@@ -22,6 +25,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -31,7 +35,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import overrides
 
-from .hooks.installation import Installation, Watch
+from .hooks.watch import Installation, Watch
 
 OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -247,3 +251,22 @@ def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
 
 _INSTALLATION: Installation[WarningLines] = Installation(_replace, _restore)
 WarningLines.installation = _INSTALLATION
+
+
+_programs: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
+programs = _programs.get  # keys of those that are watched here
+
+
+def enter_program(program: object) -> None:
+    """What runs here from now on, and in tasks that are made here, is this program."""
+    _programs.set(programs() | {program})
+
+
+def leave_program(program: object) -> None:
+    """It is not any more."""
+    _programs.set(programs() - {program})
+
+
+def leave_programs() -> None:
+    """Nothing that runs from now on in this context, a copy, is watched."""
+    _programs.set(frozenset())

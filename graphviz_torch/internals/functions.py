@@ -10,7 +10,6 @@ Private (2.13): all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 from torch._C import TensorBase as TensorBase
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.overrides import handle_torch_function
 
 # What `GradScaler.unscale_` and `GradScaler.step` call first.
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
@@ -64,42 +62,3 @@ def _metadata_calls() -> frozenset[Callable[..., Any]]:
 
 # Calls that read what a tensor is, and not its values.
 METADATA_CALLS = _metadata_calls()
-
-_IN_PYTHON = {
-    name: method
-    for name, method in vars(Tensor).items()
-    if isinstance(method, FunctionType)
-    and method.__code__.co_filename == torch._tensor.__file__  # not a program's already
-}
-
-
-def original(function: Any) -> Any:
-    """PyTorch's own method of a tensor where a program has put this function in its place.
-
-    A method that is written in C++ names itself to a function mode by `torch.Tensor`'s attribute of
-    its name, which is the program's function then.
-
-    Returns:
-        The function itself where it stands in the place of no method, or of more than one.
-
-    >>> original(torch.relu) is torch.relu, original(Tensor.norm) is Tensor.norm
-    (True, True)
-    """
-    names = [name for name, method in vars(Tensor).items() if method is function]
-    if len(names) != 1:
-        return function
-    return _IN_PYTHON.get(names[0]) or vars(TensorBase).get(names[0], function)
-
-
-def is_called_by_itself(method: Any, caller: FrameType) -> bool:
-    """Has PyTorch's own method, and not a function in its place, called the function mode.
-
-    Args:
-        method: from `original`.
-        caller: the frame that called the mode.
-    """
-    if caller.f_code is not handle_torch_function.__code__:  # C++ has called
-        return not isinstance(method, FunctionType)
-    python = caller.f_back
-    its = getattr(method, "__code__", None)
-    return python is not None and python.f_code is its

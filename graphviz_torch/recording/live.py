@@ -21,8 +21,7 @@ from ..internals.dynamo import compiles_backward
 from ..tracing.nodes import End, GradFn, Reading, is_stale
 from ..tracing.tracer import connected
 from .backward import Backward, BackwardCall
-from .checkpoints import Checkpoints
-from .memory import Memory
+from .memory import Checkpoints, Memory
 
 
 def sinks(ends: list[End]) -> list[End]:

@@ -13,6 +13,7 @@ Seen: what the thread that enters it does, and what the backward of a region com
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -350,11 +351,16 @@ class Recording:
 def _seams_of(session: Session) -> list[Any]:
     """What tells a session of the program, in the order in which it is opened."""
     program, telling, telling_any = session.program, session.telling, session.telling_any
-    regions = Regions(program, telling("region_ran"))
+    if program.options.opens_regions:
+        program.table.trace_calls()
     found: list[Any] = [
         Uncounted(session.release),
         program,
-        RegionWatch(OperationTrace, regions, telling("function_skipped")),
+        RegionWatch(
+            OperationTrace,
+            partial(Regions, program, telling("region_ran")),
+            telling("function_skipped"),
+        ),
         WarningLines(CallWatch.__torch_function__),
         ModuleWatch(telling("module_began"), telling("module_ended")),
         EngineWatch(session.begin, session.end),

@@ -9,9 +9,9 @@ from ..graph import SavedTensor
 from ..graph.nodes import CHECKPOINTED
 from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
 from .backward import Backward
-from .checkpoints import Checkpoint
 from .listener import Columns, Listener, RunEnded
 from .live import LiveGraph
+from .memory import Checkpoint
 from .program import Program
 
 

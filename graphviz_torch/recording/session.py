@@ -23,19 +23,17 @@ from ..graph import Event, Graph, SavedKind
 from ..graph.events.idle_calls import IdleCall
 from ..graph.gc import uncollected
 from ..internals.dynamo import is_trial
-from ..internals.frames import OTHER, owner, user_frame
+from ..internals.frames import OTHER, owner, programs, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded
 from ..internals.hooks.modes import unseen_calls
-from ..internals.hooks.stream import Tell, methods, tell
-from ..internals.tasks import programs
+from ..internals.hooks.watch import Tell, methods, tell
 from ..internals.tensors.saved_tensors import TELLS
 from ..tracing.nodes import End, GradFn, ends_of, read
 from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
-from .checkpoints import checkpoints_of
 from .graphs import graphs_of
 from .listener import (
     BlockRaised,
@@ -47,7 +45,7 @@ from .listener import (
     RunEnded,
 )
 from .live import LiveGraph, leaves_of, numbers_of, sinks
-from .memory import Memory
+from .memory import Memory, checkpoints_of
 from .program import Program
 from .program.program import Options
 from .program.source_lines import raised

@@ -43,8 +43,7 @@ from ..internals.hooks.storages import StorageWatch
 from ..internals.tensors.memory import parts, storage_id
 from ..internals.tensors.pytree import tensors
 from ..internals.wrappers import is_inside, unsharded
-from ..recording.checkpoints import checkpoints_of
-from ..recording.memory import Memory
+from ..recording.memory import Memory, checkpoints_of
 from ..tracing.nodes import ends_of
 from ..tracing.tracer import connected
 from .blocks import LOOP, Block, Side, peak_of

@@ -23,8 +23,7 @@ from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.accumulator import accumulator
-from ..internals.tensors.metadata import Outputs, all_outputs, defined, is_custom
-from ..internals.tensors.saved_attributes import attributes
+from ..internals.tensors.metadata import Outputs, all_outputs, attributes, defined, is_custom
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
 from .region_reader import region_of

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 
 from graphviz_torch import Graph, record, simulate_accelerator
 from graphviz_torch.graph.events import EarlySchedulerStep, EvalMode, OptimizerStep
+from graphviz_torch.internals.frames import enter_program, leave_program
 from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.hooks.optimizers import BatchWatch
-from graphviz_torch.internals.tasks import enter, leave
 from graphviz_torch.recording import listeners
 from graphviz_torch.recording.listener import Listener, RunBegan, RunEnded
 from graphviz_torch.recording.live import LiveGraph
@@ -269,12 +269,12 @@ def test_a_program_that_is_not_here_is_not_told() -> None:
     with watch:
         torch.ones(1).sin()
     assert noted == []
-    enter(key)
+    enter_program(key)
     try:
         with watch:
             torch.sin(torch.ones(1))
     finally:
-        leave(key)
+        leave_program(key)
     assert torch.sin in noted
 
 

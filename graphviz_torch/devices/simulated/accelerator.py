@@ -35,8 +35,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...internals.frames import WarningLines
 from ...internals.hooks.dispatch import watch_devices
-from ...internals.hooks.installation import Installation
 from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
+from ...internals.hooks.watch import Installation
 from ...internals.tensors.metadata import DEVICE_LABELS
 from .data_parallel import data_parallel_on
 from .tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions, comm
 
-from ...internals.hooks.installation import Installation
+from ...internals.hooks.watch import Installation
 from . import patches as replaced
 from .tensor import FIRST
 

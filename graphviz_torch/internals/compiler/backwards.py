@@ -22,8 +22,8 @@ from torch.fx import GraphModule, Interpreter
 
 from ..guards import no_autocast
 from ..hooks.dispatch import unseen
-from ..hooks.installation import Installation, Watch
 from ..hooks.modes import unseen_calls, unseen_operators
+from ..hooks.watch import Installation, Watch
 
 
 class Backwards(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ..hooks.installation import Installation
+from ..hooks.watch import Installation
 
 
 class EagerStance:

@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Sequence
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from ..dynamo import is_jit_tracing, uncompiled_itself
-from ..frames import hide, variables
-from ..functions import METADATA_CALLS, is_called_by_itself, original
+from ..frames import hide, programs, variables
+from ..functions import METADATA_CALLS, TensorBase
 from ..guards import set_grad_enabled
-from ..tasks import programs
 from .dispatch import sequence_number
 from .modes import FUNCTIONS, leave
-from .stream import Miss, Tell, methods, tell
+from .watch import Miss, Tell, methods, tell
 
 # torch.compile knows these as methods of a tensor, and in no other way.
 _METHODS: tuple[Any, ...] = (
@@ -46,6 +46,13 @@ _REMEMBERED = (
     10_000  # kinds of calls whose listeners are known: a program may make new ones for ever
 )
 
+
+_IN_PYTHON = {
+    name: method
+    for name, method in vars(Tensor).items()
+    if isinstance(method, FunctionType)
+    and method.__code__.co_filename == torch._tensor.__file__  # not a program's already
+}
 
 _new: Any = tuple.__new__  # an event from a row of its fields, without a call of Python's
 
@@ -125,7 +132,7 @@ class CallWatch(TorchFunctionMode):
 
     Args:
         listeners: in the order in which they are told.
-        program: a key of `tasks.programs`: calls that are made where it is not there are another's.
+        program: a key of `programs`: calls that are made where it is not there are another's.
         miss: takes what a listener raised.
     """
 
@@ -164,7 +171,7 @@ class CallWatch(TorchFunctionMode):
         if self.program not in programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
         before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
-        if own is not None and is_called_by_itself(own, sys._getframe(1)):
+        if own is not None and _is_called_by_itself(own, sys._getframe(1)):
             func = own  # the program's function has run already, or was never called
             before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1
@@ -214,3 +221,35 @@ def _outside(frame: FrameType) -> FrameType:
     while frame.f_code is _HANDLER and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def original(function: Any) -> Any:
+    """PyTorch's own method of a tensor where a program has put this function in its place.
+
+    A method that is written in C++ names itself to a function mode by `torch.Tensor`'s attribute of
+    its name, which is the program's function then.
+
+    Returns:
+        The function itself where it stands in the place of no method, or of more than one.
+
+    >>> original(torch.relu) is torch.relu, original(Tensor.norm) is Tensor.norm
+    (True, True)
+    """
+    names = [name for name, method in vars(Tensor).items() if method is function]
+    if len(names) != 1:
+        return function
+    return _IN_PYTHON.get(names[0]) or vars(TensorBase).get(names[0], function)
+
+
+def _is_called_by_itself(method: Any, caller: FrameType) -> bool:
+    """Has PyTorch's own method, and not a function in its place, called the function mode.
+
+    Args:
+        method: from `original`.
+        caller: the frame that called the mode.
+    """
+    if caller.f_code is not handle_torch_function.__code__:  # C++ has called
+        return not isinstance(method, FunctionType)
+    python = caller.f_back
+    its = getattr(method, "__code__", None)
+    return python is not None and python.f_code is its

@@ -20,7 +20,7 @@ from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
 from .dispatch import sequence_number
-from .installation import Installation, Watch
+from .watch import Installation, Watch
 
 Frame = Any  # a `_CheckpointFrame`
 _FRAME: Any = checkpoint._CheckpointFrame

@@ -36,7 +36,7 @@ from torch._guards import TracingContext
 from torch.library import Library, fallthrough_kernel
 
 from ..tensors.metadata import DEVICE_LABELS
-from .installation import Installation
+from .watch import Installation
 
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)

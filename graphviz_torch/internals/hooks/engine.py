@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..frames import hide, is_learning_shapes
-from .installation import Installation, Watch
+from .watch import Installation, Watch
 
 
 class BackwardBegan(NamedTuple):

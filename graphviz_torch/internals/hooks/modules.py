@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 
 from ..dynamo import uncompiled
-from .installation import Installation, Watch
+from .watch import Installation, Watch
 
 _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module

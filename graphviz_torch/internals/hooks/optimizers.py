@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 
 from ..dynamo import uncompiled_hook
-from .installation import Installation, Watch
+from .watch import Installation, Watch
 
 _ITERATOR: Any = dataloader._BaseDataLoaderIter
 _next: Any = _ITERATOR.__next__

@@ -34,6 +34,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -57,9 +58,9 @@ from ..compiler.stance import runs_as_written
 from ..dynamo import mark_again, uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
-from .installation import Installation
 from .modes import FUNCTIONS, arrange, movable
 from .modules import take_off, take_on
+from .watch import Installation
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
@@ -95,17 +96,22 @@ class RegionWatch:
 
     Args:
         trace: makes what is told of each graph that is compiled.
-        graphs: is told of each that is called.
+        graphs: makes, when a compiled callable is first called, what is told of each.
         skipped: is told of each function that dynamo skips.
     """
 
     def __init__(
         self,
         trace: Callable[[], traces.Trace],
-        graphs: Graphs | None = None,
+        graphs: Callable[[], Graphs | None] = lambda: None,
         skipped: Callable[[Skipped], object] = lambda _: None,
     ) -> None:
-        self.trace, self.graphs, self.skipped = trace, graphs, skipped
+        self.trace, self._made, self.skipped = trace, graphs, skipped
+
+    @cached_property
+    def graphs(self) -> Graphs | None:
+        """What is told of compiled callables; None: nobody."""
+        return self._made()
 
     def __enter__(self) -> RegionWatch:
         _forget_ended(sys._getframe(1))

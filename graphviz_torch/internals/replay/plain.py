@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..compiled import is_compiled
 from ..compiler.inside import Inside, look_inside
+from ..frames import leave_programs
 from ..hooks.modules import ModuleEnded
-from ..tasks import alone
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, RandomState, copied
 from .modules import Place, RunningModules, places
@@ -86,7 +86,7 @@ def _run_plainly(
     inside: Callable[[Inside], None] | None,
     budget: int,
 ) -> Plain:
-    alone()
+    leave_programs()
     world, results = World(call.module, call.args, call.kwargs), _Results(call.module, budget)
     output: Any = None
     error: BaseException | None = None

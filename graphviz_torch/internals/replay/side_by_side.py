@@ -28,9 +28,9 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..frames import leave_programs
 from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls
-from ..tasks import alone
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, PythonDraws, copied
 from .modules import Place, RunningModules, places
@@ -110,7 +110,7 @@ def _run(
     other_seed: int | None,
     views: bool,
 ) -> Run:
-    alone()
+    leave_programs()
     world = World(call.module, call.args, call.kwargs)
     output, error = None, None
     with world.as_before():

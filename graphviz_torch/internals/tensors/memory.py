@@ -23,7 +23,7 @@ classes of PyTorch named below have their tensors (2.13).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -114,6 +114,23 @@ def elements(tensor: Tensor) -> Elements:
     with no_functions(), no_operators(), no_autograd(), suppress(Exception):  # of a subclass's
         return _elements(tensor)
     return _NONE
+
+
+def readable(tensor: Any) -> list[Tensor]:
+    """The values of a floating-point tensor, whole; nothing where they cannot be read."""
+    if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
+        return []
+    found = elements(tensor)
+    whole = found.numel == TensorBase.numel(tensor) > 0 and tensor.layout is torch.strided
+    return [TensorBase.detach(found.tensors[0])] if whole and len(found.tensors) == 1 else []
+
+
+def all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The values of many: without a call for each, where they are plain, as most."""
+    floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
+    plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
+    others = [one for t in floats if type(t) is not Tensor for one in readable(t)]
+    return [*filter(TensorBase.numel, plain), *others]
 
 
 def parts(tensor: Tensor) -> list[Tensor]:

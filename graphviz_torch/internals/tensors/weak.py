@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hooks.installation import Installation, Watch
+from ..hooks.watch import Installation, Watch
 
 _utils: Any = torch.utils
 

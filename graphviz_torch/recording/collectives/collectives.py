@@ -28,7 +28,7 @@ from ..listener import Listener, RunBegan, RunEnded
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place, Source, sources
-from .owners import Content, Messages, Owner, Owners
+from .owners import Content, Owner, Owners
 
 
 @dataclass(slots=True, eq=False)
@@ -62,11 +62,11 @@ class Collectives(Listener):
         self._records: list[_Record] = []
         self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
         self._calls: dict[int, _Record] = {}  # that may be waited for, by their numbers
-        self._owners = Owners(program)
-        self._messages = Messages(program)
+        self._owners: Owners | None = None  # of a process that is no rank when it first sends
         if program.options.distributed:  # elsewhere no module is asked
-            self.module_began = self._messages.module_began
-            self.module_ended = self._messages.module_ended
+            self._owners = Owners(program)
+            self.module_began = self._owners.messages.module_began
+            self.module_ended = self._owners.messages.module_ended
         self._live: LiveGraph | None = None  # the backward that runs
         self._backwards = 0  # that have begun
         self._began = time.perf_counter()
@@ -74,13 +74,13 @@ class Collectives(Listener):
     def backward_began(self, event: RunBegan) -> None:
         self._live = event.live
         self._backwards += 1
-        self._owners.begin_backward()
-        self._messages.backward_began(event)
+        if self._owners is not None:
+            self._owners.begin_backward(event)
 
     def backward_ended(self, event: RunEnded) -> None:
         self._live = None
-        self._owners.end_backward()
-        self._messages.backward_ended(event)
+        if self._owners is not None:
+            self._owners.end_backward(event)
 
     def sent(self, event: Sent) -> None:
         live, fn = self._live, running_node()
@@ -89,7 +89,8 @@ class Collectives(Listener):
         if not program.is_here() and fn not in ids:
             return  # another recording's; the engine's threads for devices work for this one
         frame, node = sys._getframe(1), ids.get(fn)
-        owner = self._owners.find(event, frame, live, node)
+        owners = self._owners = self._owners or Owners(program)
+        owner = owners.find(event, frame, live, node)
         place, library = program.stack.source(frame)
         if place is None and live is not None:
             place = live.call.place
@@ -112,7 +113,7 @@ class Collectives(Listener):
             self._times(event),
         )
         self._records.append(record)
-        self._messages.sent(event)
+        owners.messages.sent(event)
         for tensor in event.made:
             self._pending[storage_id(tensor)] = storage_ref(tensor), record
         if not event.made:
@@ -133,25 +134,28 @@ class Collectives(Listener):
 
     def step_ended(self, event: None) -> None:
         self._records, self._backwards, self._calls = [], 0, {}
-        self._messages.forget()
+        if self._owners is not None:
+            self._owners.messages.forget()
         pending = self._pending.items()
         self._pending = {key: each for key, each in pending if not each[0].expired()}
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
-        program = self.program
-        line = program.line()
+        owners = self._owners
+        if owners is None:
+            return graph
+        line = self.program.line()
         text = sources(line)
         made = []
         for each in self._records:
             node, owner = _node(each, backward), each.owner
             at = None if owner.parameters else node  # those of several modules are of none
-            content = self._messages.content(each.call) or Content(each.phase, owner.module)
+            content = owners.messages.content(each.call) or Content(each.phase, owner.module)
             collective = Collective(
                 each.kind,
                 each.nbytes,
                 each.dtype,
                 len(each.group.ranks),
-                self._owners.group(each.group),
+                owners.group(each.group),
                 content.phase,
                 node,
                 content.module or ("" if at is None else graph.nodes[at].module),
@@ -170,8 +174,8 @@ class Collectives(Listener):
 
     def close(self) -> None:
         self._pending, self._calls = {}, {}
-        self._owners.close()
-        self._messages.close()
+        if self._owners is not None:
+            self._owners.close()
 
     def _times(self, event: Sent) -> RankTime | None:
         group = event.group

@@ -50,7 +50,7 @@ class Owner(NamedTuple):
 
 
 class Owners:
-    """Finds out whose they are, and what the groups are called.
+    """Finds out whose the tensors of collectives are, what messages carry, what groups are called.
 
     Args:
         program: names modules and parameters.
@@ -63,18 +63,22 @@ class Owners:
         # By id() of parameters and their gradients: a name, and whether it is a gradient ...
         self._names: dict[int, tuple[str, bool]] = {}
         self._moment = -1  # ... at this moment
+        self.messages = Messages(program)
 
-    def begin_backward(self) -> None:
+    def begin_backward(self, event: RunBegan) -> None:
         """Gradients come anew."""
         self._bucketed = set()
+        self.messages.backward_began(event)
 
-    def end_backward(self) -> None:
+    def end_backward(self, event: RunEnded) -> None:
         """Parameters have gradients that they had not."""
         self._names, self._moment = {}, -1
+        self.messages.backward_ended(event)
 
     def close(self) -> None:
         """Forget ids of tensors that may be gone."""
         self._names, self._moment = {}, -1
+        self.messages.close()
 
     def find(self, what: Sent, frame: FrameType, live: LiveGraph | None, node: int | None) -> Owner:
         """The owner of what a collective sends, for which `frame` asks while `node` runs."""

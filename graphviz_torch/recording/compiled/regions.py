@@ -35,10 +35,7 @@ class Regions:
 
     def __init__(self, program: Program, tell: Callable[[RegionRan], None]) -> None:
         self._program, self._tell = program, tell
-        options = program.options
-        self._opens = options.compiled != "closed" and not options.light
-        if self._opens:
-            program.table.trace_calls()
+        self._opens = program.options.opens_regions
         self._trace: OperationTrace | None = None  # of the graph that is called
         self._start = 0
         self._given: list[Tensor] = []  # what the code was given

@@ -1,12 +1,12 @@
 """The first NaN or Inf of a forward: which node made it, and of what.
 
 Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
-from. On the CPU one reduction for all tells whether there is any; only then is each looked at. On
-other devices flags are computed there, and read when the graphs are made: nothing waits for them.
-They tell that there is NaN or Inf, not how many. Nothing that a hook packed is unpacked. Minus
-infinity is what masks are made of: it counts where a logarithm or a division made it.
+from. On the CPU what is not finite is counted at once. On other devices flags are computed there,
+and read when the graphs are made: nothing waits for them. They tell that there is NaN or Inf, not
+how many. Nothing that a hook packed is unpacked. Minus infinity is what masks are made of: it
+counts where a logarithm or a division made it.
 
-    look() ─► Look, numbers and flags ─► read() ─► Look.birth() ─► Birth
+    Look, numbers and flags ─► read() ─► Look.birth() ─► Birth
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import elements, with_memory
+from ...internals.tensors.memory import readable
 from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn, operation
-from ..gradients.cpu import all_finite
+from ..gradients.cpu import each_finite
 
 _TOGETHER = 1024  # memories in one reduction
 _SMALL = 512  # elements: to lay end to end what has no more costs less than a call for each
@@ -99,7 +99,7 @@ class Look:
         for place, fn in enumerate(fns):
             title, sources = operation(fn.name().rpartition("::")[2]), fn.next_functions
             leaves = [f.variable for f, _ in sources if type(f).__name__ == "AccumulateGrad"]
-            weights = [number(one) for leaf in leaves for one in _readable(leaf)]
+            weights = [number(one) for leaf in leaves for one in readable(leaf)]
             sizes = getattr(fn, "_saved_self_sym_sizes", (1,))
             known = [places[source] for source, _ in sources if source in places]
             row = int(fn._sequence_nr()), title, known, weights, math.prod(sizes)
@@ -199,17 +199,17 @@ class Look:
         reasons = self._reasons[node] = []
         for mask, words in masks:
             count = torch.count_nonzero(mask)
-            if not _is_here(count):
+            if not count.is_cpu:
                 self._ask(TensorBase.view(count, 1), [(node, len(reasons))])
-            reasons.append((int(TensorBase.item(count)) if _is_here(count) else 0, words))
+            reasons.append((int(TensorBase.item(count)) if count.is_cpu else 0, words))
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
         """Count what is not finite: now on the CPU, else on their device."""
-        here = [tensor for tensor in tensors if _is_here(tensor)]
-        finite = _all_finite(here)
+        here = [tensor for tensor in tensors if tensor.is_cpu]
+        finite = each_finite(here)
         alike: dict[Any, list[int]] = defaultdict(list)
         for i, tensor in enumerate(tensors):
-            if not _is_here(tensor):
+            if not tensor.is_cpu:
                 alike[tensor.device, tensor.dtype].append(i)
             elif not finite:
                 self._counts[i] = _counts(tensor)
@@ -223,29 +223,6 @@ class Look:
         self._places.setdefault(flags.device, []).extend(places)
 
 
-def look(
-    fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
-) -> Look | None:
-    """Look at what a backward starts from; None where all is finite, or nothing can be read.
-
-    Args:
-        fns: live nodes, inputs before users.
-        outputs: what backward starts from.
-        activations: what the nodes keep, parameters left out.
-    """
-    with unseen_calls(), unseen_operators(), unseen():
-        given = [tensor for tensor in outputs if isinstance(tensor, Tensor)]
-        losses = [(tensor.grad_fn, one) for tensor in given for one in _readable(tensor)]
-        with no_autograd():
-            values = [*_all_readable(activations), *(one for _, one in losses)]
-            if all(_is_here(one) for one in values) and _all_finite(values):
-                return None
-            if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
-                return None  # what we do on the device would become a part of the CUDA graph
-        with torch.no_grad():
-            return Look(list(fns), losses)
-
-
 def read(looks: Sequence[Look]) -> None:
     """Read the flags: one copy from each device."""
     for device in {device for each in looks for device in each.flags}:
@@ -257,11 +234,6 @@ def read(looks: Sequence[Look]) -> None:
                 each.take(device, numbers)
 
 
-def _is_here(tensor: Tensor) -> bool:
-    """Can it be read without waiting for a device."""
-    return tensor.is_cpu
-
-
 def _makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
     """What a node keeps as it is: its name, the node that made it, its values."""
     for attribute, name in SAVED_NAMES[type(fn)] if TELLS else ():
@@ -270,53 +242,12 @@ def _makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
             if type(raw) is tuple or raw is None or raw.unpack_hook is not None:
                 continue
             data = raw.data
-            values = [] if isinstance(data, torch.nn.Parameter) else _readable(data)
+            values = [] if isinstance(data, torch.nn.Parameter) else readable(data)
             tensor = getattr(fn, f"_saved_{name}") if values else None
         except RuntimeError:  # an earlier backward has freed it, or it was changed in place
             continue
         for one in values:
             yield name, None if tensor is None else tensor.grad_fn, one
-
-
-def _readable(tensor: Any) -> list[Tensor]:
-    """The values of a tensor; nothing where they cannot be read."""
-    if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
-        return []
-    found = elements(tensor)
-    whole = found.numel == TensorBase.numel(tensor) > 0 and tensor.layout is torch.strided
-    return [TensorBase.detach(found.tensors[0])] if whole and len(found.tensors) == 1 else []
-
-
-def _all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The values of many: without a call for each, where they are plain, as most."""
-    floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
-    plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
-    others = [one for t in floats if type(t) is not Tensor for one in _readable(t)]
-    return [*filter(TensorBase.numel, plain), *others]
-
-
-def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    """One reduction for many of a dtype: it may overflow where nothing is NaN or Inf."""
-    alike: dict[Any, dict[tuple[int, int], Tensor]] = defaultdict(dict)  # each memory once
-    memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
-    for tensor, memory in zip(tensors, memories, strict=True):
-        alike[tensor.dtype][memory] = tensor
-    for dtype, one in alike.items():
-        distinct = list(one.values())
-        if dtype in _PLAIN:
-            small = [tensor for (_, elements), tensor in one.items() if elements <= _SMALL]
-            distinct = [tensor for (_, elements), tensor in one.items() if elements > _SMALL]
-            for start in range(0, len(small), _TOGETHER):
-                shapes: dict[Any, list[Tensor]] = defaultdict(list)
-                for tensor in small[start : start + _TOGETHER]:
-                    shapes[tensor.shape].append(tensor)
-                if not all_finite(list(shapes.values())):
-                    return False
-        for start in range(0, len(distinct), _TOGETHER):
-            norms = foreach_norm(distinct[start : start + _TOGETHER])
-            if not all(map(math.isfinite, map(TensorBase.item, norms))):
-                return False
-    return True
 
 
 def _counts(tensor: Tensor) -> _Counts:

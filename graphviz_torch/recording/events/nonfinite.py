@@ -1,17 +1,31 @@
-"""The first NaN or Inf of each forward, as an event: what birth.py finds of its nodes."""
+"""The first NaN or Inf of each forward, as an event: where there is any, birth.py finds its node.
+
+Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
+from. On the CPU one reduction for all tells whether there is any; only then is each looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...graph import Graph
 from ...graph.events import NonfiniteValue
+from ...internals.guards import no_autograd
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.memory import all_readable, readable
 from ...internals.tensors.saved_tensors import TELLS
+from ...tracing.nodes import GradFn
 from ..backward import Backward
+from ..gradients.cpu import each_finite
 from ..listener import Listener, RunBegan
 from ..program import Program
 from ..program.events import NodeLine
-from .birth import Birth, Look, look, read
+from .birth import Birth, Look, read
 
 
 class NonfiniteValues(Listener):
@@ -45,7 +59,8 @@ class NonfiniteValues(Listener):
 
     def _conclude(self) -> None:
         looks, self._looks = self._looks, []
-        read([found for _, _, found in looks])
+        if looks:
+            read([found for _, _, found in looks])
         for backwards, scaled, found in looks:
             birth = None if self._in_loss else found.birth()
             # A scaled loss may overflow: the scaler skips that step.
@@ -65,3 +80,26 @@ class NonfiniteValues(Listener):
         )
         line = NodeLine(birth.number)
         self.events.note(event, numbers=[birth.number], since=backwards, where=line)
+
+
+def look(
+    fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
+) -> Look | None:
+    """Look at what a backward starts from; None where all is finite, or nothing can be read.
+
+    Args:
+        fns: live nodes, inputs before users.
+        outputs: what backward starts from.
+        activations: what the nodes keep, parameters left out.
+    """
+    with unseen_calls(), unseen_operators(), unseen():
+        given = [tensor for tensor in outputs if isinstance(tensor, Tensor)]
+        losses = [(tensor.grad_fn, one) for tensor in given for one in readable(tensor)]
+        with no_autograd():
+            values = [*all_readable(activations), *(one for _, one in losses)]
+            if all(one.is_cpu for one in values) and each_finite(values):
+                return None
+            if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
+                return None  # what we do on the device would become a part of the CUDA graph
+        with torch.no_grad():
+            return Look(list(fns), losses)

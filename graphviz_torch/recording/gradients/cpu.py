@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate, compress, islice, repeat
@@ -17,11 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...internals.functions import TensorBase
+from ...internals.functions import TensorBase, foreach_norm
 
 SMALL = 16  # elements: the values of a gradient this small are kept
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # bytes that are added up in a byte: less than 256
+
+_TOGETHER = 1024  # memories in one reduction
+_SHORT = 512  # elements: to lay end to end what has no more costs less than a call for each
+_PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
@@ -198,6 +203,33 @@ def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
     blocks = [group for group in groups if _is_block(group)]
     row = _laid(blocks, [t for group in groups if not _is_block(group) for t in group])
     return math.isfinite(TensorBase.item(torch.dot(row, row)))
+
+
+def each_finite(tensors: Sequence[Tensor]) -> bool:
+    """Are all elements of floating-point tensors surely finite: one reduction for many of a dtype.
+
+    It may overflow where nothing is NaN or Inf.
+    """
+    alike: dict[Any, dict[tuple[int, int], Tensor]] = defaultdict(dict)  # each memory once
+    memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
+    for tensor, memory in zip(tensors, memories, strict=True):
+        alike[tensor.dtype][memory] = tensor
+    for dtype, one in alike.items():
+        distinct = list(one.values())
+        if dtype in _PLAIN:
+            small = [tensor for (_, elements), tensor in one.items() if elements <= _SHORT]
+            distinct = [tensor for (_, elements), tensor in one.items() if elements > _SHORT]
+            for start in range(0, len(small), _TOGETHER):
+                shapes: dict[Any, list[Tensor]] = defaultdict(list)
+                for tensor in small[start : start + _TOGETHER]:
+                    shapes[tensor.shape].append(tensor)
+                if not all_finite(list(shapes.values())):
+                    return False
+        for start in range(0, len(distinct), _TOGETHER):
+            norms = foreach_norm(distinct[start : start + _TOGETHER])
+            if not all(map(math.isfinite, map(TensorBase.item, norms))):
+                return False
+    return True
 
 
 def _is_block(group: Sequence[Tensor]) -> bool:

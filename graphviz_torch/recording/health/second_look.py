@@ -36,7 +36,7 @@ from ...internals.replay.world import World
 from ...internals.tensors.memory import elements
 from ...internals.tensors.pytree import flatten, tensors
 from ...tracing.tracer import connected
-from ..events.birth import look
+from ..events.nonfinite import look
 from ..recording import record
 from .model_calls import ModelCalls
 from .signs import line_of

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import compress
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from itertools import compress, repeat
+from typing import Any
 
 from torch import Tensor
 
 from ...graph import GradientStats, Graph, Parameter
-from ...graph.column import rows_of
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
 from ...internals.tensors.memory import PLAIN
@@ -67,7 +68,7 @@ class Weights(Listener):
         self._reached = {key for backward in backwards for key in backward.reached}
         noted = (stats for graph in graphs for node in graph.nodes for stats in node.grad_outputs)
         # Of gradients="finite" no finite one is noted: what ran is known to have got one, no more.
-        self._looked_at = any(stats is not None and not stats.nonfinite for stats in noted)
+        self._looked_at = any(stats is not None and not stats.nan + stats.inf for stats in noted)
         self._got = {
             name
             for backward, nodes in zip(backwards, (graph.nodes for graph in graphs), strict=True)
@@ -117,8 +118,7 @@ class Weights(Listener):
         metas = [None if node is None else outputs[node][0] for node in nodes]
         known = [None if node is None else weights.get(node) for node in nodes]
         ranks = [type(tensor) not in PLAIN for tensor in tensors]  # as few: may ranks divide it
-        found = rows_of(
-            Parameter,
+        found = _rows(
             len(listed),
             name=names,
             tensor=[meta or tensor_meta(t) for meta, t in zip(metas, tensors, strict=True)],
@@ -148,6 +148,20 @@ class Weights(Listener):
                 part_ = number if alike else None
                 found[i] = replace(found[i], grad=grad, part=part_, parts=parts)
         return tuple(found)
+
+
+def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
+    """Parameters, without a line of Python for each: there are many.
+
+    Args:
+        count: how many.
+        columns: the values of their fields; of one that is left out its default stands.
+    """
+    made = list(map(object.__new__, repeat(Parameter, count)))
+    for field in fields(Parameter):
+        column = columns[field.name] if field.name in columns else repeat(field.default)
+        deque(map(getattr(Parameter, field.name).__set__, made, column), maxlen=0)
+    return made
 
 
 def _among(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:

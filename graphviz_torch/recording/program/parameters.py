@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.wrappers import is_inside, is_sharded, unsharded, wrapped_by
-from ...tracing.classes import classes_along
+from ...tracing.names import classes_along
 
 
 class _Block:

@@ -16,8 +16,16 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from ...internals import tasks
-from ...internals.frames import OTHER, arguments, local_variables, outwards, user_frame
+from ...internals.frames import (
+    OTHER,
+    arguments,
+    enter_program,
+    leave_program,
+    local_variables,
+    outwards,
+    programs,
+    user_frame,
+)
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
@@ -60,6 +68,11 @@ class Options(NamedTuple):
     def every_call(self) -> bool:
         """May something be asked of each call."""
         return not self.light
+
+    @property
+    def opens_regions(self) -> bool:
+        """Is looked into what `torch.compile` made."""
+        return self.compiled != "closed" and not self.light
 
     @property
     def inside_regions(self) -> bool:
@@ -109,19 +122,19 @@ class Program:
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
         self._model = model
         self.thread = get_ident()
-        self.key = object()  # is among `tasks.programs()` where this program runs
+        self.key = object()  # is among `programs()` where this program runs
 
     def __enter__(self) -> Program:
         """What runs from here on, and in tasks that are made here, is this program."""
-        tasks.enter(self.key)
+        enter_program(self.key)
         return self
 
     def __exit__(self, *_: object) -> None:
-        tasks.leave(self.key)
+        leave_program(self.key)
 
     def is_here(self) -> bool:
         """Is it this program that runs, and not another thread or another task."""
-        return self.key in tasks.programs() and get_ident() == self.thread
+        return self.key in programs() and get_ident() == self.thread
 
     @property
     def services(self) -> tuple[object, ...]:

@@ -37,8 +37,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...internals import tasks
-from ...internals.frames import OTHER, owner
+from ...internals.frames import OTHER, enter_program, leave_program, owner
 from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE, TensorBase
 from ...internals.hooks.calls import Called, Calling, CallWatch
 from ...internals.hooks.dispatch import sequence_number
@@ -119,7 +118,7 @@ class StepEnds:
     def open(self) -> None:
         """Look from now on, in this thread."""
         self._thread = get_ident()
-        tasks.enter(self._key)
+        enter_program(self._key)
         self._steps.open()
         self._looks = _Look(self, self._key)
 
@@ -129,7 +128,7 @@ class StepEnds:
         tail = self._leave_tail()
         self._forget_tail()
         self.rest()
-        tasks.leave(self._key)
+        leave_program(self._key)
         if tail:
             self._end()
 

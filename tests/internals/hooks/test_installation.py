@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from torch.nn.modules import module as nn_module
 
-from graphviz_torch.internals.hooks import installation
+from graphviz_torch.internals.hooks import watch
 from graphviz_torch.internals.hooks.dispatch import OperatorWatch, _libraries, watch_devices
 from graphviz_torch.internals.hooks.engine import EngineWatch
-from graphviz_torch.internals.hooks.installation import Installation
 from graphviz_torch.internals.hooks.modules import ModuleWatch
+from graphviz_torch.internals.hooks.watch import Installation
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 from tests.support.interrupts import Interrupt, interrupted
 
-PACKAGE = installation.__file__.removesuffix("hooks/installation.py")
+PACKAGE = watch.__file__.removesuffix("hooks/watch.py")
 
 
 class Toy:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphviz_torch import GradientStats, Graph, record
-from graphviz_torch.recording.gradients.recorder import GradientHooks
+from graphviz_torch.recording.gradients.gradients import GradientHooks
 from tests.support import models
 from tests.support.programs import function
 

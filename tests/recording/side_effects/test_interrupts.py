@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import record
 from graphviz_torch.graph.gc import uncollected
-from graphviz_torch.internals.hooks import dispatch, installation
+from graphviz_torch.internals.hooks import dispatch, watch
 from graphviz_torch.recording.recording import Recording
 from tests.support.interrupts import QUIET, Interrupt, Signal, interrupted
 from tests.support.observable import changes, observable
@@ -138,7 +138,7 @@ def checkpointed() -> None:
 # A signal before the first line of `__exit__` leaves a `with` of any kind open.
 LEAVES = {Recording.__exit__.__code__}
 # What switches the key of a thread, and its modes: there each place is tried, elsewhere some.
-SWITCHES = tuple(f"{PACKAGE}internals/hooks/{name}.py" for name in ("dispatch", "installation"))
+SWITCHES = tuple(f"{PACKAGE}internals/hooks/{name}.py" for name in ("dispatch", "watch"))
 
 
 @pytest.mark.parametrize("program", [empty, training, inside_another, checkpointed])
@@ -216,7 +216,7 @@ def test_an_interrupt_while_copies_begin_or_cease_to_be_seen_leaves_them_to_the_
     lines: list[int] = []
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename not in (dispatch.__file__, installation.__file__):
+        if frame.f_code.co_filename not in (dispatch.__file__, watch.__file__):
             return None
         line = getline(frame.f_code.co_filename, frame.f_lineno).split()
         if event == "line" and line[0] not in QUIET:

@@ -15,7 +15,7 @@ from torch._C import TensorBase
 from torch.nn import functional
 
 from graphviz_torch import find, record
-from graphviz_torch.internals.functions import original
+from graphviz_torch.internals.hooks.calls import original
 
 NAMES = [
     "abs",

@@ -32,7 +32,7 @@ from ....graph import CollectiveKind
 from ...frames import hide
 from ...tensors.pytree import tensors
 from ..dispatch import sequence_number
-from ..installation import Installation, Watch
+from ..watch import Installation, Watch
 from .operators import WAIT, arguments, kinds
 from .works import Wait, WorkMethods
 
@@ -121,13 +121,13 @@ def _install() -> None:
             _theirs.append(_c10d()._update_default_pg)
             _c10d()._update_default_pg = _update
     elif not _libraries:
-        _WORKS.install()
         for name in (*kinds(), WAIT):
             namespace, _, operator = name.partition("::")
             # First: an interrupt may come between the two.
             library = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             _libraries.append(library)
             library.impl(operator, _kernel(name), "BackendSelect", with_keyset=True)  # type: ignore[no-untyped-call]
+        _WORKS.install()  # last: where there is a library, it may be there
 
 
 def _remove() -> None:
@@ -135,7 +135,8 @@ def _remove() -> None:
         if _c10d()._update_default_pg is _update:  # else somebody else has put theirs there
             _c10d()._update_default_pg = _theirs[-1]
         _theirs.pop()
-    _WORKS.remove()
+    if _libraries:
+        _WORKS.remove()
     while _libraries:
         _libraries[-1]._destroy()  # type: ignore[no-untyped-call]
         _libraries.pop()

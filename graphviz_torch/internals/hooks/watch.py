@@ -1,17 +1,25 @@
-"""One way to change something of PyTorch's while anybody watches, and to put it back afterwards.
+"""What all seams have in common: to be there while anybody watches, and to tell listeners.
 
-Watchers come and go in any order, in any thread; the collector may take one that was forgotten. The
-first one that comes installs, the last one that goes removes. A Ctrl-C between two lines of this
-leaves nothing: what was begun is undone, or done once more, and so both steps can be done twice.
-"""
+An `Installation` changes something of PyTorch's while anybody watches, and puts it back. Watchers
+come and go in any order, in any thread; the collector may take one that was forgotten. The first
+one that comes installs, the last one that goes removes. A Ctrl-C between two lines of this leaves
+nothing: what was begun is undone, or done once more, and so both steps can be done twice.
+
+`tell` hands an event to all listeners, in their order. A listener is any object with methods that
+are named after events (`called`, `module_began`). What one of them raises reaches neither the
+others nor the program that is watched. No mode, no subclass and no compiler sees what a listener
+reads."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from typing_extensions import Self
+
+from ..dynamo import uncompiled
+from .modes import unseen_calls
 
 Watcher = TypeVar("Watcher")
 
@@ -97,3 +105,31 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+Tell = tuple[Callable[[Any], object], ...]  # methods that take one event
+Miss = Callable[[Exception], object]  # takes what a listener raised
+
+
+def methods(listeners: Iterable[object], event: str) -> Tell:
+    """The methods of this name, in the order of the listeners that have one.
+
+    >>> class Loud:
+    ...     def called(self, event):
+    ...         return event.upper()
+    >>> [tell("sum") for tell in methods([Loud(), object()], "called")]
+    ['SUM']
+    """
+    found = (getattr(listener, event, None) for listener in listeners)
+    return tuple(method for method in found if method is not None)
+
+
+@uncompiled
+def tell(listening: Tell, event: object, miss: Miss) -> None:
+    """Tell each of an event."""
+    with unseen_calls():
+        for method in listening:
+            try:
+                method(event)
+            except Exception as error:
+                miss(error)
