@@ -1,5 +1,6 @@
 """The rules, by family. Each family enters its rules in the table; in this order of families, the
-findings of equal severity stand."""
+findings of equal severity stand.
+"""
 
 from . import devices, leaves, failures  # isort: skip # noqa: F401
 from . import training, paths, cuts, terms, freezing, lost, losses  # isort: skip # noqa: F401

@@ -8,7 +8,8 @@ nothing: what was begun is undone, or done once more, and so both steps can be d
 `tell` hands an event to all listeners, in their order. A listener is any object with methods that
 are named after events (`called`, `module_began`). What one of them raises reaches neither the
 others nor the program that is watched. No mode, no subclass and no compiler sees what a listener
-reads."""
+reads.
+"""
 
 from __future__ import annotations
 

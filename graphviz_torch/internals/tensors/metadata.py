@@ -10,7 +10,8 @@ Private: where a subclass answers for its sizes itself, PyTorch keeps the answer
 Attributes are what autograd keeps of an operation that is not a tensor: an exponent, a stride, a
 dimension. They are read from `_saved_*` (2.11 to 2.15) of C++ nodes. A tensor has `_raw_saved_*`
 beside it, and is left alone: to read it would unpack it. So are shapes and options, which a graph
-tells otherwise."""
+tells otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What `torch.compile` did that takes time: regions that end early, functions that it skips or
-compiles again."""
+compiles again.
+"""
 
 from __future__ import annotations
 
