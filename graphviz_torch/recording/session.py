@@ -108,7 +108,7 @@ class Session:
 
     def release(self) -> None:
         """Tensors are about to be swapped, which those refuse whose nodes are alive."""
-        self.program.ends = []
+        self.program.stack.ends = []
         self.tell("release", None)
 
     @uncollected
@@ -225,7 +225,7 @@ class Session:
         return [event for event in found[0].events if isinstance(event, IdleCall)]
 
     def _last_ends(self) -> list[End]:
-        ends = list(self.program.ends)
+        ends = list(self.program.stack.ends)
         with suppress(Exception):
             for _, tensor in self.program.names_in(self.program.frame):
                 if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:

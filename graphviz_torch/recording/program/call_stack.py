@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +16,13 @@ from torch.nn import Module
 
 from ...internals.dynamo import uncompiled
 from ...internals.frames import LIBRARY, OTHER, OWN, variables
+from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
-from ...internals.tensors.pytree import tensors
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.tensors.pytree import flatten, tensors
 from ...internals.tensors.weak import Ref
 from ...internals.wrappers import wrapped_by
+from ...tracing.nodes import End, ends_of
 from .parameters import ParameterTable
 from .source_lines import Files, Names, Origins, Place, Source
 from .variables import calling_model, has_another_model, variable
@@ -60,6 +62,7 @@ class CallStack:
         self._running: list[_ModuleCall] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
+        self.ends: list[End] = []  # outputs of the last outermost module call
         self._inputs: list[Ref] = []  # given to outermost calls since the last backward
 
     @property
@@ -94,8 +97,9 @@ class CallStack:
         for call in self._running:
             self._table.add(call.module, call.names[0])
 
-    def before(self, module: Module, args: Any, frame: FrameType) -> None:
-        """A module's forward is about to be called from `frame`."""
+    def module_began(self, event: ModuleBegan) -> None:
+        """A module's forward is about to run."""
+        module, args, frame = event
         running = self._running
         if running and running[-1].wrapped is module:
             return  # a compiled module calls what it wraps: one call, not two
@@ -142,8 +146,9 @@ class CallStack:
             return name or type(module).__name__
         return name if "." in name or has_another_model(module, frame) else ""
 
-    def after(self, module: Module, frame: FrameType) -> bool:
-        """It has ended; was it the outermost one?"""
+    def module_ended(self, event: ModuleEnded) -> None:
+        """It has run."""
+        module, output, frame = event
         number = sequence_number()
         if number != self._origins.end:  # made unseen, inside this call: the line that called it
             self.made(self._origins.end, number, frame)
@@ -152,10 +157,25 @@ class CallStack:
         while depth >= 0 and running[depth].module is not module:
             depth -= 1  # its end was not seen: an interrupt that somebody caught
         if depth < 0:
-            return False  # its begin was not seen: another's hook raised before ours
+            return  # its begin was not seen: another's hook raised before ours
         del running[depth:]
         self._origins.enter(number, running[-1].names if running else None)
-        return not running
+        if output is not None and not running:
+            given = [("", output)] if type(output) is Tensor else flatten(output, ask=False)
+            self.ends = [end for _, tensor in given for end in ends_of(tensor)]
+
+    def called(self, event: Called) -> None:
+        """A call into torch has been made, and may have made nodes."""
+        _, _, _, _, frame, start, end = event
+        origins = self._origins
+        if start != origins.end:
+            self.skipped(start, frame)
+        if end != start:
+            code = frame.f_code
+            if self.files[code.co_filename] == OWN:  # as most, and as `source` would find
+                origins.made(start, end, ((code, frame.f_lasti), None))
+            else:
+                self.made(start, end, frame)
 
     @uncompiled
     def made(self, start: int, end: int, frame: FrameType | None) -> None:

@@ -26,12 +26,9 @@ from ...internals.frames import (
     programs,
     user_frame,
 )
-from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
-from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import ATOMS, flatten, is_nesting
 from ...tracing.names import caller_names, with_outer
-from ...tracing.nodes import End, ends_of
 from .call_stack import CallStack
 from .events import Events, Remarks
 from .in_place import Changes
@@ -115,7 +112,6 @@ class Program:
         self.scaling = Scaling()
         self.tracker = Tracker()
         self.events = Events()
-        self.ends: list[End] = []  # outputs of the last outermost module call
         self.remarks = Remarks()
         # Does a compiled graph run: without gradients, though the program has them.
         self.in_compiled_graph = False
@@ -138,27 +134,8 @@ class Program:
 
     @property
     def services(self) -> tuple[object, ...]:
-        """Those that listen, this one first."""
-        return self, self.steps, self.changes, self.scaling
-
-    def called(self, event: Called) -> None:
-        """A call into torch has been made, and may have made nodes."""
-        _, _, _, _, frame, start, end = event
-        if start != self.origins.end:
-            self.stack.skipped(start, frame)
-        if end != start:
-            self.stack.made(start, end, frame)
-
-    def module_began(self, event: ModuleBegan) -> None:
-        """A module's forward is about to run."""
-        self.stack.before(*event)
-
-    def module_ended(self, event: ModuleEnded) -> None:
-        """It has run."""
-        module, output, frame = event
-        if self.stack.after(module, frame) and output is not None:
-            tensors = [("", output)] if type(output) is Tensor else flatten(output, ask=False)
-            self.ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+        """Those that listen, the stack first."""
+        return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:
         """What a compiler made of a graph runs, with gradients as far as the program knows."""
@@ -177,14 +154,14 @@ class Program:
 
         Of autograd.grad that keeps its graph, as in the inner steps of MAML, a later one goes on.
         """
-        self.ends = []
+        self.stack.ends = []
         self.table.begin_step()
         if live.call.accumulates or not live.call.retains:
             self.stack.begin_step()
 
     def step_ended(self, event: None) -> None:
         """A step of a run is over: the next one names modules, nodes and lines anew."""
-        self.ends = []
+        self.stack.ends = []
         self.step += 1
         self.remarks.missed = {}
         self.table.clear(self._model)
