@@ -116,6 +116,11 @@ def elements(tensor: Tensor) -> Elements:
     return _NONE
 
 
+def is_here(tensor: Tensor) -> bool:
+    """Can it be read without waiting for a device."""
+    return tensor.is_cpu
+
+
 def readable(tensor: Any) -> list[Tensor]:
     """The values of a floating-point tensor, whole; nothing where they cannot be read."""
     if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:

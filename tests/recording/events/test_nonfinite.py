@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
 from graphviz_torch.graph.events import NonfiniteValue
-from graphviz_torch.recording.events import birth
+from graphviz_torch.recording.events import birth, nonfinite
 from graphviz_torch.recording.events.birth import read
 from graphviz_torch.recording.events.nonfinite import look
 from graphviz_torch.tracing.tracer import connected
@@ -42,7 +42,8 @@ FINE: list[Loss] = [
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU is as a device that would have to be waited for."""
-    monkeypatch.setattr(birth, "_is_here", lambda tensor: False)
+    for module in (birth, nonfinite):
+        monkeypatch.setattr(module, "is_here", lambda tensor: False)
 
 
 def verdict(loss: Loss, device: Any = "cpu") -> list[tuple[str, str, str]]:
