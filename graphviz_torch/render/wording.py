@@ -35,7 +35,7 @@ def copies(graph: Graph) -> dict[int, list[str]]:
 
 def sent(drawing: Drawing, key: int | None) -> list[str]:
     """What a drawn thing says of its collectives; None: those that nothing drawn has."""
-    return lines(drawing.sent.get(key, ()))
+    return lines(drawing.sent[key]) if key in drawing.sent else []
 
 
 def senders(drawing: Drawing) -> set[int]:
@@ -90,7 +90,10 @@ def ranged(drawing: Drawing) -> list[int]:
 
 def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
     nodes = drawing.graph.nodes
-    outputs = [nodes[i].outputs for i in drawing.alike(node, loops=False)]
+    alike = drawing.alike(node, loops=False)
+    if len(alike) < 2:
+        return {nodes[node].outputs: None}
+    outputs = [nodes[i].outputs for i in alike]
     return dict.fromkeys({id(each): each for each in outputs}.values())  # most are the same
 
 
@@ -103,6 +106,8 @@ def called_by(drawing: Drawing, node: Node) -> str:
 
 def gradients(drawing: Drawing, node: Node) -> list[str]:
     """A line for each output's gradient; of the steps of a loop with its range over them."""
+    if not node.grad_outputs:
+        return []
     alike = [drawing.graph.nodes[i].grad_outputs for i in drawing.alike(node.id)]
     if len(alike) < 2:
         return [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
@@ -170,13 +175,15 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     }
     made = {edge.target for edge in edges if operands.get(edge.target) == edge.input_nr}
     ids = dict.fromkeys(sorted({*given, *(operands.keys() - made)}))
+    if not ids:
+        return {}
     known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
     fed: dict[int, set[int]] = {i: set() for i in ids}  # which of its operands nodes made
-    for edge in edges if ids else ():
+    for edge in edges:
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
             fed[edge.target].add(edge.input_nr)
-    for cut in drawing.graph.cuts if ids else ():  # its dashed line leads to where it went on
+    for cut in drawing.graph.cuts:  # its dashed line leads to where it went on
         for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}

@@ -36,6 +36,7 @@ End = tuple[GradFn, int]  # a live node and the number of its output
 
 _new: Any = tuple.__new__  # a Node from a row of its fields, without a call of Python's
 _ACCUMULATE = "AccumulateGrad"
+_FIELDS = frozenset(Node._fields)
 
 
 @lru_cache(maxsize=4096)
@@ -89,7 +90,7 @@ class Reading:
         count = len(names)
         known = {**self.columns, **columns}
         defaults = Node._field_defaults
-        if unknown := known.keys() - set(Node._fields):
+        if unknown := known.keys() - _FIELDS:
             raise ValueError(f"Node has no field {min(unknown)!r} for a column to fill.")
         rows = (known[k] if k in known else repeat(defaults[k], count) for k in Node._fields)
         nodes = tuple(map(_new, repeat(Node), zip(*rows, strict=True)))

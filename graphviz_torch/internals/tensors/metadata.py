@@ -88,9 +88,8 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
     Equal values are made once and shared.
     """
     known = _Known()
-    undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))  # as one reads
     found: list[Outputs] = []
-    doubtful: list[int] = []
+    several: list[int] = []
     for i, entries in enumerate(map(_entries, fns)):
         # What raises or cannot be hashed has a symbolic or a ragged shape.
         try:
@@ -102,10 +101,13 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
                 outputs = tuple([known[tuple(s), dtype, device][0] for s, dtype, device in looks])
         except (RuntimeError, TypeError):
             outputs = tuple(map(_read, entries))
-        if len(outputs) > 1 and undefined in outputs:
-            doubtful.append(i)
+        if len(outputs) > 1:
+            several.append(i)
         found.append(outputs)
-    return found, doubtful
+    if not several:
+        return found, several
+    undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))  # as one reads
+    return found, [i for i in several if undefined in found[i]]
 
 
 def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:

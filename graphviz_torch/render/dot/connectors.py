@@ -66,7 +66,7 @@ class Connectors:
     def nodes(self) -> dict[int, list[str]]:
         """The lines that make circles and points, by the key beside which they stand."""
         lines: dict[int, list[str]] = {}
-        for source, target in dict.fromkeys(self.drawing.ends):
+        for source, target in dict.fromkeys(self.drawing.ends) if len(self.parts) > 1 else ():
             names = self.between(source, target)
             if names is None:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from operator import attrgetter
 
 from ...graph import Node
 from ...graph.column import details, recorded
@@ -46,8 +47,11 @@ class Nodes:
             drawing.alone, self.entries, (key for key in drawing.sent if key is not None)
         )
         special.update(wording.ranged(drawing), drawing.handed)
-        for name, _ in details(Node):
-            special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
+        names = [name for name, _ in details(Node)]
+        read = attrgetter(*names)
+        unset = tuple([Node._field_defaults[name] for name in names])  # as of most
+        told = [i for i in drawing.nodes if read(nodes[i]) != unset]
+        special.update([i for i in told if any(map(recorded, read(nodes[i])))])
         # The text of operations that have no more to say. Outputs go by identity: equal ones are
         # mostly the same, and slow to hash.
         usual: dict[tuple[str, int, tuple[str, ...]], str] = {}

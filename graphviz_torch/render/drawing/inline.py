@@ -92,7 +92,7 @@ def _leaves(
 ) -> set[int]:
     tensors = [leaf.leaf for leaf in leaves].count("tensor")
     all_tensors = tensors > _MOST_LEAVES
-    all_parameters = (
+    all_parameters = tensors < len(leaves) and (
         parameters == "fold" or len(leaves) - tensors > _MOST_LEAVES or in_modules(graph)
     )
     return {

@@ -142,7 +142,8 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         except ValueError as error:  # a run of operations is in the tree of its own level only
             absent = absent or error
             continue
-        start = start.having(modules=grouped.modules)
+        if grouped.modules is not start.modules:
+            start = start.having(modules=grouped.modules)
         # Another size may cut nothing else.
         if each.fold is True:
             folded = folded or grouped.groups
