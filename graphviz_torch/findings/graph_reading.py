@@ -109,8 +109,8 @@ class Reading:
     def of(self, operations: Iterable[str]) -> list[Node]:
         """The nodes of these operations, in order."""
         some = [nodes for name in operations if (nodes := self.by_operation.get(name))]
-        if len(some) == 1:
-            return some[0]
+        if len(some) < 2:
+            return some[0] if some else []
         return sorted([node for nodes in some for node in nodes], key=attrgetter("id"))
 
     @cached_property

@@ -103,8 +103,8 @@ def with_outer(
         outer: of those around it.
         given: names of its arguments: one has the name that its caller gave it, if there is one.
     """
-    renamed = [k for k, (name, _) in enumerate(named) if name in given]
-    if renamed and outer:
+    renamed = [k for k, (name, _) in enumerate(named) if name in given] if outer else []
+    if renamed:
         further = {id(tensor): name for name, tensor in reversed(outer)}
         for k in renamed:
             name, tensor = named[k]

@@ -218,12 +218,13 @@ class Drawing:
 
         As `dataclasses.replace`, which takes ten times as long: half the time of a small picture.
         """
-        made = object.__new__(Drawing)
-        fields = made.__dict__
-        fields.update(self.__dict__, **changes)
+        fields = self.__dict__.copy()
+        fields.update(changes)
         fields.pop("ends", None)  # what follows from the fields
         fields.pop("alone", None)
         fields.pop("closed", None)
+        made = object.__new__(Drawing)
+        object.__setattr__(made, "__dict__", fields)  # it is frozen
         return made
 
     @property

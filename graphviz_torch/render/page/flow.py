@@ -129,8 +129,10 @@ def pieces_of(drawing: Drawing, keys: list[int]) -> list[list[int]]:
     """The keys of each piece: a frame, or what edges join to each other."""
     piece = {key: [key] for key in keys}  # of each key: all of its piece, in no order
     frames: dict[int, int] = {}  # outermost ones, by a key inside
-    around = drawing.tree.paths
-    framed = [(frames.setdefault(path[0], key), key) for key in keys if (path := around[key])]
+    framed = []
+    if drawing.groups is not None:
+        around = drawing.tree.paths
+        framed = [(frames.setdefault(path[0], key), key) for key in keys if (path := around[key])]
     cuts = [
         (cut.source, cut.target)
         for cut in cut_lines(drawing, len(keys))[0]
