@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 
 from ..graph import Node
@@ -89,11 +90,13 @@ class AxisReading:
 
     def __post_init__(self) -> None:
         self._numbers = count()
-        for node in self.reading.graph.nodes:
+        self._nodes, self._inputs = self.reading.graph.nodes, self.reading.inputs
+        for node in self._nodes:
             self.axes.append(self._of(node))
 
     def shape(self, node: int, output: int = 0) -> tuple[int, ...]:
-        meta = self.reading.meta(node, output)
+        outputs = self._nodes[node].outputs
+        meta = outputs[output] if output < len(outputs) else None
         return () if meta is None else tuple(meta.shape)
 
     def _fresh(self, shape: tuple[int, ...]) -> Axes:
@@ -101,9 +104,9 @@ class AxisReading:
 
     def _input(self, node: int, number: int = 0) -> Axes | None:
         """The axes of what a node was given; None where that is not a node, or another output."""
-        for edge in self.reading.inputs[node]:
+        for edge in self._inputs[node]:
             if edge.input_nr == number and edge.source < node:  # a file may tell another order
-                source = self.reading.graph.nodes[edge.source]
+                source = self._nodes[edge.source]
                 if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
                     return self.axes[edge.source]
         return None
@@ -173,7 +176,7 @@ class AxisReading:
             return one[:1] + self._fresh(shape[1:])
         if node.operation.endswith("rnn_layer") and (one := self._input(node.id)) is not None:
             return one[:2] + self._fresh(shape[2:])
-        for edge in self.reading.inputs[node.id]:  # element by element, or over an axis that stays
+        for edge in self._inputs[node.id]:  # element by element, or over an axis that stays
             given = self._input(node.id, edge.input_nr)
             if given is not None and self.shape(edge.source, edge.output_nr) == shape:
                 return given
@@ -221,7 +224,10 @@ def _sizes(axes: Axes) -> tuple[int, ...]:
 def attribute(node: Node, name: str) -> str:
     """An attribute of a node as text: "-1" of "dim=-1"."""
     key = f"{name}="
-    return next((a.removeprefix(key) for a in node.attributes if a.startswith(key)), "")
+    for text in node.attributes:
+        if text.startswith(key):
+            return text.removeprefix(key)
+    return ""
 
 
 def number(node: Node, name: str) -> int | None:
@@ -232,5 +238,10 @@ def number(node: Node, name: str) -> int | None:
 
 def numbers(node: Node, name: str) -> list[int]:
     """The whole numbers of an attribute, "dims=(1, 0)"."""
-    parts = (part.strip() for part in attribute(node, name).strip("()").split(","))
-    return [int(part) for part in parts if part.lstrip("-").isdigit()]
+    return [*_numbers(attribute(node, name))]
+
+
+@lru_cache(maxsize=4096)  # a model has many alike
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.strip("()").split(",")]
+    return tuple([int(part) for part in parts if part.lstrip("-").isdigit()])
