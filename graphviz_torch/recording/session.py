@@ -111,7 +111,6 @@ class Session:
         self.program.stack.ends = []
         self.tell("release", None)
 
-    @uncollected
     def begin(self, event: BackwardBegan) -> LiveGraph | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
@@ -232,6 +231,7 @@ class Session:
                     ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
+    @uncollected
     def _read(
         self,
         ends: list[End],
