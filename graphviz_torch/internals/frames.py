@@ -1,4 +1,4 @@
-"""The Python frames of the user's program: who called, with which variables, who is warned.
+"""The user's program from inside a call: its frames, its variables, the line that is warned of.
 
 The user's own is every file outside this package, torch, the standard library and what is
 installed beside it, which are the libraries.

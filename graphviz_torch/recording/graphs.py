@@ -42,13 +42,10 @@ def graphs_of(
     pairs = zip(graphs, backwards, strict=True)
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
     if program.options.compiled != "closed":
-        graphs = [
-            graph
-            if not backward.reading.regions
-            else program.remarks.attempt(opened, graph, *_inside(backward, program, listeners))
-            or graph
-            for graph, backward in zip(graphs, backwards, strict=True)
-        ]
+        for i, backward in enumerate(backwards):
+            if backward.reading.regions:
+                inside = _inside(backward, program, listeners)
+                graphs[i] = program.remarks.attempt(opened, graphs[i], *inside) or graphs[i]
     graphs = [
         replace(graph, step=replace(graph.step, inner=True)) if inner else graph
         for graph, inner in zip(graphs, _inner(backwards), strict=True)

@@ -84,7 +84,7 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
         return
     fns = list(ids)
     for source, target, _, _ in edges:
-        # What lies in the lowest span needs no brace: there is no more than that below it.
+        # A node of the lowest span needs no brace: fewer levels than a span lie below it.
         if _SPAN <= depths[source] < depths[target] // _SPAN * _SPAN:
             fn = fns[target]
             fn.metadata.setdefault(_KEY, Brace()).below[fns[source]] = None

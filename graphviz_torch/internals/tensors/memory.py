@@ -116,7 +116,7 @@ def elements(tensor: Tensor) -> Elements:
     return _NONE
 
 
-def is_here(tensor: Tensor) -> bool:
+def is_at_hand(tensor: Tensor) -> bool:
     """Can it be read without waiting for a device."""
     return tensor.is_cpu
 

@@ -62,7 +62,7 @@ class Collectives(Listener):
         self._records: list[_Record] = []
         self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
         self._calls: dict[int, _Record] = {}  # that may be waited for, by their numbers
-        self._owners: Owners | None = None  # of a process that is no rank when it first sends
+        self._owners: Owners | None = None  # made at the first collective, or at once in a rank
         if program.options.distributed:  # elsewhere no module is asked
             self._owners = Owners(program)
             self.module_began = self._owners.messages.module_began

@@ -25,7 +25,7 @@ from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import is_here, readable
+from ...internals.tensors.memory import is_at_hand, readable
 from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
@@ -199,17 +199,17 @@ class Look:
         reasons = self._reasons[node] = []
         for mask, words in masks:
             count = torch.count_nonzero(mask)
-            if not is_here(count):
+            if not is_at_hand(count):
                 self._ask(TensorBase.view(count, 1), [(node, len(reasons))])
-            reasons.append((int(TensorBase.item(count)) if is_here(count) else 0, words))
+            reasons.append((int(TensorBase.item(count)) if is_at_hand(count) else 0, words))
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
         """Count what is not finite: now on the CPU, else on their device."""
-        here = [tensor for tensor in tensors if is_here(tensor)]
+        here = [tensor for tensor in tensors if is_at_hand(tensor)]
         finite = each_finite(here)
         alike: dict[Any, list[int]] = defaultdict(list)
         for i, tensor in enumerate(tensors):
-            if not is_here(tensor):
+            if not is_at_hand(tensor):
                 alike[tensor.device, tensor.dtype].append(i)
             elif not finite:
                 self._counts[i] = _counts(tensor)

@@ -17,7 +17,7 @@ from ...graph.events import NonfiniteValue
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import all_readable, is_here, readable
+from ...internals.tensors.memory import all_readable, is_at_hand, readable
 from ...internals.tensors.saved_tensors import TELLS
 from ...tracing.nodes import GradFn
 from ..backward import Backward
@@ -97,7 +97,7 @@ def look(
         losses = [(tensor.grad_fn, one) for tensor in given for one in readable(tensor)]
         with no_autograd():
             values = [*all_readable(activations), *(one for _, one in losses)]
-            if all(is_here(one) for one in values) and each_finite(values):
+            if all(is_at_hand(one) for one in values) and each_finite(values):
                 return None
             if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
                 return None  # what we do on the device would become a part of the CUDA graph

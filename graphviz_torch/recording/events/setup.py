@@ -1,6 +1,6 @@
 """Mistakes in how a training is set up: in its modules and optimizers as they are, in its leaves.
 
-A leaf that a program makes by hand, of numbers that had a history, is one if backward starts there.
+A program that makes a leaf by hand, from numbers that had a history, starts backward there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a program does with gradients between backward and step: are they cleared, or clipped?
+"""What a program does with gradients between backward and step: does it clear and clip them?
 
 Cleared: one parameter of each optimizer tells. It is looked at when the optimizer steps, and before
 and after each backward. What changes its gradient outside of backward has cleared it. From one step
