@@ -13,6 +13,7 @@ from ..graph.terminal import line_width, option
 from ..graph.training.findings import steps_text
 
 _INDENT = " " * 8
+_NOT_RECORDED = "not recorded: "  # a remark of a recording, in the note of its outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +32,24 @@ class Checked:
         """What these graphs have together."""
         names = {p.name for graph in graphs for p in graph.parameters}
         nodes = [node for graph in graphs for node in graph.nodes]
-        missing = []
+        notes = dict.fromkeys(node.note for node in nodes)
+        missing = [
+            part for note in notes for part in note.split("; ") if part.startswith(_NOT_RECORDED)
+        ]
         if not any(node.order is not None for node in nodes):
             missing.append("no backward")
         elif not any(node.grad_outputs for node in nodes):
             missing.append("gradients not recorded")
-        elif any(note.startswith(REGION) for note in {node.note for node in nodes}) and not any(
+        elif any(note.startswith(REGION) for note in notes) and not any(
             node.grad_outputs for node in nodes if node.note == INSIDE
         ):
             missing.append(
                 "gradients inside compiled regions not recorded, "
                 f"{option('compiled', 'eager')} shows them"
             )
-        return cls(rules, len(nodes), len(names), len(graphs), missing=tuple(missing))
+        return cls(
+            rules, len(nodes), len(names), len(graphs), missing=tuple(dict.fromkeys(missing))
+        )
 
     def __str__(self) -> str:
         of = f" of {self.steps:,} {self.noun}s" if self.steps > 1 else ""

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import checkpoint as checkpoints
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 from graphviz_torch import Training, find, load, record, summary
 from graphviz_torch.graph.units import bytes_text
+from graphviz_torch.internals.hooks.checkpoints import contents_of
 from graphviz_torch.internals.tensors.saved_tensors import TELLS
 from tests.integrations.scripts import recorded
 from tests.recording.test_memory import kept, seen_by_hooks
@@ -137,6 +140,36 @@ def test_what_is_given_by_keyword_and_in_a_list_is_kept_too() -> None:
     [given] = [node.saved for node in nodes if node.saved and "checkpointed" in node.note]
     assert [saved.shared_with for saved in given] == [exp.id, None, None]
     assert {saved.nbytes for saved in given[1:]} == {mask.nbytes, more.nbytes}
+
+
+class Arguments(torch.autograd.Function):
+    """What PyTorch 2.8 to 2.12 keeps the arguments of a part in."""
+
+    @staticmethod
+    def forward(*args: Any) -> Tensor:
+        return torch.empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        args = [None if isinstance(each, Tensor) else each for each in inputs]
+        ctx.get_args = lambda: args
+        ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_part_of_an_older_pytorch_tells_what_it_keeps() -> None:
+    x, mask = torch.ones(3), torch.ones(5)
+    kept_in = Arguments.apply(torch.empty(0, requires_grad=True), {"mask": mask}, x, 2)
+    frame = SimpleNamespace(input_saver=kept_in, recompute_fn=lambda: None)
+    held = [each for each in tree_leaves(contents_of(frame)) if each is not None]
+    assert [each.shape if isinstance(each, Tensor) else each for each in held] == [
+        x.shape,
+        mask.shape,
+        2,
+    ]
 
 
 def test_it_is_counted_at_the_first_node_of_its_part_and_in_every_sum() -> None:

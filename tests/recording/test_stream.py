@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from graphviz_torch import Graph, record, simulate_accelerator
+from graphviz_torch import Graph, find, record, simulate_accelerator
 from graphviz_torch.graph.events import EarlySchedulerStep, EvalMode, OptimizerStep
 from graphviz_torch.internals.frames import enter_program, leave_program
 from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
@@ -114,7 +114,9 @@ def test_what_one_raises_is_noted_and_the_next_one_is_told(add: Add) -> None:
     with record() as recording:
         step()
     assert noted == [torch.sin]
-    assert "not recorded: LookupError: no such thing" in recording.graph.nodes[-1].note
+    said = "not recorded: LookupError: no such thing"
+    assert said in recording.graph.nodes[-1].note
+    assert find(recording).checked.missing == (said,)
 
 
 def test_the_events_of_a_step_come_in_its_order(add: Add) -> None:

@@ -4,8 +4,9 @@ Autograd saves a `_Holder` there in place of each tensor. The `_CheckpointFrame`
 what its forward was given; all holders keep it alive, but none tells whose it is.
 
 Private: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its function,
-and where a policy keeps results (2.13); an older frame's `input_saver` is a node that saves the
-arguments. The other kind of checkpoint, `use_reentrant=True`, is a node of the graph and needs no
+and where a policy keeps results (2.13); an older frame's `input_saver` (2.11) is the result of a
+node that saves the tensors among the arguments, and has the others in a function of its own. The
+other kind of checkpoint, `use_reentrant=True`, is a node of the graph and needs no
 seam.
 """
 
@@ -57,21 +58,26 @@ def holders_of(frame: Frame) -> list[Any]:
 
 def contents_of(frame: Frame) -> list[Any]:
     """What a part keeps to run again; a holder stands for what the part around it makes again."""
-    node = getattr(frame, "input_saver", None)
-    given = node._raw_saved_tensors if node is not None else frame.saved_args
+    older = getattr(frame, "input_saver", None)
+    if older is None:
+        given, others = frame.saved_args, _variable(frame.recompute_fn, "kwargs")
+    else:
+        node = older.grad_fn
+        given = node._raw_saved_tensors[1:]  # after one of its own
+        others = _variable(node.get_args, "args")
     values = [each.data if isinstance(each, _Saved) else each for each in given]
-    return [*values, _variable(frame, "kwargs"), cache_of(frame)]
+    return [*values, others, cache_of(frame)]
 
 
 def cache_of(frame: Frame) -> list[Any] | None:
     """The results that a policy keeps (`create_selective_checkpoint_contexts`); None without."""
-    storage = getattr(_variable(frame, "recompute_context"), "storage", None)
+    context = _variable(frame.recompute_fn, "recompute_context")
+    storage = getattr(context, "storage", None)
     return None if storage is None else [getattr(e, "val", None) for e in tree_leaves(storage)]
 
 
-def _variable(frame: Frame, name: str) -> Any:
-    """What the function has that runs the part again; None where it has none of this name."""
-    function = frame.recompute_fn
+def _variable(function: Any, name: str) -> Any:
+    """What a function has from around it; None where it has none of this name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     return cells[name].cell_contents if name in cells else None
 
