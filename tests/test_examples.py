@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes.forks import forked
 from tests.support.processes.launch import launched
 
 ROOT = Path(__file__).parents[1]
@@ -18,16 +16,9 @@ PARALLEL = sorted((ROOT / "examples" / "parallel").glob("*.py"))
 ENGINES = {"ray_train": "ray", "deepspeed_zero": "deepspeed"}  # which need a package of their own
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
-    )
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_runs_and_what_it_claims_holds(path: Path, tmp_path: Path) -> None:
-    done = run([str(path)], tmp_path)
+    done = forked(path, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     if path.name == "16_who_has_what.py":
         page = ROOT / "docs" / "evening" / "6-many-devices.md"
@@ -69,7 +60,7 @@ def test_a_program_of_an_engine_that_is_not_installed_with_the_tests_runs_where_
     pytest.importorskip(package, reason=f"{package} is large, and no other test needs it")
     path = ROOT / "examples" / "parallel" / f"{name}.py"
     if name == "ray_train":  # it starts its workers itself
-        done = run([str(path)], tmp_path)
+        done = forked(path, folder=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         return
     for rank in launched("tests.support.processes.examples", "2", str(path))[name]:

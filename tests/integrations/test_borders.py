@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 
 from graphviz_torch import Training, load
 from tests.integrations.scripts import python
+from tests.support.processes.forks import forked
 
 MODEL = """\
 import torch
@@ -225,45 +224,17 @@ PROGRAMS = {
     "an evaluation": (EVALUATION, 5, 1),
 }
 
-# Loads all once; each program runs in a process of its own, which has made no optimizer before.
-DRIVER = """\
-import json, os, pathlib, sys
-import torch, torch._dynamo  # which the first optimizer's step loads
-from graphviz_torch.integrations.command.main import main
-
-for number, source in enumerate(json.loads(pathlib.Path("programs.json").read_text())):
-    if not (child := os.fork()):
-        script = pathlib.Path(f"{number}.py")
-        script.write_text(source)
-        sys.exit(main(["run", "--steps", "0", "-o", f"{number}.json", str(script)]))
-    os.waitpid(child, 0)
-"""
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Training]:
-    """What `graphviz-torch run` records of each program."""
-    if not hasattr(os, "fork"):
-        pytest.skip("it forks a process for each program")
-    folder = tmp_path_factory.mktemp("programs")
-    (folder / "programs.json").write_text(json.dumps([MODEL + p for p, _, _ in PROGRAMS.values()]))
-    (folder / "driver.py").write_text(DRIVER)
-    done = python("driver.py", folder=folder)
-    found = {}
-    for number, name in enumerate(PROGRAMS):
-        run = load(folder / f"{number}.json")
-        assert isinstance(run, Training), done.stderr
-        found[name] = run
-    return found
-
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_script_has_the_steps_that_its_author_would_count(
-    name: str, runs: dict[str, Training]
-) -> None:
-    _, steps, backwards = PROGRAMS[name]
-    assert [step.number for step in runs[name].steps] == [*range(steps)]
-    graphs = runs[name].steps[0].graphs
+def test_a_script_has_the_steps_that_its_author_would_count(name: str, tmp_path: Path) -> None:
+    source, steps, backwards = PROGRAMS[name]
+    (tmp_path / "train.py").write_text(MODEL + source)
+    command = ("-m", "graphviz_torch", "run", "--steps", "0", "-o", "run.json", "train.py")
+    done = forked(*command, folder=tmp_path)
+    run = load(tmp_path / "run.json")
+    assert isinstance(run, Training), done.stderr
+    assert [step.number for step in run.steps] == [*range(steps)]
+    graphs = run.steps[0].graphs
     assert sum(node.order == 0 for graph in graphs for node in graph.nodes) == backwards
 
 

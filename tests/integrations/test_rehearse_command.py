@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from graphviz_torch import load
+from tests.support.processes.forks import forked
 
 SCRIPT = """\
 import os
@@ -72,8 +72,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rehearsed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "graphviz_torch", "rehearse", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    return forked("-m", "graphviz_torch", "rehearse", *arguments, folder=folder)
 
 
 def test_a_script_for_a_cluster_is_rehearsed_as_it_is_on_each_rank(folder: Path) -> None:

@@ -69,7 +69,8 @@ else:
     sys.exit()
 """
 FORKS = """
-import os
+import gc, os
+gc.freeze()  # what is loaded: a fork that ends would look at each of a million objects
 ends = {ends}
 for end in [os.environ["END"]] if "END" in os.environ else ends:
     if "END" in os.environ:
@@ -78,7 +79,7 @@ for end in [os.environ["END"]] if "END" in os.environ else ends:
 exec(compile(ends[end], "ends.py", "exec"))
 """
 DRIVER = """\
-import os, sys, torch
+import gc, os, sys, torch
 from graphviz_torch.integrations.command import main, run
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
@@ -87,6 +88,7 @@ model = torch.nn.Linear(2, 1)
 model(torch.ones(1, 2)).sum().backward()
 torch.optim.SGD(model.parameters()).step()
 steps.close()
+gc.freeze()
 for end in {ends}:
 {fork}
 os.environ["END"] = end

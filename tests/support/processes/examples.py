@@ -8,6 +8,7 @@ group, how many have neither a line nor a module, and what is found wrong.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -49,6 +50,7 @@ def rank(number: int, ranks: int, port: int, program: str, folder: str) -> None:
 
 def main(ranks: int, programs: list[str]) -> None:
     results = {}
+    gc.freeze()  # what is loaded: a fork would look at each of a million objects, and copy it
     for program in programs:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -1,0 +1,98 @@
+"""Scripts and modules, each in a fork of one process that has loaded all that is slow to load.
+
+A program that starts anew needs three seconds for torch and what its first optimizer loads. A fork
+has that, and otherwise runs and ends as `python` runs it: but for what it would find not loaded,
+and for the frames of `runpy` below it. Tests of those start a process of their own.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+LOADED = (
+    *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"),
+    *("torch.testing._internal.distributed.fake_pg", "graphviz_torch.rehearsal"),
+    "graphviz_torch.integrations.command.main",
+)
+
+
+def forked(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What `python` does with these arguments, a path or `-m` and a module first.
+
+    Args:
+        arguments: what stands after `python` on the command line.
+        folder: where the program runs.
+    """
+    words = [str(argument) for argument in arguments]
+    if not hasattr(os, "fork"):
+        return subprocess.run(
+            [sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False
+        )
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.TemporaryDirectory() as beside:
+        asked = {"words": words, "folder": str(folder), "out": beside, "env": dict(os.environ)}
+        print(json.dumps(asked), file=server.stdin, flush=True)
+        code = int(server.stdout.readline())
+        out, err = (Path(beside, name).read_text("utf-8") for name in ("1", "2"))
+    return subprocess.CompletedProcess(words, code, out, err)
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """Of this process; it ends when this one does, for then its stdin does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def serve() -> None:
+    """Fork a process for each line of stdin, and print how it ended. Returns in the fork."""
+    for name in LOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a fork that ends would look at each of a million objects
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            return run(**json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:
+    """What `python` does."""
+    os.environ.clear()
+    os.environ.update(env)
+    for number in (1, 2):
+        os.dup2(os.open(f"{out}/{number}", os.O_WRONLY | os.O_CREAT), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    os.chdir(folder)
+    sys.path.pop(0)
+    if words[0] == "-m":
+        sys.path.insert(0, folder)
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve()
