@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import replace
@@ -33,6 +31,7 @@ from tests.integrations.scripts_of_steps import (
     ZERO_GRAD,
 )
 from tests.support.observable import objects_of_ours
+from tests.support.processes.forks import forked
 
 
 def found(
@@ -125,8 +124,7 @@ def test_a_script_that_is_killed_after_its_last_step_leaves_that_step_too(
     out, path = tmp_path / "run.json.gz", tmp_path / "train.py"
     script = ZERO_GRAD.format(kind="SGD").replace("range(6)", "range(2)")
     path.write_text(f"{MODEL}import os, signal\n{script}{end}\n")
-    command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(out), str(path)]
-    subprocess.run(command, check=False, capture_output=True)
+    forked("-m", "graphviz_torch", "run", "-o", out, path, folder=tmp_path)
     run = load(out)
     assert isinstance(run, Training)
     assert [step.number for step in run.steps] == [0, 1]

@@ -6,7 +6,6 @@ No case runs in the tests' own process. On an 8 MB stack a plain walk from Pytho
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,9 +13,10 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
+from tests.support.processes.forks import forked
+
 CHAIN = """
 import sys, threading
-sys.path.insert(0, {root!r})
 import torch
 from graphviz_torch import trace, walk
 from tests.support.models import chain
@@ -63,9 +63,9 @@ def bare(y):
 """
 
 
-def run(code: str, crashes: bool = False) -> str:
-    text = CHAIN.format(root=str(Path(__file__).parents[2])) + code
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=250)
+def run(code: str, folder: Path, crashes: bool = False) -> str:
+    (folder / "program.py").write_text(CHAIN + code)
+    done = forked("program.py", folder=folder)
     if crashes:
         assert done.returncode < 0, done.stderr
     else:
@@ -78,20 +78,20 @@ def run(code: str, crashes: bool = False) -> str:
     reason="older PyTorch lets go of the Python objects of nodes, and does not crash",
 )
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 does not crash there")
-def test_a_plain_walk_from_python_does_kill_the_process() -> None:
-    run("y = chain(100_000); bare(y); del y", crashes=True)
+def test_a_plain_walk_from_python_does_kill_the_process(tmp_path: Path) -> None:
+    run("y = chain(100_000); bare(y); del y", tmp_path, crashes=True)
 
 
-def test_deep_outputs_that_were_traced_are_dropped_in_the_ordinary_way() -> None:
+def test_deep_outputs_that_were_traced_are_dropped_in_the_ordinary_way(tmp_path: Path) -> None:
     makes = [
         *("chain(100_000)", "custom(60_000)", "residual(40_000)", "stacked(60_000)"),
         *("in_place(20_000)", "chain(1_000_000)"),
     ]
     code = "".join(f"y = {make}; assert len(trace(y).nodes) > 50_000; del y\n" for make in makes)
-    run(code)
+    run(code, tmp_path)
 
 
-def test_it_is_safe_however_it_goes_on() -> None:
+def test_it_is_safe_however_it_goes_on(tmp_path: Path) -> None:
     ways = [
         "walk(y); del y",
         "trace(y); trace(y); bare(y); del y",
@@ -103,11 +103,13 @@ def test_it_is_safe_however_it_goes_on() -> None:
         "for _ in range(50_000):\n    middle = middle.next_functions[0][0]\ndel y; del middle",
         "trace(y); print('the interpreter frees the last one at its end')",
     ]
-    out = run("".join(f"y = chain(100_000); {way}\n" for way in ways))
+    out = run("".join(f"y = chain(100_000); {way}\n" for way in ways), tmp_path)
     assert out == "the interpreter frees the last one at its end\n"
 
 
-def test_a_deep_graph_goes_at_once_in_a_small_stack_too_and_a_shallow_one_gets_nothing() -> None:
+def test_a_deep_graph_goes_at_once_in_a_small_stack_too_and_a_shallow_one_gets_nothing(
+    tmp_path: Path,
+) -> None:
     out = run(
         "import gc, resource, weakref; from tests.support.models import dense_block\n"
         "for y in (chain(1500), dense_block(700)):\n"
@@ -122,7 +124,8 @@ def test_a_deep_graph_goes_at_once_in_a_small_stack_too_and_a_shallow_one_gets_n
         "x = torch.ones((), requires_grad=True); y = x\n"
         "saved = torch.ones(()); seen = weakref.ref(saved)\n"
         "for _ in range(20_000):\n    y = y * saved\n"
-        "del saved; trace(y); assert seen() is not None; del y; print('kept', seen())"
+        "del saved; trace(y); assert seen() is not None; del y; print('kept', seen())",
+        tmp_path,
     )
     expected = ["shallow 0", "shallow 0", "same limits True", "thread alive", "kept None"]
     assert out.splitlines() == expected
