@@ -24,7 +24,7 @@ from ..graph import (
 )
 from ..graph.events import LeafBackward, OptimizerStep
 from ..graph.events.occurrence import Occurrence
-from ..graph.nodes import INSIDE
+from ..graph.nodes import INSIDE, had_gradient
 
 Kind = TypeVar("Kind", bound=Occurrence)
 
@@ -281,10 +281,10 @@ class Reading:
         if self.finite_left_out:
             return found
         for node in reversed(nodes):  # users before inputs
-            if node.order is None or any(node.grad_outputs):
+            if node.order is None or had_gradient(node):
                 continue
             for edge in self.users[node.id]:
-                if any(nodes[edge.target].grad_outputs):
+                if had_gradient(nodes[edge.target]):
                     found[node.id] = edge.target
                 elif edge.target in found:
                     found[node.id] = found[edge.target]

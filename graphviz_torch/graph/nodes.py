@@ -33,6 +33,7 @@ def _innermost(classes: str) -> str:
 
 REGION = "torch.compile region"  # how the note of a region's own node begins
 CHECKPOINTED = "checkpointed"  # how the note of a node begins whose forward runs again
+CHANGED = "its gradient was changed in place before it was described"
 INSIDE = "inside torch.compile"  # note of a node inside a compiled region, before the region's own
 
 
@@ -106,6 +107,11 @@ class Node(NamedTuple):
     def title(self) -> str:
         """The forward's name, else autograd's: what a drawing calls the node."""
         return self.operation or self.name
+
+
+def had_gradient(node: Node) -> bool:
+    """Did backward give it a gradient, described or not?"""
+    return any(node.grad_outputs) or CHANGED in node.note
 
 
 class Edge(NamedTuple):

@@ -40,7 +40,7 @@ class Transfer:
     node: NodeId | None = None  # id of the node it belongs to
     where: str = ""  # the user's line: "train.py:41"
     module: str = ""
-    operation: str = ""  # "to", "item", "copy_"
+    operation: str = ""  # "to", "item", "copy_"; "Module.to": of all that a module has
     label: str = ""  # the caller's name for the tensor
     pinned: bool | None = None  # was the host side page-locked
     non_blocking: bool | None = None

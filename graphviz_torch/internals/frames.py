@@ -55,8 +55,9 @@ _OTHER = (
     "<eval_with_key>",
     "<__array_function__",
 )
-_PIPELINES = "torch.distributed.pipelining.stage"
 _STAGES = os.path.join("torch", "distributed", "pipelining", "stage.py")
+_GRAPHS = os.path.join("torch", "cuda", "graphs.py")
+_APPLY = torch.nn.Module._apply.__code__
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 
 
@@ -87,15 +88,29 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def is_learning_shapes(frame: FrameType | None) -> bool:
-    """Does a pipeline of PyTorch's run a stage for its shapes, on memory that nobody has set?
+def is_rehearsing(frame: FrameType | None) -> bool:
+    """Does PyTorch run a part of the program ahead, on memory that nobody has set?
+
+    A pipeline does so for the shapes of a stage, and `torch.cuda.make_graphed_callables` for the
+    graph of CUDA that it captures.
 
     Private: the names of the functions that do (`_shape_inference`, 2.8; `_metadata_inference`,
     2.13).
     """
-    while frame is not None and _PIPELINES in sys.modules:
-        code = frame.f_code
-        if code.co_filename.endswith(_STAGES) and code.co_name.endswith("_inference"):
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name.endswith("_inference") and frame.f_code.co_filename.endswith(_STAGES):
+            return True
+        if name == "make_graphed_callables" and frame.f_code.co_filename.endswith(_GRAPHS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def moves_a_module(frame: FrameType | None) -> bool:
+    """Is a module's tensor moved or cast with all others of it, from `frame` outwards?"""
+    while frame is not None and owner(frame.f_code.co_filename):
+        if frame.f_code is _APPLY:
             return True
         frame = frame.f_back
     return False

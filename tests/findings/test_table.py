@@ -82,6 +82,10 @@ def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:
     once = found.all(3)
     assert [(f.where, f.steps) for f in once] == [("", (0, 2)), ("b.py:9", (1,))]
     assert once[0].message == "from 1 to 3e5"  # the last one's, as its nodes are
+    zeros = RunFindings()
+    for step, given in enumerate(("1 zero", "120 zeros", "2 copies", "1 copy")):
+        zeros.add(step, [Finding("nonfinite-value", "error", f"log was given {given}.")])
+    assert [found.steps for found in zeros.all(4)] == [(0, 1), (2, 3)]
 
 
 def test_a_cause_that_holds_in_each_of_several_steps_is_told_once() -> None:

@@ -32,6 +32,15 @@ def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> N
     assert every("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
 
 
+def test_what_moves_with_its_whole_module_is_no_row_and_not_pageable() -> None:
+    large = GPU._replace(shape=(MIB,))
+    for rule, tensor in (("tiny-copies", GPU), ("pageable-copy", large)):
+        for operation, told in (("to", True), ("Module.to", False)):
+            how = {"operation": operation, "tensor": tensor, "pinned": False}
+            copies = [sent(data=i, **how) for i in range(20)]
+            assert bool(every(rule, moved(*copies))) == told
+
+
 def test_tiny_copies_of_several_modules_are_no_row() -> None:
     copies = [sent(data=i, module=f"layers.{i // 4}") for i in range(20)]
     assert every("tiny-copies", moved(*copies)) == []

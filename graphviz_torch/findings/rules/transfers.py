@@ -27,6 +27,9 @@ REPEATS = 3
 # More nodes than this on the other device are a placement, not a detour.
 DETOUR = 8
 
+# By these a program moves a tensor itself; others copy on its behalf, as what
+# `torch.autograd.graph.save_on_cpu` takes from the device is copied by the call that saves it.
+_MOVES = ("to", "cuda", "cpu", "copy_", "type", "type_as", "tensor", "as_tensor")
 _READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "print")
 # Calls whose result is as large as its values say: that size is read.
 _SIZES = {
@@ -102,7 +105,7 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
         there = went.pop((t.data, t.target, t.source), None) if t.data is not None else None
         if there is None:
             went.setdefault((t.data, t.source, t.target), (i, t))
-        elif t.operation not in _READS or t.operation == "cpu":
+        elif t.operation in _MOVES:
             small = (t.nbytes or 0) < LARGE
             yield _detour(reading, there, (i, t), 0, "info" if small else "warning")
     nodes = reading.graph.nodes
@@ -140,7 +143,7 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
             f"from pageable memory{at(first.where)}.",
             cause="pageable host memory",
             advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
-            f'{_name_of(group)}.to("{first.target}", non_blocking=True).',
+            f'{_prefix(group)}to("{first.target}", non_blocking=True).',
             **_about(group),
         )
 
@@ -237,8 +240,9 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     inside = [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
-        # What lies before a cut is not run.
+        # What lies before a cut is not run. A node that is none itself fetches what it has saved.
         if t.node is not None
+        and (t.phase == "forward" or "copy" in nodes[t.node].name.lower())
         and (nodes[t.node].order is not None or not reading.ran)
         and nodes[t.node].title not in _REPLICATED
     ]
@@ -284,7 +288,9 @@ def _forward(reading: Reading) -> Numbered:
     return [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
-        if t.phase == "forward" and t.label not in reading.owned
+        if t.phase == "forward"
+        and t.label not in reading.owned
+        and not t.operation.startswith("Module.")
     ]
 
 
@@ -361,6 +367,11 @@ def _name_of(group: Numbered) -> str:
 
 def _name(transfer: Transfer) -> str:
     return transfer.label or f"a {str(transfer.tensor).rpartition(' ')[0]}"  # on which device
+
+
+def _prefix(group: Numbered) -> str:
+    """ "x.", if one of them has a name."""
+    return next((f"{t.label}." for _, t in group if t.label), "")
 
 
 def _call(transfer: Transfer) -> str:

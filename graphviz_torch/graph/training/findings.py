@@ -13,6 +13,7 @@ from ..values import Finding
 _BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
 # A number that differs from step to step; not part of a name, of a line or of a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
+_PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # after such a number: 1 zero, 2 zeros
 _TIMES = re.compile(r", \d+ times(?=[.,])")  # in one step
 _RUNS = 4  # of steps that are written out
 _AWAY = 3  # steps at least, after which a finding is told to be over
@@ -51,7 +52,7 @@ class RunFindings:
             if cause is not None:
                 self._things[cause][1][step] = None
                 continue
-            said = _NUMBER.sub("#", _TIMES.sub("", finding.message))
+            said = _PLURAL.sub(r"\1", _NUMBER.sub("#", _TIMES.sub("", finding.message)))
             if finding.where and finding.rule in _BY_LINE:
                 said = finding.cause  # a variable is not there in all steps to name a result
             thing = finding.rule, finding.where, said

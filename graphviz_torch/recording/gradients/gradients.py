@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
 from ...graph.gc import uncollected
+from ...graph.nodes import CHANGED
 from ...internals.functions import TensorBase
 from ...internals.guards import watched_operators
 from ...internals.hooks.engine import queue_callback
@@ -221,6 +222,10 @@ class GradientHooks:
                 found[node] = (stats,)
         return found | {node: tuple(row) for node, row in rows.items()}
 
+    def changed(self) -> set[int]:
+        """The nodes that had a gradient which could not be described."""
+        return {each if type(each) is int else each[0] for each in self._descriptions.changed}
+
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
@@ -271,6 +276,8 @@ class Gradients(Listener):
         finally:
             self._asked = []
             hooks.__exit__()
+            for node in hooks.changed():
+                event.live.note(node, CHANGED)
 
     def step_ended(self, event: None) -> None:
         self._runs = {}

@@ -68,8 +68,8 @@ class Waiting:
         # Of each whose it is, its version when it arrived, None if it has none, and the gradient.
         self.rows: list[Any] = []
 
-    def take(self) -> tuple[list[Where], list[Tensor]]:
-        """They, but for what a hook has changed in place since it arrived."""
+    def take(self, changed: set[Where]) -> tuple[list[Where], list[Tensor]]:
+        """They, but for what was changed in place since it arrived, which is added to `changed`."""
         rows = self.rows[:]
         del self.rows[: len(rows)]  # hooks hold the list
         wheres, versions, gradients = (rows[k::3] for k in range(3))
@@ -80,6 +80,7 @@ class Waiting:
             now = [version if version is None else _version(each) for version, each in pairs]
         if now != versions:
             same = list(map(eq, now, versions))
+            changed.update(compress(wheres, map(not_, same)))
             return list(compress(wheres, same)), list(compress(gradients, same))
         return wheres, gradients
 
@@ -128,6 +129,7 @@ class Descriptions:
     def __init__(self, *, finite: bool = False) -> None:
         self._finite = finite
         self.times = 0  # that anything was described so far
+        self.changed: set[Where] = set()  # whose gradients were changed before that
         self._kinds: dict[TensorMeta, Kind] = {}
         self._batches: dict[tuple[str, str], Batch] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
@@ -206,7 +208,7 @@ class Descriptions:
         apart: list[tuple[Where, Tensor]] = []
         with unseen_calls():
             for group in batch.groups:
-                wheres, gradients = group.take()
+                wheres, gradients = group.take(self.changed)
                 if not (batch.cpu and lie_in_memory(gradients)):
                     plain = [batch.cpu and has_memory(gradient) for gradient in gradients]
                     pairs = list(zip(wheres, gradients, strict=True))

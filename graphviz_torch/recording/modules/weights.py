@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...graph import GradientStats, Graph, Parameter
+from ...graph.nodes import had_gradient
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
 from ...internals.tensors.memory import PLAIN
@@ -73,7 +74,7 @@ class Weights(Listener):
             name
             for backward, nodes in zip(backwards, (graph.nodes for graph in graphs), strict=True)
             for name, i in backward.parameters.items()
-            if (any(nodes[i].grad_outputs) if self._looked_at else nodes[i].order is not None)
+            if (had_gradient(nodes[i]) if self._looked_at else nodes[i].order is not None)
         }
         steps, listed = self.program.steps, self.program.table.listed()
         updated = steps.updated

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
-from ...internals.frames import user_frame
+from ...internals.frames import moves_a_module, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, under_way
 from ...internals.hooks.dispatch import Dispatched
@@ -240,7 +240,9 @@ class Copies(Listener):
             if fn is not None:
                 record.attach_to_run(self._backwards, ours.get(fn))
             else:
-                record.attach_to_call(name_of(under_way()), program.label(source, frame))
+                moved = "Module." if moves_a_module(sys._getframe(1)) else ""
+                label = program.label(source, frame)
+                record.attach_to_call(moved + name_of(under_way()), label)
                 if made is not None:
                     self._made.append((made, record))
 

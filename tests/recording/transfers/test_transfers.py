@@ -69,7 +69,10 @@ WAYS: dict[str, tuple[Callable[[Tensor, Tensor, torch.device], object], list[Row
     ),
     "mask": (lambda x, d, dev: d[x > 0], [(*HtoD, 32, "getitem")]),
     "wide mask": (lambda x, d, dev: d.view(2, 2)[x.view(2, 2) > 0], [(*HtoD, 64, "getitem")]),
-    "module": (lambda x, d, dev: nn.Linear(2, 3).to(dev), [(*HtoD, 24, "to"), (*HtoD, 12, "to")]),
+    "module": (
+        lambda x, d, dev: nn.Linear(2, 3).to(dev),
+        [(*HtoD, 24, "Module.to"), (*HtoD, 12, "Module.to")],
+    ),
     # The result is as large as the values say: PyTorch reads that number and waits.
     "mask there": (lambda x, d, dev: d[d > 0], [(*DtoH, 4, "getitem")]),
     "two masks there": (

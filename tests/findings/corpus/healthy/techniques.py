@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,6 +11,7 @@ from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
+from graphviz_torch import simulate_accelerator
 from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import batch, mlp
 
@@ -185,3 +188,55 @@ def pairwise_distances_on_purpose(record: Record) -> None:
         differences = score[:, None] - score[None, :]
         ranks = torch.sign(target.unsqueeze(1) - target.unsqueeze(0))
         step(optimizer, F.softplus(-differences * ranks).mean())
+
+
+def model_moved_to_its_device_in_the_first_recorded_step(record: Record) -> None:
+    with simulate_accelerator() as (device,), record():
+        layers = [nn.Sequential(nn.Linear(512, 512), nn.LayerNorm(512)) for _ in range(10)]
+        model = nn.Sequential(*layers, nn.Linear(512, 2)).to(device)
+        optimizer = AdamW(model.parameters())
+        for _ in range(3):
+            x, y = torch.randn(8, 512).to(device), torch.randint(0, 2, (8,)).to(device)
+            step(optimizer, F.cross_entropy(model(x), y))
+
+
+def saved_activations_offloaded(record: Record) -> None:
+    with simulate_accelerator() as (device,):
+        model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 5)).to(device)
+        optimizer = Adam(model.parameters())
+        with record(model):
+            for _ in range(3):
+                x, y = torch.randn(8, 64).to(device), torch.randint(0, 5, (8,)).to(device)
+                with torch.autograd.graph.save_on_cpu():
+                    out = model(x)
+                step(optimizer, F.cross_entropy(out, y))
+
+
+def gradients_that_lie_where_backward_writes_them(record: Record) -> None:
+    """As those of `torch.cuda.make_graphed_callables` do: `grad` is the memory that is written."""
+    model = nn.Linear(6, 3, bias=False)
+    written = torch.zeros(3, 6)
+
+    class Graphed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            written.copy_(gradient.t() @ x)
+            return None, written.detach()
+
+    def train() -> None:
+        x, y = batch()
+        optimizer.zero_grad(set_to_none=False)
+        F.cross_entropy(Graphed.apply(x, model.weight), y).backward()
+        optimizer.step()
+
+    optimizer = SGD(model.parameters(), lr=0.1)
+    train()  # the first gradient becomes `grad`
+    with record(model):
+        for _ in range(2):
+            train()
