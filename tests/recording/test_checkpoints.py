@@ -143,7 +143,7 @@ def test_what_is_given_by_keyword_and_in_a_list_is_kept_too() -> None:
 
 
 class Arguments(torch.autograd.Function):
-    """What PyTorch 2.8 to 2.12 keeps the arguments of a part in."""
+    """What PyTorch 2.11 keeps the arguments of a part in."""
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
