@@ -88,7 +88,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def is_rehearsing(frame: FrameType | None) -> bool:
+def runs_ahead(frame: FrameType | None) -> bool:
     """Does PyTorch run a part of the program ahead, on memory that nobody has set?
 
     A pipeline does so for the shapes of a stage, and `torch.cuda.make_graphed_callables` for the
