@@ -23,6 +23,7 @@ NOT_RUN_AGAIN = {
     "ensemble_by_vmap",
     "ensemble_of_one_architecture",
     "second_order_fit_with_a_line_search",
+    "gradients_that_lie_where_backward_writes_them",
 }
 
 
