@@ -6,6 +6,7 @@ import html
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ..graph import Finding, Graph
 from ..graph.nodes import INSIDE, REGION
@@ -32,7 +33,7 @@ class Checked:
         """What these graphs have together."""
         names = {p.name for graph in graphs for p in graph.parameters}
         nodes = [node for graph in graphs for node in graph.nodes]
-        notes = dict.fromkeys(node.note for node in nodes)
+        notes = dict.fromkeys(map(attrgetter("note"), nodes))
         missing = [
             part for note in notes for part in note.split("; ") if part.startswith(_NOT_RECORDED)
         ]

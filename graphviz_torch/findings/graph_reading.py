@@ -24,7 +24,7 @@ from ..graph import (
 )
 from ..graph.events import LeafBackward, OptimizerStep
 from ..graph.events.occurrence import Occurrence
-from ..graph.nodes import INSIDE, had_gradient
+from ..graph.nodes import CHANGED, INSIDE
 
 Kind = TypeVar("Kind", bound=Occurrence)
 
@@ -281,10 +281,11 @@ class Reading:
         if self.finite_left_out:
             return found
         for node in reversed(nodes):  # users before inputs
-            if node.order is None or had_gradient(node):
+            if node.order is None or any(node.grad_outputs) or CHANGED in node.note:
                 continue
             for edge in self.users[node.id]:
-                if had_gradient(nodes[edge.target]):
+                user = nodes[edge.target]
+                if any(user.grad_outputs) or CHANGED in user.note:
                     found[node.id] = edge.target
                 elif edge.target in found:
                     found[node.id] = found[edge.target]

@@ -109,11 +109,6 @@ class Node(NamedTuple):
         return self.operation or self.name
 
 
-def had_gradient(node: Node) -> bool:
-    """Did backward give it a gradient, described or not?"""
-    return any(node.grad_outputs) or CHANGED in node.note
-
-
 class Edge(NamedTuple):
     """Data flows source -> target in forward; backward runs the edge in reverse.
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...graph import GradientStats, Graph, Parameter
-from ...graph.nodes import had_gradient
+from ...graph.nodes import CHANGED
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
 from ...internals.tensors.memory import PLAIN
@@ -74,7 +74,11 @@ class Weights(Listener):
             name
             for backward, nodes in zip(backwards, (graph.nodes for graph in graphs), strict=True)
             for name, i in backward.parameters.items()
-            if (had_gradient(nodes[i]) if self._looked_at else nodes[i].order is not None)
+            if (
+                any(nodes[i].grad_outputs) or CHANGED in nodes[i].note
+                if self._looked_at
+                else nodes[i].order is not None
+            )
         }
         steps, listed = self.program.steps, self.program.table.listed()
         updated = steps.updated
