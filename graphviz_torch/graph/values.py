@@ -40,7 +40,9 @@ class Transfer:
     node: NodeId | None = None  # id of the node it belongs to
     where: str = ""  # the user's line: "train.py:41"
     module: str = ""
-    operation: str = ""  # "to", "item", "copy_"; "Module.to": of all that a module has
+    # "to", "item", "copy_"; "Module.to": of all of a module's tensors; "pack": by a hook that keeps
+    # for backward what is saved (`torch.autograd.graph.saved_tensors_hooks`)
+    operation: str = ""
     label: str = ""  # the caller's name for the tensor
     pinned: bool | None = None  # was the host side page-locked
     non_blocking: bool | None = None

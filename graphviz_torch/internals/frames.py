@@ -108,11 +108,25 @@ def runs_ahead(frame: FrameType | None) -> bool:
 
 
 def moves_a_module(frame: FrameType | None) -> bool:
-    """Is a module's tensor moved or cast with all others of it, from `frame` outwards?"""
-    while frame is not None and owner(frame.f_code.co_filename):
-        if frame.f_code is _APPLY:
+    """Does `Module.to` or another move or cast a tensor of a module, from `frame` outwards?"""
+    return _is_running(_APPLY, frame)
+
+
+def packs(frame: FrameType | None) -> bool:
+    """Does a hook keep for backward what a node saves, from `frame` outwards?
+
+    Known of a hook that is a function in Python. Private: which hooks there are.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and _is_running(getattr(hooks[0], "__code__", None), frame)
+
+
+def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
+    """Does a function with this code run, from `frame` to the innermost one of the user's own?"""
+    while frame is not None:
+        if frame.f_code is code:
             return True
-        frame = frame.f_back
+        frame = frame.f_back if owner(frame.f_code.co_filename) else None
     return False
 
 

@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from tests.graph.test_json import full_graph
 from tests.tensorboard.test_plugin import ask, client
 
 SEED, MUTATIONS, PARTS = 49, 1000, 4
-APART = 4  # of the doors each file is shown at one in so many, the next file at the next ones
 
 WHOLE = [0, 1, -1, 2, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 REAL = [0.0, -0.0, 0.5, -0.5, 1.0, 1.5, 1e9, 1e308, -1e308, 5e-324, 1, 2**62, 2**63 - 1]
@@ -108,7 +106,7 @@ def test_a_file_with_any_value_replaced_is_refused_or_shown_at_every_door(
             continue
         loaded.append(path)
         assert isinstance(graph, gt.Graph)
-        for name, show in islice(doors(path, graph, tmp_path), i % APART, None, APART):
+        for name, show in doors(path, graph, tmp_path):
             try:
                 show()
             except Exception as error:

@@ -155,10 +155,6 @@ class Arguments(torch.autograd.Function):
         ctx.get_args = lambda: args
         ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError
-
 
 def test_a_part_of_an_older_pytorch_tells_what_it_keeps() -> None:
     x, mask = torch.ones(3), torch.ones(5)

@@ -27,9 +27,6 @@ REPEATS = 3
 # More nodes than this on the other device are a placement, not a detour.
 DETOUR = 8
 
-# By these a program moves a tensor itself; others copy on its behalf, as what
-# `torch.autograd.graph.save_on_cpu` takes from the device is copied by the call that saves it.
-_MOVES = ("to", "cuda", "cpu", "copy_", "type", "type_as", "tensor", "as_tensor")
 _READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "print")
 # Calls whose result is as large as its values say: that size is read.
 _SIZES = {
@@ -105,7 +102,7 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
         there = went.pop((t.data, t.target, t.source), None) if t.data is not None else None
         if there is None:
             went.setdefault((t.data, t.source, t.target), (i, t))
-        elif t.operation in _MOVES:
+        elif t.operation not in _READS or t.operation == "cpu":
             small = (t.nbytes or 0) < LARGE
             yield _detour(reading, there, (i, t), 0, "info" if small else "warning")
     nodes = reading.graph.nodes
@@ -240,7 +237,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     inside = [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
-        # What lies before a cut is not run. A node that is none itself fetches what it has saved.
+        # What lies before a cut is not run. Another node fetches in backward what hooks put away.
         if t.node is not None
         and (t.phase == "forward" or "copy" in nodes[t.node].name.lower())
         and (nodes[t.node].order is not None or not reading.ran)
@@ -284,13 +281,15 @@ def _is_used_there(reading: Reading, leaf: int) -> bool:
 
 
 def _forward(reading: Reading) -> Numbered:
-    """Transfers of the forward with their positions, the model's own parameters left out."""
+    """Transfers of the forward with their positions, less those of a whole model and of its own
+    parameters, and what hooks put away for backward, as `torch.autograd.graph.save_on_cpu` does."""
     return [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
         if t.phase == "forward"
         and t.label not in reading.owned
         and not t.operation.startswith("Module.")
+        and t.operation != "pack"
     ]
 
 

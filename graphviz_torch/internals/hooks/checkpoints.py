@@ -6,8 +6,7 @@ what its forward was given; all holders keep it alive, but none tells whose it i
 Private: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its function,
 and where a policy keeps results (2.13); an older frame's `input_saver` (2.11) is the result of a
 node that saves the tensors among the arguments, and has the others in a function of its own. The
-other kind of checkpoint, `use_reentrant=True`, is a node of the graph and needs no
-seam.
+other kind of checkpoint, `use_reentrant=True`, is a node of the graph and needs no seam.
 """
 
 from __future__ import annotations

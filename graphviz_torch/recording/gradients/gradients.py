@@ -276,8 +276,6 @@ class Gradients(Listener):
         finally:
             self._asked = []
             hooks.__exit__()
-            for node in hooks.changed():
-                event.live.note(node, CHANGED)
 
     def step_ended(self, event: None) -> None:
         self._runs = {}
@@ -290,6 +288,7 @@ class Gradients(Listener):
             "grad_outputs": hooks.statistics(backward.reading.columns["outputs"]),
             "order": {node: k for k, node in enumerate(backward.ran or ())},
             "seconds": hooks.seconds(),
+            "note": dict.fromkeys(hooks.changed(), CHANGED),
         }
 
     def close(self) -> None:

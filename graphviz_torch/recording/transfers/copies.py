@@ -15,13 +15,14 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
-from ...internals.frames import moves_a_module, user_frame
+from ...internals.frames import moves_a_module, packs, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, under_way
 from ...internals.hooks.dispatch import Dispatched
@@ -240,9 +241,8 @@ class Copies(Listener):
             if fn is not None:
                 record.attach_to_run(self._backwards, ours.get(fn))
             else:
-                moved = "Module." if moves_a_module(sys._getframe(1)) else ""
                 label = program.label(source, frame)
-                record.attach_to_call(moved + name_of(under_way()), label)
+                record.attach_to_call(_operation(sys._getframe(1)), label)
                 if made is not None:
                     self._made.append((made, record))
 
@@ -272,6 +272,14 @@ class Copies(Listener):
             if copy.node is None or graph.nodes[copy.node].order is None
         ]
         return replace(graph, transfers=(*found, *ahead, *self._unmatched))
+
+
+def _operation(frame: FrameType) -> str:
+    """What copies, from `frame` outwards, as `Transfer` names it."""
+    if packs(frame):
+        return "pack"
+    name = name_of(under_way())
+    return f"Module.{name}" if moves_a_module(frame) else name
 
 
 def _node(copy: CopyRecord, backward: Backward) -> int | None:
