@@ -14,6 +14,7 @@ from . import Finding, Graph, diff, experiment, find, load, record
 from .graph import CollectiveKind, graph_of
 from .graph.text import at_most, listing
 from .graph.units import count_text
+from .graph.values import SEVERITIES
 
 __all__ = [
     "assert_gradients_flow",
@@ -145,10 +146,9 @@ def assert_no_findings(
         AssertionError: with each finding, its advice and its line.
         ValueError: for another severity.
     """
-    order = ("error", "warning", "info")
-    if severity not in order:
+    if severity not in SEVERITIES:
         raise ValueError(f"severity={severity!r} is unknown: pass 'error', 'warning' or 'info'.")
-    bad = [e for e in find(graph) if order.index(e.severity) <= order.index(severity)]
+    bad = [each for each in find(graph) if each.is_at_least(severity)]
     assert not bad, "\n".join([f"{len(bad)} found in this graph", *map(_line, bad)])
 
 

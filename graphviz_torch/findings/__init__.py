@@ -14,12 +14,12 @@ from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, Training
 from ..graph.gc import uncollected
 from ..graph.text import shortened, type_text
 from ..graph.training.findings import RunFindings
+from ..graph.values import SEVERITIES
 from .findings import Checked, Findings
 from .graph_reading import Reading
 from .rule import RULES, apply
 from .rules.values import AGAIN
 
-_SEVERITIES = ("error", "warning", "info")
 # By rule: others that tell the cause of what it finds.
 _KEEPS = ("kept-history", "growing-graph")
 _FOLLOWS = {
@@ -188,4 +188,4 @@ def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
     # What says exactly why a recording ended comes before that it did.
-    return sorted(found, key=lambda f: (_SEVERITIES.index(f.severity), f.rule == "failed"))
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule == "failed"))

@@ -114,11 +114,6 @@ class Reading:
         return sorted([node for nodes in some for node in nodes], key=attrgetter("id"))
 
     @cached_property
-    def notes(self) -> set[str]:
-        """The notes of the nodes, each once."""
-        return {node.note for node in self.graph.nodes}
-
-    @cached_property
     def activations(self) -> dict[int, int]:
         """For each node that saves something, the bytes of activations that it keeps."""
         found: dict[int, int] = {}

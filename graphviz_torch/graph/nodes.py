@@ -32,7 +32,7 @@ def _innermost(classes: str) -> str:
 
 
 REGION = "torch.compile region"  # how the note of a region's own node begins
-CHECKPOINTED = "checkpointed"  # how the note of a node begins whose forward runs again
+CHECKPOINTED = "checkpointed"  # how what is noted of a node begins whose forward runs again
 CHANGED = "its gradient was changed in place before it was described"
 INSIDE = "inside torch.compile"  # note of a node inside a compiled region, before the region's own
 
@@ -102,6 +102,13 @@ class Node(NamedTuple):
     def line(self) -> str:
         """The user's own line that made it, without a library's: "train.py:41"."""
         return users_line(self.source)
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Does backward run its forward again, as far as its note says."""
+        return bool(self.note) and any(
+            said.startswith(CHECKPOINTED) for said in self.note.split("; ")
+        )
 
     @property
     def title(self) -> str:

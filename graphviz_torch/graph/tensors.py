@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -101,6 +102,23 @@ class GradientStats(NamedTuple):
     def nonfinite(self) -> int:
         """Number of NaN and Inf elements."""
         return self.nan + self.inf
+
+    @property
+    def whole_norm(self) -> float:
+        """The norm of all elements, as PyTorch gives it: NaN where one is NaN, Inf where one is."""
+        if self.nan:
+            return math.nan
+        return math.inf if self.inf else self.norm
+
+
+def total_norm(norms: Iterable[float]) -> float:
+    """The Euclidean norm of tensors together, by the norm of each: NaN where one is NaN.
+
+    >>> total_norm([3.0, 4.0]), total_norm([math.inf, math.nan])
+    (5.0, nan)
+    """
+    norms = list(norms)
+    return math.nan if any(map(math.isnan, norms)) else math.hypot(*norms)
 
 
 class Fingerprint(NamedTuple):

@@ -22,6 +22,15 @@ def shortened(text: str, most: int, end: str = "…") -> str:
     return text if len(text) <= most else text[: most - len(end)] + end
 
 
+def printable(text: str) -> str:
+    """A text in one line, with what is no letter or sign of it written as Python does.
+
+    >>> printable("fc1"), printable("a\\nb")
+    ('fc1', 'a\\\\nb')
+    """
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
     """The first of some names, and how many more there are; `last` stands before the last of few.
 

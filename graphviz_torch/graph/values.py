@@ -8,7 +8,7 @@ recorded".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from .ids import NodeId
 from .tensors import Extent, GradientStats, TensorMeta
@@ -17,6 +17,7 @@ from .text import short_repr
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
 Phase = Literal["forward", "backward"]
 Severity = Literal["error", "warning", "info"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")  # the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +277,10 @@ class Finding:
     steps: tuple[int, ...] = ()
 
     __repr__ = short_repr
+
+    def is_at_least(self, severity: Severity) -> bool:
+        """Is it of this severity, or worse."""
+        return SEVERITIES.index(self.severity) <= SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

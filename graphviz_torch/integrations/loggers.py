@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from .. import Graph, add_autograd_graph, to_html
+from ..graph.tensors import total_norm
 
 _NORM = "gradient_norm"
 
@@ -49,9 +49,10 @@ def send(logger: Any, graph: Graph, step: int) -> None:
 def gradient_norms(graph: Graph) -> dict[str, float]:
     """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
 
-    Of a parameter that ranks divide it is that of the whole `.grad`, where ranks are put together.
+    Divided by the loss scale; NaN where one has NaN, Inf where one has Inf. Of a parameter that
+    ranks divide it is that of the whole `.grad`, where ranks are put together.
     """
-    norms: dict[str, float] = {}
+    norms: dict[str, list[float]] = {}
     for parameter in graph.parameters:
         if parameter.node is None:
             continue
@@ -62,6 +63,6 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
         for stats in found:
             if stats is not None:
                 owner = parameter.name.rpartition(".")[0] or parameter.name
-                norm = math.nan if stats.nonfinite else stats.norm / (graph.step.loss_scale or 1.0)
-                norms[owner] = math.hypot(norms.get(owner, 0.0), norm)
-    return norms
+                norms.setdefault(owner, []).append(stats.whole_norm)
+    scale = graph.step.loss_scale or 1.0
+    return {owner: total_norm(some) / scale for owner, some in norms.items()}

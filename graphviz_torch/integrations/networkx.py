@@ -7,6 +7,7 @@ from typing import Any
 from ..graph import GraphLike, Node, graph_of
 from ..graph.collective import by_node
 from ..graph.column import declared_beside
+from ..graph.text import printable
 
 # Declared fields beside those that are written in a way of their own.
 _BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
@@ -44,7 +45,7 @@ def to_networkx(graph: GraphLike) -> Any:
     sent = by_node(value.collectives)
     for node in value.nodes:
         between = "; ".join(map(str, sent.get(node.id, ())))
-        made.add_node(node.id, **_attributes(node, _plain(between)))
+        made.add_node(node.id, **_attributes(node, printable(between)))
     for edge in value.edges:
         made.add_edge(
             edge.source,
@@ -60,20 +61,16 @@ def _attributes(node: Node, collectives: str) -> dict[str, str | int | float]:
     meta = next((each for each in node.outputs if each is not None), None)
     stats = next((each for each in node.grad_outputs if each is not None), None)
     found: dict[str, Any] = {
-        name: _plain(getattr(node, name))
+        name: printable(getattr(node, name))
         for name in ("name", "label", "operation", "leaf", "module", "source", "note")
     }
     if meta is not None:
         found["shape"] = "x".join(map(str, meta.shape)) or "scalar"
-        found["dtype"], found["device"] = meta.dtype, _plain(meta.device)
+        found["dtype"], found["device"] = meta.dtype, printable(meta.device)
     found["order"], found["seconds"] = node.order, node.seconds
     found["saved_bytes"] = node.saved_bytes if node.saved else None
     found["gradient_norm"] = None if stats is None else stats.norm
     found["gradient_extent"] = None if stats is None else stats.extent
     found["collectives"] = collectives
-    found |= {name: _plain(column.text(getattr(node, name))) for name, column in _BESIDE}
+    found |= {name: printable(column.text(getattr(node, name))) for name, column in _BESIDE}
     return {name: each for name, each in found.items() if each is not None and each != ""}
-
-
-def _plain(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]

@@ -87,8 +87,8 @@ class Report:
                 graph = replace(graph, parameters=whole_parameters(ranks))
             for logger in self.loggers:
                 send(logger, graph, step)
-        bad = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[self._raise_on]
-        if raised := [each for each in found if each.severity in bad]:
+        least = self._raise_on
+        if least != "never" and (raised := [f for f in found if f.is_at_least(least)]):
             raise FindingsError(step, raised)
 
     @property

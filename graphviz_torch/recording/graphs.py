@@ -71,17 +71,25 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
 def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]) -> Graph:
     """The graph of one backward, with the columns that the listeners give."""
     read, rows = backward.reading.columns, _origins(backward, program)
+    notes: dict[int, list[str]] = {}
     for listener in listeners:
         for name, values in (program.remarks.attempt(listener.columns, backward) or {}).items():
+            if name == "note":
+                for i, note in values.items():
+                    notes.setdefault(i, []).append(note)
+                continue
             if name not in rows:
                 rows[name] = _column(read.get(name), name, len(backward.numbers))
             column = rows[name]
             for i, value in values.items():
-                column[i] = _joined(column[i], value) if name == "note" else value
-    if notes := _notes(backward, program):
-        column = rows.setdefault("note", list(read["note"]))
-        for i, note in notes.items():
-            column[i] = _joined(column[i], note)
+                column[i] = value
+    said = {i: sorted(some) for i, some in notes.items()}  # in whatever order they listen
+    for i, some in _remarks(backward, program).items():
+        said[i] = [*said.get(i, ()), *some]
+    if said:
+        rows["note"] = list(read["note"])
+        for i, some in said.items():
+            rows["note"][i] = _joined(rows["note"][i], *some)
     graph = backward.reading.graph(**rows)
     return replace(graph, step=Step(loss_scale=_loss_scale(backward)))
 
@@ -136,13 +144,13 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
     return [Node._field_defaults[name]] * length if known is None else list(known)
 
 
-def _notes(backward: Backward, program: Program) -> dict[int, str]:
-    """What was said of nodes, and of the outputs what holds for all, and what could not be read."""
-    notes, more = dict(backward.notes), program.remarks.lines
-    for i in {node for node, _ in backward.reading.ends} if more else ():
-        said = notes.get(i) or backward.reading.columns["note"][i]
-        notes[i] = "; ".join(filter(None, (said, *more)))
-    return notes
+def _remarks(backward: Backward, program: Program) -> dict[int, list[str]]:
+    """What is said of the outputs: what holds for all nodes, and what could not be read."""
+    said = {i: [note] for i, note in backward.notes.items()}
+    lines = program.remarks.lines
+    for i in {node for node, _ in backward.reading.ends} if lines else ():
+        said.setdefault(i, []).extend(lines)
+    return said
 
 
 def _compared(graphs: list[Graph]) -> list[Graph]:

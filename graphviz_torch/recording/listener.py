@@ -11,7 +11,7 @@ A listener has a method for each event that it wants, of any of these:
     stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
     batch_came                       a DataLoader's, if it is watched internals/hooks/optimizers.py
     graph_read                       a graph was read, alive          LiveGraph
-    backward_began  backward_ended   the same around its backward     RunBegan, RunEnded
+    backward_began  backward_ended   the same around its backward     BackwardBegan, BackwardEnded
     inner_backward_raised            one that a node runs             InnerBackwardRaised
     block_raised                     an exception ends the block      BlockRaised
     step_ended                       a step of a run is over: forget  None
@@ -53,7 +53,7 @@ Rows = Mapping[str, Mapping[str, Any]]
 Watches = Mapping[str, Callable[[Callable[[Any], None]], Any]]
 
 
-class RunBegan(NamedTuple):
+class BackwardBegan(NamedTuple):
     """A backward is about to run."""
 
     live: LiveGraph
@@ -63,7 +63,7 @@ class RunBegan(NamedTuple):
     frame: FrameType | None  # of the user's, that calls it
 
 
-class RunEnded(NamedTuple):
+class BackwardEnded(NamedTuple):
     """A backward has run, or raised. Its nodes may still be alive."""
 
     live: LiveGraph

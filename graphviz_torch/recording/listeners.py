@@ -18,11 +18,11 @@ from .events.gradient_life import GradientLife
 from .events.idle_calls import EvalModes, IdleCalls
 from .events.nonfinite import NonfiniteValues
 from .events.pairs import PairedTensors
+from .events.results import FiniteResults
 from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
-from .gradients.results import FiniteResults
 from .listener import Listener
 from .modules.arguments import Arguments
 from .modules.calls import FastPaths, Modes, SampleCalls

@@ -106,7 +106,7 @@ class ExecutionOrder:
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """A graph that is alive, and what the listeners tell each other of it."""
+    """A graph that is alive. While its backward runs, what hooks its nodes adds to `ran`."""
 
     position: int  # how many graphs the recording had before this one
     call: BackwardCall
@@ -122,7 +122,7 @@ class LiveGraph:
     checkpoints: Checkpoints  # what runs its forward again
     memory: Memory  # what the nodes keep for backward
     ran: ExecutionOrder = field(default_factory=ExecutionOrder)
-    notes: dict[int, str] = field(default_factory=dict)  # what there is to say of nodes
+    notes: dict[int, str] = field(default_factory=dict)  # why nothing is hooked, by node
 
     @cached_property
     def devices(self) -> frozenset[str]:
@@ -137,17 +137,13 @@ class LiveGraph:
             return False  # what is done on the device would become a part of the CUDA graph
         if compiles_backward():
             for node, _ in self.reading.ends:
-                self.note(node, _COMPILED)
+                self.notes[node] = _COMPILED
             return False
         return True
 
     def variables(self) -> list[Tensor]:
         """The leaves that it reaches."""
         return [fn.variable for fn in leaves_of(self.own)]
-
-    def note(self, node: int, text: str) -> None:
-        """Say something of a node; what was said of it before stays."""
-        self.notes.setdefault(node, text)
 
     def release(self) -> None:
         """Hold no live node any more."""

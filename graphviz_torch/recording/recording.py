@@ -367,8 +367,9 @@ def _seams_of(session: Session) -> list[Any]:
         StepWatch(telling("stepping"), telling("stepped")),
         session.checkpoints,
     ]
-    own = {event: watch for each in session.listeners for event, watch in each.watches.items()}
-    found += [watch(telling(event)) for event, watch in own.items()]
+    # Each once, however many ask for it.
+    own = dict.fromkeys(pair for each in session.listeners for pair in each.watches.items())
+    found += [watch(telling(event)) for event, watch in own]
     if program.options.compiled == "eager":
         found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
     for listener in session.listeners:
@@ -380,5 +381,4 @@ def _seams_of(session: Session) -> list[Any]:
     if any(hasattr(listener, "sent") for listener in session.listeners):
         sent, waited = telling_any("sent"), telling_any("waited")
         found.append(CollectiveWatch(sent=sent, waited=waited))
-    listening = (*program.services, *session.listeners)
-    return [*found, CallWatch(listening, program.key, program.remarks.miss)]
+    return [*found, CallWatch(session.audience("called"), program.key, program.remarks.miss)]

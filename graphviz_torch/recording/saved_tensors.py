@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-from ..graph import SavedTensor
 from ..graph.nodes import CHECKPOINTED
 from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
 from .backward import Backward
-from .listener import Columns, Listener, RunEnded
+from .listener import BackwardEnded, Columns, Listener
 from .live import LiveGraph
 from .memory import Checkpoint
 from .program import Program
@@ -22,22 +21,20 @@ class SavedTensors(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._rows: dict[int, dict[int, tuple[SavedTensor, ...]]] = {}  # by graph, by node
+        self._columns: dict[int, Columns] = {}  # by graph
 
     def graph_read(self, live: LiveGraph) -> None:
         """Read it before backward frees it."""
         if not TELLS:
             self.program.remarks.leave_out(NOT_TOLD)
             return
-        self._rows[live.position] = live.memory.rows
-        for node, text in live.memory.notes.items():
-            live.note(node, text)
+        self._columns[live.position] = {"saved": live.memory.rows, "note": live.memory.notes}
 
     def step_ended(self, event: None) -> None:
-        self._rows = {}
+        self._columns = {}
 
     def columns(self, backward: Backward) -> Columns:
-        return {"saved": self._rows.get(backward.position, {})}
+        return self._columns.get(backward.position, {"saved": {}})
 
 
 _PART = f"{CHECKPOINTED}: backward runs the forward of this part again"
@@ -45,7 +42,7 @@ _AGAIN = f"{CHECKPOINTED}: its forward ran again in backward"
 
 
 class Reruns(Listener):
-    """Which nodes ran again, and how often: as `checkpoints.py` says."""
+    """Which nodes ran again, and how often: counted by `Checkpoint.times` in memory.py."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -57,7 +54,7 @@ class Reruns(Listener):
         if live.checkpoints.parts:
             self._parts[live.position] = live.checkpoints.parts
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         """Count before another backward runs them once more."""
         position = event.live.position
         if position in self._parts:

@@ -26,7 +26,7 @@ from ..internals.dynamo import is_trial
 from ..internals.frames import OTHER, owner, programs, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.engine import BackwardBegan, BackwardEnded
+from ..internals.hooks.engine import EngineCalled, EngineReturned
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.watch import Tell, methods, tell
 from ..internals.tensors.saved_tensors import TELLS
@@ -36,19 +36,21 @@ from . import listeners
 from .backward import Backward, BackwardCall
 from .graphs import graphs_of
 from .listener import (
+    BackwardBegan,
+    BackwardEnded,
     BlockRaised,
     InnerBackwardRaised,
     Listener,
     Reach,
     Resumed,
-    RunBegan,
-    RunEnded,
 )
 from .live import LiveGraph, leaves_of, numbers_of, sinks
 from .memory import Memory, checkpoints_of
 from .program import Program
 from .program.program import Options
 from .program.source_lines import raised
+
+_LEAVES = "module_ended"  # the event after which the program is in another module
 
 
 class _InnerBackward(NamedTuple):
@@ -100,18 +102,23 @@ class Session:
         """Tell the listeners."""
         tell(self._listening(event), happened, self.program.remarks.miss)
 
+    def audience(self, event: str) -> tuple[object, ...]:
+        """Who may be told, in order: the program, which listeners ask where it is, before them.
+
+        A module that it leaves it leaves after them.
+        """
+        program, listeners = self.program.services, self.listeners
+        return (*listeners, *program) if event == _LEAVES else (*program, *listeners)
+
     def _listening(self, event: str) -> Tell:
-        # The program knows where it is before the listeners do, and where it was after them.
-        services, listeners = self.program.services, self.listeners
-        ends = event == "module_ended"
-        return methods((*listeners, *services) if ends else (*services, *listeners), event)
+        return methods(self.audience(event), event)
 
     def release(self) -> None:
         """Tensors are about to be swapped, which those refuse whose nodes are alive."""
         self.program.stack.ends = []
         self.tell("release", None)
 
-    def begin(self, event: BackwardBegan) -> LiveGraph | _InnerBackward | None:
+    def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
         if not program.is_here():
@@ -130,7 +137,7 @@ class Session:
                 program.remarks.miss(error)
             if self._live is not None:
                 asked, frame = self._ends_of(event.inputs), user_frame(event.frame)
-                began = RunBegan(self._live, event.outputs, event.given, asked, frame)
+                began = BackwardBegan(self._live, event.outputs, event.given, asked, frame)
                 self.tell("backward_began", began)
                 self._live.memory.release()
         return self._live
@@ -141,7 +148,7 @@ class Session:
         return [end for value in values for end in attempt(ends_of, value) or ()]
 
     @uncollected
-    def end(self, event: BackwardEnded) -> None:
+    def end(self, event: EngineReturned) -> None:
         """Backward has run, or raised."""
         live, error = event.run, event.error
         if isinstance(live, _InnerBackward):
@@ -152,7 +159,7 @@ class Session:
                 backward = live.plain(failed=error is not None)
                 self.backwards.append(backward)
                 self._reached |= backward.reached
-                self.tell("backward_ended", RunEnded(live, backward, event.gradients, error))
+                self.tell("backward_ended", BackwardEnded(live, backward, event.gradients, error))
             finally:
                 live.release()
                 self._live = None
@@ -236,7 +243,7 @@ class Session:
         self,
         ends: list[End],
         frame: FrameType,
-        began: BackwardBegan | None = None,
+        began: EngineCalled | None = None,
         *,
         failed: bool = False,
         peek: bool = False,

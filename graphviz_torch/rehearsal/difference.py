@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..graph.text import at_most
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
 Report = Mapping[str, Any]  # as `Rehearsal.to_dict()` gives it
-_ROWS = 8  # of a list
+_ROWS, _MORE = 8, "    and {:,} more"  # of a list
 _SIZES = ("parameters", "gradients", "optimizer", "activations", "gathered")
 
 
@@ -95,14 +96,14 @@ class RehearsalDiff:
         counts = {each.name: each for each in self.counts}
         names = dict.fromkeys(each.name for each in (*self.collectives, *self.counts))
         wires = {each.name: each for each in self.collectives}
-        for name in [*names][:_ROWS]:
+        lines = []
+        for name in names:
             said = [
                 f"{counts[name].before:,} → {counts[name].after:,} times" if name in counts else "",
                 _change(wires[name], bytes_text) if name in wires else "",
             ]
-            yield f"    {name} {', '.join(filter(None, said))}"
-        if len(names) > _ROWS:
-            yield f"    and {len(names) - _ROWS:,} more"
+            lines.append(f"    {name} {', '.join(filter(None, said))}")
+        yield from at_most(lines, _ROWS, _MORE)
         if not self:
             yield "The two rehearsals are equal."
 
@@ -170,10 +171,7 @@ def _collectives(report: Report, figure: str) -> Counter[str]:
 
 
 def _rows(changes: Sequence[Change], text: Callable[[int], str]) -> Iterator[str]:
-    for each in changes[:_ROWS]:
-        yield f"    {_row(each, text)}"
-    if len(changes) > _ROWS:
-        yield f"    and {len(changes) - _ROWS:,} more"
+    yield from at_most([f"    {_row(each, text)}" for each in changes], _ROWS, _MORE)
 
 
 def _row(change: Change, text: Callable[[int], str]) -> str:

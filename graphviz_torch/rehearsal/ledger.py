@@ -35,7 +35,7 @@ from ..graph.text import called_at
 from ..internals.frames import LIBRARY, OTHER, owner, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.engine import BackwardBegan, EngineWatch, running_node
+from ..internals.hooks.engine import EngineCalled, EngineWatch, running_node
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.modules import ModuleBegan, ModuleEnded, ModuleWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch, parameters_of
@@ -265,7 +265,7 @@ class Ledger:
         self.first_moment, self.phases = self.moment, []
         self.flops, self._saved, self._origins = 0, [], {}
 
-    def _backward_began(self, event: BackwardBegan) -> None:
+    def _backward_began(self, event: EngineCalled) -> None:
         self._backward_depth.append(len(self._stack))
         with unseen_calls():
             self._name_roles()

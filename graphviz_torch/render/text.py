@@ -9,7 +9,7 @@ from textwrap import wrap
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, declared
 from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
-from ..graph.text import shortened
+from ..graph.text import printable, shortened
 from ..graph.units import count_text, seconds_text
 from . import labels
 from .drawing.mark import WARNINGS
@@ -147,7 +147,7 @@ def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> It
     space = " " * (max(len("id"), *(len(str(node.id)) for node in nodes)) + 2)
     waiting = iter(body)
     for row in rows:
-        heading = f"{space}{_escaped(row.text)}"
+        heading = f"{space}{printable(row.text)}"
         yield next(waiting) if row.node else cut(heading, width or len(heading))
     if folded:
         yield _wrapped(f"Identical blocks are listed once; {option('wide')} shows all.", width)
@@ -299,7 +299,7 @@ def _message(finding: Finding, width: int | None) -> Iterator[str]:
     yield f"{WARNINGS[finding.severity]} {finding.severity}: {finding.rule}{where}"
     for text in (finding.message, finding.advice):
         if text:
-            yield _wrapped(_escaped(text), width, "  ")
+            yield _wrapped(printable(text), width, "  ")
 
 
 def _wrapped(text: str, width: int | None, indent: str = "") -> str:
@@ -314,10 +314,6 @@ def _called(node: Node) -> str:
     return f" ({_plain(node.label)})" if node.label else ""
 
 
-def _escaped(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
 def _plain(text: str) -> str:
     """A name on one line, cut where it is too long."""
-    return shortened(_escaped(text), _WIDEST)
+    return shortened(printable(text), _WIDEST)

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import torch
 
+from ..graph.tensors import total_norm
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.optimizers import Stepping
 from ..internals.tensors.memory import elements
@@ -55,10 +56,10 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     ]
     for i, norm in zip(lost, _scaled([gradients[i].to(wide[i]) for i in lost]), strict=True):
         norms[i] = norm
-    found: dict[str, float] = dict.fromkeys(owners, 0.0)
+    found: dict[str, list[float]] = {}
     for owner, norm in zip(owners, norms, strict=True):
-        found[owner] = math.hypot(found[owner], norm)
-    return found
+        found.setdefault(owner, []).append(norm)
+    return {owner: total_norm(some) for owner, some in found.items()}
 
 
 def _fetched(numbers: list[torch.Tensor]) -> list[float]:

@@ -8,12 +8,12 @@ values; `watch` writes its norms by it.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..graph import GradientStats, Graph, GraphLike, graph_of
+from ..graph import Graph, GraphLike, graph_of
+from ..graph.tensors import total_norm
 from ..render.dot.layout import LayoutError
 from .depth import depth_png
 from .series import NormSeries
@@ -40,9 +40,9 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
         if stats:
             label = leaf.label or f"node {leaf.id}"
             layer = leaf.module or label.rpartition(".")[0] or label
-            norms.setdefault(layer, []).extend(map(_norm, stats))
+            norms.setdefault(layer, []).extend([each.whole_norm for each in stats])
     scale = graph.step.loss_scale or 1.0
-    return {layer: math.hypot(*values) / scale for layer, values in norms.items()}
+    return {layer: total_norm(values) / scale for layer, values in norms.items()}
 
 
 def add_gradients(
@@ -168,9 +168,3 @@ def add_transfers(
 
     with writing(logdir_or_writer) as write:
         write(markdown(tag, transfers_markdown(graph_of(graph))), step)
-
-
-def _norm(stats: GradientStats) -> float:
-    if stats.nan:
-        return math.nan
-    return math.inf if stats.inf else stats.norm

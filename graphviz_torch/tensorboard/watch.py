@@ -17,7 +17,7 @@ import torch
 from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile
-from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
+from ..internals.hooks.engine import EngineCalled, EngineReturned, EngineWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..recording.health.health import Health
 from ..recording.health.model_calls import ModelCalls
@@ -93,7 +93,7 @@ class Watching:
         if self._norms is not None:
             self._norms.flush()
 
-    def _before_backward(self, event: BackwardBegan) -> None:
+    def _before_backward(self, event: EngineCalled) -> None:
         if self._second_look.running:
             return
         try:
@@ -103,7 +103,7 @@ class Watching:
         except Exception as error:
             self._miss(error)
 
-    def _look_at_loss(self, event: BackwardBegan) -> None:
+    def _look_at_loss(self, event: EngineCalled) -> None:
         """Is the loss finite? Where it is Inf, a scaler may skip the step."""
         found = self._second_look.loss(event)
         self._infinite = ""
@@ -116,7 +116,7 @@ class Watching:
             else:
                 self._infinite = f"The loss is Inf. {cause}".rstrip()
 
-    def _after_backward(self, event: BackwardEnded) -> None:
+    def _after_backward(self, event: EngineReturned) -> None:
         if self._second_look.running:
             return
         try:

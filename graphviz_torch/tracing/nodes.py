@@ -256,6 +256,11 @@ def made_by(tensor: Tensor) -> Any:
     return accumulator(tensor) if fn is None else fn
 
 
+def sources_of(fn: GradFn) -> list[GradFn]:
+    """The nodes that it reads from."""
+    return [source for source, _ in fn.next_functions if source is not None]
+
+
 def ends_of(output: Any) -> list[End]:
     """The live node behind a tensor or a gradient edge, if there is one."""
     if isinstance(output, Tensor):

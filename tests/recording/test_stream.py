@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from graphviz_torch import Graph, find, record, simulate_accelerator
@@ -21,7 +22,7 @@ from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Rai
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.hooks.optimizers import BatchWatch
 from graphviz_torch.recording import listeners
-from graphviz_torch.recording.listener import Listener, RunBegan, RunEnded
+from graphviz_torch.recording.listener import BackwardBegan, BackwardEnded, Listener
 from graphviz_torch.recording.live import LiveGraph
 from graphviz_torch.recording.program import Program
 from graphviz_torch.recording.program.program import Options
@@ -89,7 +90,7 @@ def test_a_listener_has_a_seam_of_its_own_open_while_its_program_is_recorded(add
         raise ValueError("of the listener")
 
     def watch(tell: Callable[[Any], None]) -> BatchWatch:
-        return BatchWatch(lambda: tell("a batch"))
+        return BatchWatch(asked=lambda: tell("a batch"))
 
     add(
         type("Noting", (Listener,), {"watches": {"batch_asked": watch}, "batch_asked": batch_asked})
@@ -140,10 +141,10 @@ def test_the_events_of_a_step_come_in_its_order(add: Add) -> None:
         def graph_read(self, live: LiveGraph) -> None:
             told.append("read")
 
-        def backward_began(self, event: RunBegan) -> None:
+        def backward_began(self, event: BackwardBegan) -> None:
             told.append(f"backward of {len(event.live.ids)}")
 
-        def backward_ended(self, event: RunEnded) -> None:
+        def backward_ended(self, event: BackwardEnded) -> None:
             told.append(f"ran {len(event.backward.ran or ())}")
 
         def stepping(self, event: object) -> None:
@@ -259,7 +260,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
     calls += ["IdleCalls", "OptimizerCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
     rest = ["Arguments", "SavedTensors", "Updates", "GraphHistory", "DataViews"]
     rest += ["SkippedFunctions"]
-    assert left == [*calls, *rest]
+    assert left == ["NonfiniteValues", *calls, *rest]
     assert [name for name in less if name not in told] == ["FiniteResults"]
 
 
@@ -280,14 +281,21 @@ def test_a_program_that_is_not_here_is_not_told() -> None:
     assert torch.sin in noted
 
 
-def trained(device: Any) -> list[Graph]:
-    """The graphs of a training with a cut, a NaN, copies, a failure, and steps in eval mode."""
+def twice(into: Any, outof: tuple[Tensor]) -> None:
+    """Changes a gradient in place."""
+    outof[0].mul_(2)
+
+
+def trained(device: Any, **options: Any) -> list[Graph]:
+    """The graphs of a training with a cut, a NaN, copies, a failure, steps in eval mode, and a
+    checkpointed part that makes Inf and whose gradient is changed in place.
+    """
     torch.manual_seed(0)
     encoder, head = nn.Linear(3, 4).to(device), nn.Linear(4, 1).to(device)
     optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
     model = nn.ModuleDict({"encoder": encoder, "drop": nn.Dropout(), "head": head}).eval()
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    recording = record(model, notes=False)
+    recording = record(model, notes=False, **options)
     with suppress(RuntimeError), recording:  # the last backward fails
         for _ in range(2):
             hidden = encoder(torch.randn(2, 3).to(device)).detach()
@@ -296,6 +304,9 @@ def trained(device: Any) -> list[Graph]:
             scheduler.step()
             optimizer.step()
         x = torch.ones(3, requires_grad=True)
+        part = checkpoint(lambda a: (a - 1).reciprocal(), x, use_reentrant=False)
+        part.grad_fn.register_hook(twice)
+        (part * 3).sum().backward()
         y = x.exp()
         y.add_(1)
         y.sum().backward()
@@ -305,15 +316,27 @@ def trained(device: Any) -> list[Graph]:
     ]
 
 
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"values": True},
+    {"gradients": "finite", "memory": True},
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_the_listeners_gives_the_same_graphs(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with simulate_accelerator() as (device,):
-        graphs = trained(device)
+        graphs = trained(device, **options)
         # Several note something of one moment, that an optimizer is about to step.
-        assert {EarlySchedulerStep, EvalMode, OptimizerStep} <= set(map(type, graphs[-1].events))
+        told = {OptimizerStep} if "gradients" in options else {EarlySchedulerStep, EvalMode}
+        assert told <= set(map(type, graphs[-1].events))
+        # And two of one node.
+        noted = [node.note for node in graphs[-2].nodes]
+        assert any(note.startswith("checkpointed") and "; " in note for note in noted)
         order = list(listeners.LISTENERS)
         random.Random(seed).shuffle(order)
         monkeypatch.setattr(listeners, "LISTENERS", tuple(order))
-        assert trained(device) == graphs
+        assert trained(device, **options) == graphs

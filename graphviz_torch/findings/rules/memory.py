@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from ...graph import Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
-from ...graph.nodes import CHECKPOINTED
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -204,9 +203,7 @@ def _run_once(reading: Reading) -> set[str]:
     """The modules that are not to run again: a batch norm, or a checkpoint, runs in them."""
     titles = reading.by_title.items()
     found = {node.module for title, nodes in titles if "batch_norm" in title for node in nodes}
-    if any(note.startswith(CHECKPOINTED) for note in reading.notes):
-        found |= {n.module for n in reading.graph.nodes if n.note.startswith(CHECKPOINTED)}
-    return found
+    return found | {node.module for node in reading.graph.nodes if node.is_checkpointed}
 
 
 def _later(reading: Reading) -> list[int]:

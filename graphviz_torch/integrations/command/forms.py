@@ -18,8 +18,13 @@ class Form(NamedTuple):
     suffixes: tuple[str, ...]  # of a file that `run -o` writes so
     printed: bool = False  # is it printed, where no file is named; else it stands beside the graph
     titled: bool = False  # is its title the name of the file
-    slow: bool = False  # does it take a layout, which may take seconds
+    slow: bool = False  # may it take seconds, as a layout does: of a run, only at its end
     in_a_run: Mapping[str, Any] = _NOTHING  # keywords of the function
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """What its option `--format` takes; () where there is one alone."""
+        return tuple([suffix[1:] for suffix in self.suffixes]) if len(self.suffixes) > 1 else ()
 
     @property
     def make(self) -> Callable[..., Any]:

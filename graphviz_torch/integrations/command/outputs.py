@@ -31,6 +31,7 @@ from ...graph.training.file import TrainingFile
 from ...graph.training.findings import RunFindings, steps_text
 from ...graph.training.turns import Turns
 from ...graph.units import count_text
+from ...graph.values import SEVERITIES
 from ..excerpt import Files
 from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
 from .baseline import write_baseline
@@ -40,7 +41,6 @@ from .main import sentence
 from .reports import FORMATS, go_on, judged, known_findings, to_lines, to_sarif, totals
 from .script import Children
 
-_ORDER = ("error", "warning", "info")
 _WAITING = 100  # steps that wait for a file that cannot be written
 
 
@@ -342,7 +342,7 @@ def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda each: _ORDER.index(each.severity))
+    return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def _write_text(text: str, path: Path) -> None:

@@ -28,8 +28,7 @@ def add_form(parser: argparse.ArgumentParser) -> None:
     name = parser.prog.rpartition(" ")[2]
     form = FORMS[name]
     _add_file(parser, "print it" if form.printed else f"FILE{form.suffixes[0]}", _written)
-    if form.slow:
-        kinds = [suffix[1:] for suffix in form.suffixes]
+    if kinds := form.formats:
         says = f"{listing(kinds, len(kinds), ' or ')}; default: as OUT ends, else {kinds[0]}"
         parser.add_argument("--format", help=says)
     if "findings" in signature(form.make).parameters:
@@ -71,7 +70,10 @@ def draw(
     """Draw a graph, a step, or two that differ, to a file, whose name is printed, or out."""
     from ... import draw_graph
 
-    picture = draw_graph(graph, **options)
+    _put(draw_graph(graph, **options), out, format)
+
+
+def _put(picture: Any, out: Path, format: str | None) -> None:
     if out == PIPE:
         sys.stdout.flush()
         drawn = picture.pipe(format=format or "svg")
@@ -109,21 +111,21 @@ def _written(parsed: argparse.Namespace) -> int:
             f"-o {parsed.out}: {parsed.form} writes {form.suffixes[0]}; {command} writes that."
         )
     graph, options = read_saved(parsed.file), _given(parsed, form.make)
-    if form.slow:
-        out = parsed.out or beside(parsed.file, f".{parsed.format or form.suffixes[0][1:]}")
-        draw(graph, out, parsed.format, **options)
-        return 0
     if getattr(parsed, "after", None) is not None:
         options["after"] = read_saved(parsed.after)
     if form.titled:
         options.setdefault("title", _title(parsed.file))
-    text = form.make(graph, **options)
+    made = form.make(graph, **options)
+    if form.formats:
+        out = parsed.out or beside(parsed.file, f".{parsed.format or form.formats[0]}")
+        _put(made, out, parsed.format)
+        return 0
     out = parsed.out or (PIPE if form.printed else beside(parsed.file, form.suffixes[0]))
     if out == PIPE:
-        text = text.rstrip("\n")
+        text = made.rstrip("\n")
         print(colored(text, sys.stdout) if parsed.form == "text" else text)
     else:
-        write_text(text, out)
+        write_text(made, out)
     return 0
 
 

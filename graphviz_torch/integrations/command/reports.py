@@ -53,10 +53,9 @@ def judged(
 ) -> tuple[list[Finding], int]:
     """What is new beyond what is known, and the exit code for it."""
     new = new_findings(found, known)
-    bad = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[parsed.fail_on]
-    if parsed.write_baseline is not None:
-        bad = ()
-    return new, int(any(each.severity in bad for each in new))
+    if parsed.write_baseline is not None or parsed.fail_on == "never":
+        return new, 0
+    return new, int(any(each.is_at_least(parsed.fail_on) for each in new))
 
 
 def print_report(

@@ -22,8 +22,8 @@ from ..frames import hide, runs_ahead
 from .watch import Installation, Watch
 
 
-class BackwardBegan(NamedTuple):
-    """A backward is about to run."""
+class EngineCalled(NamedTuple):
+    """The engine is about to run a backward."""
 
     outputs: Any
     given: Any  # their gradients
@@ -34,8 +34,8 @@ class BackwardBegan(NamedTuple):
     frame: FrameType  # that calls the engine
 
 
-class BackwardEnded(NamedTuple):
-    """A backward has run, or raised."""
+class EngineReturned(NamedTuple):
+    """The engine has run it, or raised."""
 
     run: Any  # what was returned when it began
     gradients: tuple[torch.Tensor | None, ...]  # of `autograd.grad`
@@ -59,7 +59,7 @@ class EngineWatch(Watch):
     """
 
     def __init__(
-        self, began: Callable[[BackwardBegan], Any], ended: Callable[[BackwardEnded], object]
+        self, began: Callable[[EngineCalled], Any], ended: Callable[[EngineReturned], object]
     ) -> None:
         self.began, self.ended = began, ended
 
@@ -115,9 +115,9 @@ def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame
     thread = threading.get_ident()
     given, keeps, creates, inputs = args[:4]
     accumulates = kwargs.get("accumulate_grad", True)
-    began = BackwardBegan(outputs, given, inputs, bool(keeps), bool(creates), accumulates, frame)
+    began = EngineCalled(outputs, given, inputs, bool(keeps), bool(creates), accumulates, frame)
     outer = getattr(_here, "outputs", None)
-    told: list[tuple[Callable[[BackwardEnded], object], Any]] = []  # each with what it returned
+    told: list[tuple[Callable[[EngineReturned], object], Any]] = []  # each with what it returned
     result, failure = None, None
     try:
         for watch in _INSTALLATION.watchers:
@@ -138,13 +138,13 @@ def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame
 
 
 def _end(
-    told: list[tuple[Callable[[BackwardEnded], object], Any]], gradients: Any, error: Any
+    told: list[tuple[Callable[[EngineReturned], object], Any]], gradients: Any, error: Any
 ) -> None:
     """Tell all, the last first, though one raises."""
     while told:
         ended, run = told.pop()
         try:
-            ended(BackwardEnded(run, gradients, error))
+            ended(EngineReturned(run, gradients, error))
         except BaseException:
             _end(told, gradients, error)
             raise

@@ -65,14 +65,14 @@ class BatchWatch(Watch):
     """Tells when any thread asks a DataLoader for a batch, until `close()`.
 
     Args:
-        asked: is called before the batch is made.
-        came: takes the event, once it is there.
+        came: takes the event, once the batch is there.
+        asked: is called before it is made.
     """
 
     def __init__(
         self,
-        asked: Callable[[], object] = lambda: None,
         came: Callable[[BatchCame], object] = lambda event: None,
+        asked: Callable[[], object] = lambda: None,
     ) -> None:
         self.asked, self.came = asked, came
 

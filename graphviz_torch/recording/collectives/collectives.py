@@ -24,7 +24,7 @@ from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta
 from ..backward import Backward
-from ..listener import Listener, RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place, Source, sources
@@ -71,13 +71,13 @@ class Collectives(Listener):
         self._backwards = 0  # that have begun
         self._began = time.perf_counter()
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         self._live = event.live
         self._backwards += 1
         if self._owners is not None:
             self._owners.begin_backward(event)
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         self._live = None
         if self._owners is not None:
             self._owners.end_backward(event)

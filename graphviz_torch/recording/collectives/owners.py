@@ -35,7 +35,7 @@ from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.sharding import asker, dimensions
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import flatten
-from ..listener import RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded
 from ..live import LiveGraph
 from ..program import Program
 
@@ -65,12 +65,12 @@ class Owners:
         self._moment = -1  # ... at this moment
         self.messages = Messages(program)
 
-    def begin_backward(self, event: RunBegan) -> None:
+    def begin_backward(self, event: BackwardBegan) -> None:
         """Gradients come anew."""
         self._bucketed = set()
         self.messages.backward_began(event)
 
-    def end_backward(self, event: RunEnded) -> None:
+    def end_backward(self, event: BackwardEnded) -> None:
         """Parameters have gradients that they had not."""
         self._names, self._moment = {}, -1
         self.messages.backward_ended(event)
@@ -219,14 +219,14 @@ class Messages:
                 self._give(tensor, Content("forward", module))
         self._depth = max(0, self._depth - 1)
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         for gradient, output in zip(event.given, event.outputs, strict=False):
             if isinstance(gradient, Tensor) and isinstance(output, Tensor):
                 known = self._content(storage_id(output))
                 module = "" if known is None else known.module
                 self._take(gradient, Content("backward", module))
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         for gradient in event.gradients:
             if gradient is not None and storage_id(gradient):
                 self._give(gradient, Content("backward", ""))

@@ -26,7 +26,7 @@ from ...internals.tensors.checksums import Checksums
 from ...internals.tensors.heap import modules_of_class
 from ...internals.tensors.memory import PLAIN
 from ..backward import Backward
-from ..listener import Listener, RunBegan
+from ..listener import BackwardBegan, Listener
 from ..program import Program
 
 _MOST = 8  # checksums of a tensor: those in the middle of a long run go
@@ -54,7 +54,7 @@ class Replicas(Listener):
         self._last = -1  # position of the last backward that this step has had
         self._promises: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = None
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         """Read what they are before the first step of the run."""
         if not self._summed and dist.is_initialized():
             self._summed.append((self.program.step, self._sums()))

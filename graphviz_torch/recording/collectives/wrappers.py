@@ -24,7 +24,7 @@ from ...internals.frames import local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ...internals.tensors.heap import modules_of_class
-from ..listener import Listener, RunEnded
+from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.source_lines import Place
 from ..program.variables import modules_of
@@ -79,7 +79,7 @@ class Wrappers(Listener):
         if self._running is event.module:
             self._running = None
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
             for each in self._wrappers.values():
                 each.reached |= event.backward.reached & each.parameters.keys()

@@ -17,7 +17,7 @@ from ...tracing.region_gradients import Taken, received
 from ...tracing.regions import Region
 from ..backward import Backward
 from ..gradients.statistics import Descriptions
-from ..listener import Listener, RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..program import Program
 
 Inner = tuple[GradientStats | None, ...]
@@ -37,7 +37,7 @@ class InnerGradients(Listener):
         self._watch: RegionBackwardWatch | None = None
         self._runs: dict[int, dict[int, _Run]] = {}  # by graph, then by the region's own node
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         live = event.live
         if live.ran.rows is None or not live.reading.regions:
             return
@@ -49,7 +49,7 @@ class InnerGradients(Listener):
         self._watch = RegionBackwardWatch({fns[i]: run for i, run in runs.items()})
         self._watch.open()
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         self.close()
 
     def step_ended(self, event: None) -> None:

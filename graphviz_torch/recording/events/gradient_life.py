@@ -26,7 +26,7 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import storage_id
-from ..listener import Listener, Resumed, RunEnded
+from ..listener import BackwardEnded, Listener, Resumed
 from ..program import Program
 from ..program.source_lines import Place
 
@@ -85,7 +85,7 @@ class GradientLife(Listener):
         else:
             self._write(args[0], args[1], frame)
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         backward, call = event.backward, event.backward.call
         if call.accumulates and not backward.failed:
             self._has_run = True

@@ -25,7 +25,7 @@ from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepping
 from ..backward import Backward
-from ..listener import Listener, Resumed, RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..program import Program
 from ..program.source_lines import Place
 from .code import called, codes
@@ -91,7 +91,7 @@ class IdleCalls(Listener):
         running = next((module for module, name in modules if name == path), None)
         return isinstance(running, DROPOUT) and any(m is running for m in root.modules())
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         backward, call = event.backward, event.backward.call
         for known in self._graphs.values():
             known.runs_again |= any(map(backward.has_run, chain.from_iterable(known.numbers)))
@@ -140,7 +140,7 @@ class EvalModes(Listener):
         # Of the last backward, if it was in eval mode, and the nodes that it began with.
         self._last: tuple[EvalMode, list[int]] | None = None
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         if not event.live.call.accumulates:
             return
         mode = _eval_mode(self.program)

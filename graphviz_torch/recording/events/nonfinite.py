@@ -22,7 +22,7 @@ from ...internals.tensors.saved_tensors import TELLS
 from ...tracing.nodes import GradFn
 from ..backward import Backward
 from ..gradients.cpu import each_finite
-from ..listener import Listener, RunBegan
+from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import NodeLine
 from .birth import Birth, Look, read
@@ -31,16 +31,17 @@ from .birth import Birth, Look, read
 class NonfiniteValues(Listener):
     """Notes the first NaN or Inf of each forward, until a loss is not finite: the rest follows."""
 
+    needs = ("every_call",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._looks: list[tuple[int, bool, Look]] = []  # backwards so far, is the loss scaled
         self._in_loss = False
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         """Has the forward made NaN or Inf?"""
         live = event.live
-        # A light recording has looked at results as they were made, but for what has a note.
-        if self._in_loss or (self.program.options.light and not live.notes):
+        if self._in_loss:
             return
         found = look(live.ids, event.outputs, live.memory.activations)
         if found is not None:

@@ -30,7 +30,7 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..listener import BlockRaised, Listener, Resumed, RunBegan
+from ..listener import BackwardBegan, BlockRaised, Listener, Resumed
 from ..program import Program
 from ..program.events import Events
 from ..program.source_lines import Place, assigned, source_text
@@ -67,7 +67,7 @@ class TrainingSetup(Listener):
         if NO_PARAMETERS in str(event.error):
             look_for_plain_lists(self.events, self.program, event.error)
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         if self.program.options.every_call:
             look_for_strangers(self.events, self.program, event.live.variables())
 
@@ -268,7 +268,7 @@ class Leaves(Listener):
             while len(self._leaves) > _LEAVES:
                 del self._leaves[next(iter(self._leaves))]
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         self._look_at(event.outputs, event.frame)
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:

@@ -29,6 +29,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import BatchCame, BatchWatch
 from ...internals.tensors.memory import may_be_read, storage_id, storage_ref
 from ...internals.tensors.pytree import flatten
+from ...tracing.nodes import sources_of
 from ..backward import Backward
 from ..listener import Listener, Watches
 from ..program import Program
@@ -101,7 +102,7 @@ class Targets(Listener):
 
     needs = ("every_call",)
     functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
-    watches: ClassVar[Watches] = {"batch_came": lambda tell: BatchWatch(came=tell)}
+    watches: ClassVar[Watches] = {"batch_came": BatchWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -238,20 +239,16 @@ def _are_scores(values: Any) -> bool:
             before: Any = fn
             if tuple(before._saved_self_sym_sizes)[-1:] != width:
                 return True
-        if name in _SCORES or (name == "MmBackward0" and not any(map(_is_weight, _sources(fn)))):
+        if name in _SCORES or (name == "MmBackward0" and not any(map(_is_weight, sources_of(fn)))):
             return True
         if (name in _SCALES or name in _SHAPES) and len(fns) < _NODES:
-            fns += _sources(fn)
+            fns += sources_of(fn)
     return False
-
-
-def _sources(fn: Node) -> list[Node]:
-    return [source for source, _ in fn.next_functions if source is not None]
 
 
 def _is_weight(fn: Node) -> bool:
     """Is it of a parameter, or of one that is turned?"""
-    turned = _sources(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
+    turned = sources_of(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
     return any(each.name().endswith("AccumulateGrad") for each in turned)
 
 

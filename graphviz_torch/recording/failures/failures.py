@@ -13,7 +13,7 @@ from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import End
 from ...tracing.tracer import connected
 from ..backward import Backward
-from ..listener import BlockRaised, InnerBackwardRaised, Listener, RunEnded
+from ..listener import BackwardEnded, BlockRaised, InnerBackwardRaised, Listener
 from ..live import LiveGraph, made_of
 from ..program import Program
 from ..program.tracking import name_of
@@ -71,7 +71,7 @@ class Failures(Listener):
         numbered = {i: fn for fn, i in fns.items()}
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         """Look, while the nodes are alive, at which one it ended with an error."""
         if event.error is not None:
             live, order = event.live, event.live.ran.nodes or []

@@ -30,7 +30,7 @@ from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
 from ...tracing.nodes import End
 from ..backward import Backward
-from ..listener import Columns, Listener, RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded, Columns, Listener
 from ..program import Program
 from .cuda_clock import CudaClock
 from .statistics import Batch, Descriptions, Kind, alias
@@ -249,7 +249,7 @@ class Gradients(Listener):
         self._runs: dict[int, GradientHooks] = {}  # by graph
 
     @uncollected
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         """Hook every node, if that may be."""
         live, ran = event.live, event.live.ran.rows
         if ran is None:
@@ -261,7 +261,7 @@ class Gradients(Listener):
         self._runs[live.position] = hooks
         hooks.__enter__()
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         """Take the hooks off."""
         hooks, self._running = self._running, None
         if hooks is None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.functions import TensorBase
-from ...internals.hooks.engine import BackwardBegan, BackwardEnded
+from ...internals.hooks.engine import EngineCalled, EngineReturned
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
@@ -92,7 +92,7 @@ class Health:
         """The step that a backward of now belongs to."""
         return self.step if self._computes else self.step + 1
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def backward_began(self, event: EngineCalled) -> None:
         """Backward is about to run."""
         began = perf_counter()
         with unseen_calls():
@@ -102,7 +102,7 @@ class Health:
             self._graphs.backward_began(self.current, event.outputs)
         self._cost += perf_counter() - began
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def backward_ended(self, event: EngineReturned) -> None:
         """It has run."""
         began = perf_counter()
         with unseen_calls():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...internals.frames import local_variables, outwards, user_frame
 from ...internals.hooks.nodes import hook_dictionaries
+from ...tracing.nodes import sources_of
 from .signs import WatchReport
 
 _MARKED = 4  # steps from one that is marked to the next
@@ -69,12 +70,8 @@ class LivingGraphs:
                 held = value[-_EVERY:] if isinstance(value, list) else [value]
                 fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
                 for _ in range(0 if isinstance(value, list) else _EVERY):  # a sum, and its past
-                    fns = [*dict.fromkeys(f for fn in fns for f in (fn, *_sources(fn)))]
+                    fns = [*dict.fromkeys(f for fn in fns for f in (fn, *sources_of(fn)))]
                     del fns[_NODES:]
                 if any(id(each) in marked for each in hook_dictionaries(fns)):
                     return name, f" in {outer.f_code.co_name}()" if outer.f_back else ""
         return "", ""
-
-
-def _sources(fn: Any) -> list[Any]:
-    return [source for source, _ in fn.next_functions if source is not None]

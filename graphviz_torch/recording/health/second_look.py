@@ -30,7 +30,7 @@ from ...findings import find
 from ...graph.text import listing
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
-from ...internals.hooks.engine import BackwardBegan
+from ...internals.hooks.engine import EngineCalled
 from ...internals.hooks.modes import unseen_calls
 from ...internals.replay.world import World
 from ...internals.tensors.memory import elements
@@ -96,7 +96,7 @@ class SecondLook:
                 call.release()
         self._calls.clear()
 
-    def loss(self, event: BackwardBegan) -> tuple[bool, str] | None:
+    def loss(self, event: EngineCalled) -> tuple[bool, str] | None:
         """Of a loss that is not finite: is it NaN, and what made it so. None: it is finite.
 
         Asked where backward begins. A loss that a device would have to be waited for is not read.
@@ -119,7 +119,7 @@ class SecondLook:
                     return text
         return ""
 
-    def _birth(self, event: BackwardBegan) -> str:
+    def _birth(self, event: EngineCalled) -> str:
         """The first operation whose result is not finite, by what the graph keeps."""
         fns = [o.grad_fn for o in event.outputs if isinstance(o, Tensor) and o.grad_fn is not None]
         ids, _ = connected(fns)

@@ -30,7 +30,7 @@ from ...internals.hooks.modes import FUNCTIONS, leave, unseen_calls
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.memory import has_memory, storage_id
 from ...internals.tensors.pytree import tensors
-from ..listener import Listener, Rows, RunBegan
+from ..listener import BackwardBegan, Listener, Rows
 from ..live import LiveGraph
 from ..program import Program
 
@@ -163,7 +163,7 @@ class SampleCalls(Listener):
             idle = CallPerSample(module=path or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         self._last, self._slice = {}, ()  # a step for each sample is another thing
 
     def step_ended(self, event: None) -> None:

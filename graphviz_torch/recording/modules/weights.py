@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...graph import GradientStats, Graph, Parameter
-from ...graph.nodes import CHANGED
+from ...graph.nodes import CHANGED, REGION
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
 from ...internals.tensors.memory import PLAIN
@@ -20,7 +20,7 @@ from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
 from ..backward import Backward
 from ..gradients.statistics import Descriptions
-from ..listener import Listener, RunBegan
+from ..listener import BackwardBegan, Listener
 from ..program import Program
 
 
@@ -41,7 +41,7 @@ class Weights(Listener):
         self._learned: dict[str, bool] = {}  # did they need a gradient when backward began
         self._with_grad: set[str] | None = None  # names of those that had one at the last step
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         """Read what the program may change before the step is over, and the optimizer will."""
         listed = self.program.table.listed()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
@@ -96,7 +96,7 @@ class Weights(Listener):
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table
         # What a compiled region calls inside is not known where it was not traced.
-        closed = any("compile region:" in note for note in set(columns["note"]))
+        closed = any(f"{REGION}:" in note for note in set(columns["note"]))
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed()

@@ -134,7 +134,7 @@ class Program:
 
     @property
     def services(self) -> tuple[object, ...]:
-        """Those that listen, the stack first."""
+        """What of it is told of events, the stack first: what listeners ask is to be up to date."""
         return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:

@@ -48,7 +48,7 @@ class Batches(Listener):
     """Notes batches that were there before."""
 
     needs = ("every_call",)
-    watches: ClassVar[Watches] = {"batch_came": lambda tell: BatchWatch(came=tell)}
+    watches: ClassVar[Watches] = {"batch_came": BatchWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

@@ -38,7 +38,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import has_memory, is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..listener import Listener, Resumed, RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
@@ -127,12 +127,12 @@ class ClearedGradients(Listener):
     def graph_read(self, live: LiveGraph) -> None:
         self._places[live.position] = self._place
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.stepped = False
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.added = True

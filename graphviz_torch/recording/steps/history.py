@@ -25,7 +25,7 @@ from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
 from ..backward import Backward
 from ..events.code import called, codes
-from ..listener import Listener, RunBegan
+from ..listener import BackwardBegan, Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place
@@ -101,7 +101,7 @@ class GraphHistory(Listener):
         self._lines: dict[tuple[Place | None, str], _Line] = {}
         self._found: dict[int, Retention] = {}  # by graph
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         live = event.live
         known = zip(live.ids, live.numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}

@@ -29,7 +29,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import has_memory
 from ..backward import Backward
 from ..events.code import called, codes, is_made_by_call
-from ..listener import Listener, RunEnded
+from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.source_lines import Place
 from .groups import look_at_groups
@@ -90,7 +90,7 @@ class OptimizerCalls(Listener):
         self._has_run = False  # a backward, since the recording began
         self._reached: set[int] = set()  # id() of what backwards reached and no step has used
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
             self._has_run = True
             self._reached |= event.backward.reached
@@ -292,7 +292,7 @@ class EarlySchedulers(Listener):
             if not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
         ]
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         self._scaled = self._scaled or event.backward.call.loss_scale is not None
 
     def stepping(self, event: Stepping) -> None:

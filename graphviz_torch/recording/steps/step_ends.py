@@ -274,7 +274,7 @@ class _Tail:
         self._cleared = False  # are gradients
         self._calling = False  # is it in a call that it looks at
         self._modules = ModuleWatch(self._began, lambda event: None, first=True)
-        self._batches = BatchWatch(begins)
+        self._batches = BatchWatch(asked=begins)
         self._modules.open()
         self._batches.open()
         self._look = _Look(self, key)

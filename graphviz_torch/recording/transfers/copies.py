@@ -31,7 +31,7 @@ from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import Listener, RunBegan, RunEnded
+from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place
@@ -218,11 +218,11 @@ class Copies(Listener):
         """The profiler has seen these copies, and how long they took."""
         self._unmatched = match(self._transfers.records, event)
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         self._live = event.live
         self._backwards += 1
 
-    def backward_ended(self, event: RunEnded) -> None:
+    def backward_ended(self, event: BackwardEnded) -> None:
         self._live = None
 
     def dispatched(self, event: Dispatched) -> None:

@@ -22,7 +22,7 @@ from ...internals.hooks.modules import ModuleEnded
 from ...internals.tensors.memory import is_dense
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import Columns, Listener, RunBegan
+from ..listener import BackwardBegan, Columns, Listener
 from ..live import LiveGraph
 from ..program import Program
 from .fingerprints import Fingerprints
@@ -59,7 +59,7 @@ class ResultValues(Listener):
         if event.output is not None:
             self._see_each(event.output, again=False)
 
-    def backward_began(self, event: RunBegan) -> None:
+    def backward_began(self, event: BackwardBegan) -> None:
         """The same of the outputs."""
         self._see_each(list(event.outputs), again=False)
 

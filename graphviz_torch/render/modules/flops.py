@@ -16,7 +16,6 @@ from math import prod
 from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
-from ...graph.nodes import CHECKPOINTED
 
 Shape = tuple[int, ...]
 
@@ -66,7 +65,7 @@ def _with_reruns(node: Node, once: Flops) -> Flops:
     if not forward or backward is None:
         return once
     if node.reruns is None:
-        return Flops(forward, backward, more=node.note.startswith(CHECKPOINTED))
+        return Flops(forward, backward, more=node.is_checkpointed)
     return Flops(forward, backward + forward * node.reruns)
 
 

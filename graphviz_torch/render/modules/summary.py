@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ...graph import GraphLike, ModuleRow, graph_of
 from ...graph.column import Column, columns_in
 from ...graph.terminal import TableColumn, hidden, line_width, table, width_of
+from ...graph.text import printable
 from ...graph.units import bytes_text, number_text, seconds_text
 from ..labels import count
 from .lines import LINES, Line, module_lines
@@ -193,7 +194,7 @@ def _depth(rows: list[ModuleSummary], deepest: int) -> int:
 
 
 def _indented(line: Line) -> str:
-    name = line.name if line.name.isprintable() else repr(line.name)[1:-1]
+    name = printable(line.name)
     return "  " * line.indent + name
 
 

@@ -1,6 +1,6 @@
 """The seam of collectives: what ranks send to each other, whoever asks for it.
 
-All goes through the operators of collective_operators.py: from `torch.distributed`, DTensor,
+All goes through the operators of operators.py: from `torch.distributed`, DTensor,
 `fully_shard`, and DDP's reducer, which is C++. While anybody watches and there is a process group,
 they have a kernel of ours; where a group is made later, from then on. The kernel lies below
 autograd, modes and subclasses: it sees each collective once, from every thread. A functional

@@ -26,22 +26,24 @@ from ...internals.guards import (
 from ...internals.hooks.calls import Called
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import tensors
-from ..listener import Listener
-from ..live import LiveGraph
+from ..backward import Backward
+from ..gradients.cpu import sums_up
+from ..listener import BackwardBegan, Columns
 from ..program import Program
-from .cpu import sums_up
+from .nonfinite import NonfiniteValues
 
 
-class FiniteResults(Listener):
-    """Looks at the results of calls that made nodes."""
+class FiniteResults(NonfiniteValues):
+    """Looks at the results of calls that made nodes, and at the graph where one was not finite."""
 
     needs = ("light",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._notes: dict[int, str] = {}
+        self._notes: dict[int, str] = {}  # of the step, by the sequence number of the node
         self._missing = {"NaN", "Inf"}  # what no result has had so far
         self._sums: list[tuple[int, Tensor]] = []  # on other devices
+        self._seen = False  # was any of this forward not finite
 
     def called(self, event: Called) -> None:
         _, _, _, result, _, start, end = event
@@ -61,23 +63,31 @@ class FiniteResults(Listener):
         finally:
             set_grad_enabled(enabled)
 
-    def graph_read(self, live: LiveGraph) -> None:
-        notes = self._take()
-        for node, number in enumerate(live.numbers) if notes else ():
-            if number in notes:
-                live.note(node, notes[number])
+    def backward_began(self, event: BackwardBegan) -> None:
+        self._sum_up()
+        if self._seen:
+            super().backward_began(event)
+        self._missing, self._seen = {"NaN", "Inf"}, False  # the next forward is looked at anew
 
-    def _take(self) -> dict[int, str]:
-        """Notes by the sequence number of the node; the next forward is looked at anew."""
+    def step_ended(self, event: None) -> None:
+        super().step_ended(event)
+        self._notes = {}
+
+    def columns(self, backward: Backward) -> Columns:
+        self._sum_up()
+        found = {backward.node(number): text for number, text in self._notes.items()}
+        return {"note": {node: text for node, text in found.items() if node is not None}}
+
+    def _sum_up(self) -> None:
+        """Note what is known on other devices."""
+        sums, self._sums = self._sums, []
         with no_functions(), no_operators(), no_autograd():
-            for device in dict.fromkeys(total.device for _, total in self._sums):
-                there = [each for each in self._sums if each[1].device == device]
+            for device in dict.fromkeys(total.device for _, total in sums):
+                there = [each for each in sums if each[1].device == device]
                 totals = TensorBase.tolist(torch.stack([total for _, total in there]))  # one copy
                 bad = [i for i, total in enumerate(totals) if not math.isfinite(total)]
                 for i in bad[:1]:
-                    self._notes.setdefault(there[i][0], "the first result that is not finite")
-        found, self._notes, self._missing, self._sums = self._notes, {}, {"NaN", "Inf"}, []
-        return found
+                    self._say(there[i][0], "the first result that is not finite")
 
     def _look(self, number: int, tensor: Tensor) -> None:
         if not has_memory(tensor):
@@ -90,6 +100,10 @@ class FiniteResults(Listener):
                 count = int(TensorBase.item(torch.sum(is_it(tensor))))
                 if count:
                     self._missing.discard(name)
-                    text = f"the first result with {name}: {count} of {TensorBase.numel(tensor)}"
-                    before = self._notes.get(number)
-                    self._notes[number] = f"{before}; {text}" if before else text
+                    of = TensorBase.numel(tensor)
+                    self._say(number, f"the first result with {name}: {count} of {of}")
+
+    def _say(self, number: int, text: str) -> None:
+        self._seen = True
+        before = self._notes.get(number)
+        self._notes[number] = f"{before}; {text}" if before else text
