@@ -7,7 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 import graphviz_torch as gt
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.graph.terminal import cut
-from graphviz_torch.integrations.command.main import main
+from graphviz_torch.integrations.command import main as command
 from graphviz_torch.tensorboard.plugin.pills import pills
 from tests.graph.test_hostile_files import RENDERERS, SAVED
 from tests.graph.test_json import full_graph
@@ -87,14 +87,20 @@ def doors(path: Path, graph: gt.Graph, folder: Path) -> Iterator[tuple[str, Call
     yield "repr", partial(repr, (graph, graph.nodes, graph.events, gt.find(graph)))
     steps = (gt.TrainingStep(0, (graph,)), gt.TrainingStep(1, (graph,)))
     yield "training", partial(gt.save, gt.Training(steps), folder / "run.json.gz")
-    for command in COMMANDS:
-        yield f"command {command[0]}", partial(main, [each.format(path) for each in command])
+    for words in COMMANDS:
+        given = [word.format(path) for word in words]
+        yield f"command {words[0]}", partial(command.main, given)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_file_with_any_value_replaced_is_refused_or_shown_at_every_door(
-    part: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    part: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "parser", cache(command.parser))  # else most of the time is its
     (tmp_path / "train.py").write_text("x = 1\n" * 9)
     loaded = []
     for i, text in enumerate(mutations(part)):
