@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from tests.support.processes.forks import forked
+
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
@@ -35,28 +37,31 @@ def blocks(text: str) -> list[str]:
     return BLOCK.findall(text)
 
 
-def outputs(text: str, *, package: Path = ROOT) -> list[Output]:
+def outputs(text: str, *, package: Path | None = None) -> list[Output]:
     """What each block of a page did, in a process of its own.
 
     Args:
         text: of the page.
-        package: the folder that has the package.
+        package: the folder that has the package, where it is not this one.
 
     Raises:
         RuntimeError: with the traceback, where a block raised.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
         (Path(folder) / "train.py").write_text("\n".join(blocks(text)))
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(package), str(ROOT)])
-        run = subprocess.run(
-            [sys.executable, "-m", "docs.programs"],
-            input=json.dumps(blocks(text)),
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        program = Path(beside, "blocks.json")
+        program.write_text(json.dumps(blocks(text)))
+        words = ("-m", "docs.programs", str(program))
+        if package is None:
+            run = forked(*words, folder=Path(folder))
+        else:
+            run = subprocess.run(
+                [sys.executable, *words],
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])},
+                capture_output=True,
+                text=True,
+            )
     if run.returncode:
         raise RuntimeError(run.stderr[-3000:])
     return [Output(*row) for row in json.loads(run.stdout)]
@@ -81,4 +86,4 @@ def _run(program: list[str]) -> list[Output]:
 if __name__ == "__main__":
     stdout = sys.stdout
     sys.path.insert(0, os.getcwd())
-    json.dump(_run(json.load(sys.stdin)), stdout)
+    json.dump(_run(json.loads(Path(sys.argv[1]).read_text())), stdout)

@@ -28,7 +28,7 @@ _PICTURE = re.compile(r"\[(!\[[^]]*\]\(gallery/([\w-]+)\.svg\))\]\([^)]*\)")
 _APART = ("findings/", "symptoms")  # each program there runs alone, and its finding is on the page
 
 _runs: dict[str, Future[list[Output]]] = {}
-_pool = ThreadPoolExecutor(2)
+_pool = ThreadPoolExecutor(1)  # beside the builder
 
 
 def run_programs(app: Sphinx, env: Any, pages: list[str]) -> None:

@@ -57,6 +57,7 @@ def _server() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # a fork has no threads but its own
     )
 
 
@@ -83,7 +84,7 @@ def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
     os.chdir(folder)
-    sys.path.pop(0)
+    sys.path.append(sys.path.pop(0))  # the checkout, as where it is installed
     if words[0] == "-m":
         sys.path.insert(0, folder)
         sys.argv = words[1:]
