@@ -12,6 +12,8 @@ import importlib
 import json
 import os
 import runpy
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,27 +27,44 @@ LOADED = (
 )
 
 
-def forked(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def forked(
+    *arguments: str | Path, folder: Path, ranks: int = 0
+) -> subprocess.CompletedProcess[str]:
     """What `python` does with these arguments, a path or `-m` and a module first.
 
     Args:
         arguments: what stands after `python` on the command line.
         folder: where the program runs.
+        ranks: as many processes of it as `torchrun` starts; 0: one, which is no rank.
     """
     words = [str(argument) for argument in arguments]
     if not hasattr(os, "fork"):
-        return subprocess.run(
-            [sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False
-        )
+        torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+        command = [sys.executable, *(torchrun if ranks else ()), *words]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as beside:
-        asked = {"words": words, "folder": str(folder), "out": beside, "env": dict(os.environ)}
-        print(json.dumps(asked), file=server.stdin, flush=True)
+        places = [Path(beside, str(rank)) for rank in range(ranks)] or [Path(beside)]
+        processes = []
+        for rank, place in zip(_ranks(ranks) or [{}], places, strict=True):
+            place.mkdir(exist_ok=True)
+            env = {**os.environ, **rank}
+            processes.append({"words": words, "folder": str(folder), "out": str(place), "env": env})
+        print(json.dumps(processes), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
-        out, err = (Path(beside, name).read_text("utf-8") for name in ("1", "2"))
+        out, err = ("".join((p / name).read_text("utf-8") for p in places) for name in ("1", "2"))
     return subprocess.CompletedProcess(words, code, out, err)
+
+
+def _ranks(count: int) -> list[dict[str, str]]:
+    """What the environment of each rank says, as `torchrun` has it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    alike = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    alike |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [{**alike, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 @cache
@@ -62,17 +81,32 @@ def _server() -> subprocess.Popen[str]:
 
 
 def serve() -> None:
-    """Fork a process for each line of stdin, and print how it ended. Returns in the fork."""
+    """Fork the processes of each line of stdin, and print how they ended. Returns in a fork."""
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a fork that ends would look at each of a million objects
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            return run(**json.loads(line))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        children = set()
+        for process in json.loads(line):
+            child = os.fork()
+            if not child:
+                return run(**process)
+            children.add(child)
+        print(ended(children), flush=True)
+
+
+def ended(children: set[int]) -> int:
+    """The exit code of the first that failed, which ends the others; 0 where none did."""
+    code = 0
+    while children:
+        child, status = os.wait()
+        children.discard(child)
+        if status and not code:
+            code = os.waitstatus_to_exitcode(status)
+            for other in children:
+                os.kill(other, signal.SIGTERM)
+    return code
 
 
 def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +16,9 @@ def launched(*command: str, ranks: int = 0) -> dict[str, Any]:
 
     Args:
         command: a module, and its arguments.
-        ranks: how many processes `torchrun` starts of it; 0: one, without torchrun.
+        ranks: how many processes there are of it, as by `torchrun`; 0: one, which is no rank.
     """
-    if ranks:
-        torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m")
-        done = subprocess.run(
-            [sys.executable, "-m", *torchrun, *command],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-    else:
-        done = forked("-m", *command, folder=ROOT)
+    done = forked("-m", *command, folder=ROOT, ranks=ranks)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stdout + done.stderr
     return dict(json.loads(lines[0].removeprefix("RESULT ")))

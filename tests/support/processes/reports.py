@@ -8,7 +8,6 @@ Each run has a process group of its own; of a mistake there are two, as written 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -81,9 +80,7 @@ def steps(program: Callable[[], object]) -> RankReport:
 
 
 def main() -> None:
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store: Any = dist.TCPStore(*address, is_master=False, timeout=MINUTE)
+    store, rank, size = next(dist.rendezvous("env://", timeout=MINUTE))
     reports = {}
     for name, make in trainings() if sys.argv[1:] == ["apart"] else runs():
         own: Any = dist.PrefixStore(name, store)
