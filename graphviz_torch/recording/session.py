@@ -115,7 +115,6 @@ class Session:
 
     def release(self) -> None:
         """Tensors are about to be swapped, which those refuse whose nodes are alive."""
-        self.program.stack.ends = []
         self.tell("release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:

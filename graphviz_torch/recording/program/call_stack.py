@@ -88,6 +88,10 @@ class CallStack:
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
+    def release(self, event: None) -> None:
+        """Hold no live node."""
+        self.ends = []
+
     def begin_step(self) -> None:
         """A backward has been read: count outermost calls from one again."""
         self._counts = {}

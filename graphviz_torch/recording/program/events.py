@@ -40,6 +40,10 @@ class Remarks:
         """Say that the program runs without its compiled code."""
         self._eager = True
 
+    def begin_step(self) -> None:
+        """Forget what the last one said."""
+        self.missed = {}
+
     def leave_out(self, what: str) -> None:
         """Say that something is not recorded, in words that follow "not recorded:"."""
         self.missed[f"not recorded: {what}"] = None

@@ -154,16 +154,16 @@ class Program:
 
         Of autograd.grad that keeps its graph, as in the inner steps of MAML, a later one goes on.
         """
-        self.stack.ends = []
+        self.stack.release(None)
         self.table.begin_step()
         if live.call.accumulates or not live.call.retains:
             self.stack.begin_step()
 
     def step_ended(self, event: None) -> None:
         """A step of a run is over: the next one names modules, nodes and lines anew."""
-        self.stack.ends = []
+        self.stack.release(None)
         self.step += 1
-        self.remarks.missed = {}
+        self.remarks.begin_step()
         self.table.clear(self._model)
         self.stack.name_running()
         self.stack.begin_step()
