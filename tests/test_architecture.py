@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import graphviz_torch
+from graphviz_torch.recording import listeners
 from tests.bench.house import rooms
 
 ROOT = Path(__file__).parents[1]
@@ -243,20 +244,12 @@ def test_the_values_stand_on_the_standard_library_alone() -> None:
             assert used <= sys.stdlib_module_names, name
 
 
-def listeners() -> list[str]:
-    """The files with a class that listens to a recording."""
-    found = []
-    for name, tree in TREES.items():
-        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        bases = {ast.unparse(base) for node in classes for base in node.bases}
-        if room(name) == "recording" and "Listener" in bases:
-            found.append(name)
-    return found
+LISTENERS = sorted({kind.__module__ for kind in listeners.LISTENERS})
 
 
-@pytest.mark.parametrize("name", listeners())
+@pytest.mark.parametrize("name", LISTENERS)
 def test_a_listener_does_not_know_the_other_listeners(name: str) -> None:
-    others = set(listeners()) - {name}
+    others = {*LISTENERS} - {name}
     others |= {f"graphviz_torch.recording.{each}" for each in ("recording", "session")}
     assert not ARROWS[name] & others
 

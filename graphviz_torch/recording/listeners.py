@@ -16,9 +16,8 @@ from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
 from .events.gradient_life import GradientLife
 from .events.idle_calls import EvalModes, IdleCalls
-from .events.nonfinite import NonfiniteValues
+from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.pairs import PairedTensors
-from .events.results import FiniteResults
 from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
 from .failures.failures import Failures
