@@ -23,10 +23,11 @@ from graphviz_torch.graph import (
     TensorMeta,
     Transfer,
 )
+from graphviz_torch.integrations import loggers
 from graphviz_torch.recording.recording import record
 from graphviz_torch.render.style import COLORS
+from graphviz_torch.tensorboard import module_norms, tables
 from graphviz_torch.tensorboard import scalars as steps
-from graphviz_torch.tensorboard import tables
 from graphviz_torch.tensorboard.depth import depth_dot
 from tests.support.models import MLP
 
@@ -257,3 +258,18 @@ def test_without_graphviz_the_numbers_are_written_and_the_picture_is_not(
     events = read(tmp_path)
     assert make_ndarray(events.Tensors("gradient norm by depth")[0].tensor_proto)[0, 2] == 1
     assert events.Tags()["images"] == []
+
+
+@pytest.mark.parametrize("weight", [2.0, math.inf, math.nan])
+@pytest.mark.parametrize("bias", [3.0, math.inf, math.nan])
+def test_a_module_has_pytorchs_norm_wherever_it_is_written(weight: float, bias: float) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    with record(model) as recording:
+        (model[0].weight * weight + model[0].bias[:, None] * bias).sum().backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
+    written = [
+        steps.gradient_norms(recording.graph),
+        loggers.gradient_norms(recording.graph),
+        module_norms.gradient_norms(model),
+    ]
+    assert written == [{"0": pytest.approx(norm, nan_ok=True)}] * 3
