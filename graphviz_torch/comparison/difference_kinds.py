@@ -21,7 +21,7 @@ _FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta",
 _GELU_ERROR = 1e-3  # between the two formulas, absolute, at any number
 
 
-class Place:
+class Parting:
     """Where two runs part: a node of each, or of the second alone.
 
     Args:

@@ -15,7 +15,7 @@ from ..graph.units import count_text, number_text
 from .changes import Change
 from .closeness import distance
 from .diff import GraphDiff, Mark, diff
-from .difference_kinds import Place, order_text
+from .difference_kinds import Parting, order_text
 from .matching import match
 from .value_pairs import ValuePairs, shape_of, value_of
 
@@ -212,7 +212,7 @@ def first_difference(
             kind = order_text(values[0], values[1], a.nodes[after.partners[moved]], b.nodes[moved])
     else:
         partner = _partner(before, after, place, ours)
-        kind = Place(before, after, partner, place).kind()
+        kind = Parting(before, after, partner, place).kind()
         if not kind and after.distances.get(place, math.inf) < _JUMP * after.error_before(place):
             kind = "no single place: the difference grows from one result to the next"
     known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]

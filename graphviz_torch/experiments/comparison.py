@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..internals.replay.modules import Place
+from ..internals.frames import Place
 from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.memory import elements, has_memory
 

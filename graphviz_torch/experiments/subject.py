@@ -12,10 +12,9 @@ from torch.nn import Module
 
 from ..graph import Experiment, Finding, Graph, Severity
 from ..graph.text import called_at, users_line
-from ..internals.frames import OTHER, OWN, owner
+from ..internals.frames import OTHER, OWN, Place, owner
 from ..internals.replay.call import Call
 from ..internals.replay.effects import Refused
-from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared, Run, run
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall

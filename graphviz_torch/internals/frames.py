@@ -37,6 +37,8 @@ from torch import overrides
 
 from .hooks.watch import Installation, Watch
 
+Place = tuple[CodeType, int]  # code, and the position of an instruction in it
+
 OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ..internals.frames import Place
 from ..tracing.nodes import Reading
-from .program.source_lines import Place
 
 
 class BackwardCall(NamedTuple):

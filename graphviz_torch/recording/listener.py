@@ -36,12 +36,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..graph import Graph
+from ..internals.frames import Place
 from ..tracing.nodes import End, GradFn
 from ..tracing.regions import Region
 from .backward import Backward
 from .live import LiveGraph
 from .program import Program
-from .program.source_lines import Place
 
 # Values by the id of the node, for the nodes that have one.
 Columns = Mapping[str, Mapping[int, Any]]

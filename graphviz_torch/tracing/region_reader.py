@@ -20,7 +20,7 @@ from ..graph import Edge
 from ..internals.compiled import backward_graph
 from ..internals.frames import LIBRARY, OWN, owner
 from ..internals.tensors.metadata import tensor_meta
-from .regions import END, Inside, Origin, Place, Region
+from .regions import END, FileLine, Inside, Origin, Region
 
 # What autograd calls a function of Python's, and an operation that another stands for.
 _NAMES = {
@@ -227,13 +227,13 @@ def _path(source: str) -> str:
     return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")
 
 
-def _places(trace: str) -> tuple[Place | None, Place | None]:
+def _places(trace: str) -> tuple[FileLine | None, FileLine | None]:
     """The user's line in the text of a stack, and a library's that it led to."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
     return innermost([(file, int(line)) for file, line in lines])
 
 
-def innermost(lines: Sequence[Place]) -> tuple[Place | None, Place | None]:
+def innermost(lines: Sequence[FileLine]) -> tuple[FileLine | None, FileLine | None]:
     """The user's innermost line, and a library's that it led to.
 
     Args:

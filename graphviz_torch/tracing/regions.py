@@ -18,15 +18,15 @@ from ..graph.text import called_at, users_line
 
 CLOSED = "what is inside is not known: it ran before the recording, or could not be traced again"
 
-Place = tuple[str, int]  # file and line
+FileLine = tuple[str, int]  # file and line
 END = -1  # stands for the region's own node
 
 
 class Origin(NamedTuple):
     """Where something inside a region comes from."""
 
-    place: Place | None  # the user's line
-    library: Place | None  # the library's, where the user's called into one
+    place: FileLine | None  # the user's line
+    library: FileLine | None  # the library's, where the user's called into one
     modules: tuple[tuple[int, str, str], ...]  # around it: id(), path in the region, class
 
 

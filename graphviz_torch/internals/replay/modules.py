@@ -7,10 +7,8 @@ from typing import Any
 
 from torch.nn import Module
 
-from ..frames import LIBRARY, OTHER, OWN, owner
+from ..frames import LIBRARY, OTHER, OWN, Place, owner
 from ..hooks.modules import ModuleBegan, ModuleEnded, ModuleWatch
-
-Place = tuple[CodeType, int]
 
 _FUNCTIONAL = "nn/functional.py"
 

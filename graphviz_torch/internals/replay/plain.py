@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..compiled import is_compiled
 from ..compiler.inside import Inside, look_inside
-from ..frames import leave_programs
+from ..frames import Place, leave_programs
 from ..hooks.modules import ModuleEnded
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, RandomState, copied
-from .modules import Place, RunningModules, places
+from .modules import RunningModules, places
 from .operators import kind_of, written_by
 from .streams import Streams
 from .world import World

@@ -28,12 +28,12 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..frames import leave_programs
+from ..frames import Place, leave_programs
 from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, PythonDraws, copied
-from .modules import Place, RunningModules, places
+from .modules import RunningModules, places
 from .operators import Kind, kind_of, wide_dtypes, with_the_same_numbers, written_by
 from .shadows import DOUBLE, Shadows, has_storage
 from .streams import Streams

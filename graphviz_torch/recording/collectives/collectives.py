@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
+from ...internals.frames import Place
 from ...internals.hooks.calls import under_way
 from ...internals.hooks.collectives.watch import Group, Sent, Waited
 from ...internals.hooks.engine import running_node
@@ -27,7 +28,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..live import LiveGraph
 from ..program import Program
-from ..program.source_lines import Place, Source, sources
+from ..program.source_lines import Source, sources
 from .owners import Content, Owner, Owners
 
 

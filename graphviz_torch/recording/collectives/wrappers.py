@@ -20,13 +20,12 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from ...graph.events import AwaitedGradient, WrapperBypass
-from ...internals.frames import local_variables, user_frame
+from ...internals.frames import Place, local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ...internals.tensors.heap import modules_of_class
 from ..listener import BackwardEnded, Listener
 from ..program import Program
-from ..program.source_lines import Place
 from ..program.variables import modules_of
 
 _METHODS = 4  # that stand between a wrapper's variable and the call of a module inside

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ...graph.events import SkippedFunction
 from ...internals.compiler.skipped import Skipped
-from ...internals.frames import OWN, owner
+from ...internals.frames import OWN, Place, owner
 from ..listener import Listener
-from ..program.source_lines import Place
 from .breaks import breaking_call, function_name, sentence
 
 

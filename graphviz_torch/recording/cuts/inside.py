@@ -13,11 +13,12 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from ...internals.frames import Place
 from ...tracing.regions import InsideCut, Region
 from ..backward import Backward
 from ..listener import RegionRan
 from ..program import Program
-from ..program.source_lines import Place, place_of
+from ..program.source_lines import place_of
 from ..program.tracking import Tracker, Trail
 from .record import CutRecord, Origin, leaf_or_maker
 

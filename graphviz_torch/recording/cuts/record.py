@@ -10,9 +10,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...internals.frames import Place
 from ...internals.functions import TensorBase
 from ...tracing.nodes import GradFn, made_by
-from ..program.source_lines import Place
 from .names import PLAIN
 
 

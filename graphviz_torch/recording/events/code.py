@@ -6,9 +6,8 @@ import dis
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
-from ...internals.frames import OWN
+from ...internals.frames import OWN, Place
 from ..program import Program
-from ..program.source_lines import Place
 
 
 def codes(

@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
-from ...internals.frames import LIBRARY, OWN, TORCH, clipper, owner
+from ...internals.frames import LIBRARY, OWN, TORCH, Place, clipper, owner
 from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import Sent
@@ -28,7 +28,6 @@ from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import storage_id
 from ..listener import BackwardEnded, Listener, Resumed
 from ..program import Program
-from ..program.source_lines import Place
 
 _CLIPPING = inspect.getfile(clip_grad)
 _OPTIMIZER = inspect.getfile(Optimizer)

@@ -20,14 +20,13 @@ from torch.nn import Module, functional
 from ...graph import Graph
 from ...graph.events import EvalMode
 from ...graph.events.idle_calls import FreeDropout, RetainedBy, RetainedGraph
-from ...internals.frames import outwards, user_frame
+from ...internals.frames import Place, outwards, user_frame
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepping
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..program import Program
-from ..program.source_lines import Place
 from .code import called, codes
 
 _MOST = 64  # lines that are remembered

@@ -24,7 +24,7 @@ from ...graph.events import (
     StrayParameters,
     UnsteppedBackward,
 )
-from ...internals.frames import OWN, local_variables, owner
+from ...internals.frames import OWN, Place, local_variables, owner
 from ...internals.functions import SET_REQUIRES_GRAD, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
@@ -33,7 +33,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BlockRaised, Listener, Resumed
 from ..program import Program
 from ..program.events import Events
-from ..program.source_lines import Place, assigned, source_text
+from ..program.source_lines import assigned, source_text
 from .code import codes, stored
 
 # What people write for requires_grad; `trainable` is Keras's.

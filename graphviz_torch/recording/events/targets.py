@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ...graph import Graph
 from ...graph.events import LossTarget, TargetKind
-from ...internals.frames import user_frame
+from ...internals.frames import Place, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
@@ -34,7 +34,6 @@ from ..backward import Backward
 from ..listener import Listener, Watches
 from ..program import Program
 from ..program.events import TensorRecord
-from ..program.source_lines import Place
 
 _ENOUGH = 16  # targets: of fewer, chance may make all alike
 _MOST = 256  # calls whose answers wait

@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Failure, Operand, TensorMeta
-from ...internals.frames import local_variables, user_frame
+from ...internals.frames import Place, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
 from ...tracing.nodes import GradFn, made_by
-from ..program.source_lines import Place
 
 
 @dataclass(slots=True)

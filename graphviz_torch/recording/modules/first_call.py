@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Graph
-from ...internals.frames import variables
+from ...internals.frames import Place, variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
@@ -26,7 +26,6 @@ from ...internals.tensors.pytree import flatten, tensors
 from ..backward import Backward
 from ..listener import Columns, Listener
 from ..program import Program
-from ..program.source_lines import Place
 
 _LOSSES = {
     F.cross_entropy,

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from ...graph import Graph
 from ...graph.events import AlikeRows, StillParameters
+from ...internals.frames import Place
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
@@ -35,7 +36,6 @@ from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import Listener
 from ..program import Program
-from ..program.source_lines import Place
 
 _ELEMENTS = 64  # of a weight
 _SUSPECTS = 2  # weights, in each step

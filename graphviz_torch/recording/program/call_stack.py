@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.dynamo import uncompiled
-from ...internals.frames import LIBRARY, OTHER, OWN, variables
+from ...internals.frames import LIBRARY, OTHER, OWN, Place, variables
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
@@ -24,7 +24,7 @@ from ...internals.tensors.weak import Ref
 from ...internals.wrappers import wrapped_by
 from ...tracing.nodes import End, ends_of
 from .parameters import ParameterTable
-from .source_lines import Files, Names, Origins, Place, Source
+from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
 _MOST_DATA = 100  # tensors that calls before the last were given

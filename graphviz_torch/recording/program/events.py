@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from ...graph import Event, Operand, TensorMeta
+from ...internals.frames import Place
 from ...internals.tensors.metadata import tensor_meta
-from .source_lines import Place
 
 Answer = TypeVar("Answer")
 _MISSED = 10  # reasons

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...internals.frames import Place
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.modes import unseen_calls
@@ -25,7 +26,6 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
-from .source_lines import Place
 from .tracking import name_of
 
 _CHANGES = 10_000  # changes; the oldest are forgotten

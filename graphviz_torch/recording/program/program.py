@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from ...internals.frames import (
     OTHER,
+    Place,
     arguments,
     enter_program,
     leave_program,
@@ -34,7 +35,7 @@ from .events import Events, Remarks
 from .in_place import Changes
 from .optimizers import Scaling, Steps
 from .parameters import ParameterTable
-from .source_lines import Origins, Place, Source, lines, sources
+from .source_lines import Origins, Source, lines, sources
 from .tracking import Tracker
 
 Compiled = Literal["open", "closed", "eager", "gradients"]  # how a recording takes compiled code

@@ -23,9 +23,7 @@ from types import CodeType, FrameType
 from typing import Generic, NamedTuple, TypeVar
 
 from ...graph.text import called_at
-from ...internals.frames import OWN, cell, owner
-
-Place = tuple[CodeType, int]  # code, and the position of an instruction in it
+from ...internals.frames import OWN, Place, cell, owner
 
 # A place of the user's, and the library's where that called into one and the call was made there.
 Source = tuple[Place, Place | None]

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from ...graph import Graph
 from ...graph.events.idle_calls import ClipBound
-from ...internals.frames import clipper
+from ...internals.frames import Place, clipper
 from ...internals.functions import CUT_BELOW, TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called, Calling
@@ -42,7 +42,6 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
-from ..program.source_lines import Place
 
 _OPTIMIZERS = 64  # of which a sample is known: the last ones
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...graph.events.idle_calls import DecayedNorms, EmptyGroup, VanishedEpsilon
+from ...internals.frames import Place
 from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events
-from ..program.source_lines import Place
 
 _LEAST = 2.0**-25  # half of the least number of float16 above 0: it rounds to 0
 

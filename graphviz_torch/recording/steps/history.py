@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...graph import Graph, RetainedGraphs
+from ...internals.frames import Place
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
@@ -28,7 +29,6 @@ from ..events.code import called, codes
 from ..listener import BackwardBegan, Listener
 from ..live import LiveGraph
 from ..program import Program
-from ..program.source_lines import Place
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...graph import Graph
 from ...graph.events import EarlySchedulerStep
 from ...graph.events.idle_calls import EmptyStep, IdleRate, MadeAnew, Remake, SharedParameters
-from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.frames import Place, local_variables, outwards, user_frame
 from ...internals.functions import TensorBase
 from ...internals.grad_scaler import stepping_scaler
 from ...internals.hooks.modes import unseen_calls, unseen_operators
@@ -31,7 +31,6 @@ from ..backward import Backward
 from ..events.code import called, codes, is_made_by_call
 from ..listener import BackwardEnded, Listener
 from ..program import Program
-from ..program.source_lines import Place
 from .groups import look_at_groups
 from .schedulers import Schedule, look_at_lone_schedulers, look_at_schedule, schedulers
 

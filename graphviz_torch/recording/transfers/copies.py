@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
-from ...internals.frames import moves_a_module, packs, user_frame
+from ...internals.frames import Place, moves_a_module, packs, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, under_way
 from ...internals.hooks.dispatch import Dispatched
@@ -34,7 +34,6 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..live import LiveGraph
 from ..program import Program
-from ..program.source_lines import Place
 from ..program.tracking import name_of
 from .operators import OPERATORS, dispatched_copies
 from .profiler import Memcpy

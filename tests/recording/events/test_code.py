@@ -7,8 +7,8 @@ from types import CodeType, FrameType
 
 import pytest
 
+from graphviz_torch.internals.frames import Place
 from graphviz_torch.recording.events.code import called, is_made_by_call, stored
-from graphviz_torch.recording.program.source_lines import Place
 
 
 def here() -> FrameType:
