@@ -106,9 +106,7 @@ class Node(NamedTuple):
     @property
     def is_checkpointed(self) -> bool:
         """Does backward run its forward again, as far as its note says."""
-        return bool(self.note) and any(
-            said.startswith(CHECKPOINTED) for said in self.note.split("; ")
-        )
+        return any(said.startswith(CHECKPOINTED) for said in self.note.split("; "))
 
     @property
     def title(self) -> str:

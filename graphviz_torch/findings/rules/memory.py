@@ -203,7 +203,8 @@ def _run_once(reading: Reading) -> set[str]:
     """The modules that are not to run again: a batch norm, or a checkpoint, runs in them."""
     titles = reading.by_title.items()
     found = {node.module for title, nodes in titles if "batch_norm" in title for node in nodes}
-    return found | {node.module for node in reading.graph.nodes if node.is_checkpointed}
+    noted = [node for node in reading.graph.nodes if node.note]  # few are
+    return found | {node.module for node in noted if node.is_checkpointed}
 
 
 def _later(reading: Reading) -> list[int]:

@@ -1,8 +1,8 @@
 """Regions that were compiled before the recording: each is traced once more, before it first runs.
 
 So it has the same nodes, lines, modules and cuts as one that is compiled while it is recorded. It
-takes dynamo's time once for a region and process. It belongs to the seam of regions, which opens it:
-listeners are told what it made of a region, as `RegionRan`.
+takes dynamo's time once for a region and process. It belongs to the seam of regions, which opens
+it: listeners are told what it made of a region, as `RegionRan`.
 """
 
 from __future__ import annotations
