@@ -22,7 +22,8 @@ from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Rai
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.hooks.optimizers import BatchWatch
 from graphviz_torch.recording import listeners
-from graphviz_torch.recording.listener import BackwardBegan, BackwardEnded, Listener
+from graphviz_torch.recording.backward import Backward
+from graphviz_torch.recording.listener import BackwardBegan, BackwardEnded, Columns, Listener
 from graphviz_torch.recording.live import LiveGraph
 from graphviz_torch.recording.program import Program
 from graphviz_torch.recording.program.program import Options
@@ -118,6 +119,60 @@ def test_what_one_raises_is_noted_and_the_next_one_is_told(add: Add) -> None:
     said = "not recorded: LookupError: no such thing"
     assert said in recording.graph.nodes[-1].note
     assert find(recording).checked.missing == (said,)
+
+
+def test_what_could_not_be_read_stands_behind_what_is_noted_and_of_its_own_step(add: Add) -> None:
+    class Once(Listener):
+        functions = frozenset((torch.sin,))
+        calls = 0
+
+        def called(self, event: Called) -> None:
+            self.calls += 1
+            if self.calls == 1:
+                raise LookupError("of the first step")
+
+        def columns(self, backward: Backward) -> Columns:
+            return {"note": {node: "an output" for node, _ in backward.reading.ends}}
+
+    add(Once)
+    with record() as recording:
+        steps = []
+        for _ in range(2):
+            step()
+            steps += recording.next_step()
+    notes = [graph.nodes[-1].note for graph in steps]
+    assert notes == ["an output; not recorded: LookupError: of the first step", "an output"]
+
+
+def test_a_listener_may_ask_in_which_module_a_call_begins_and_ends(add: Add) -> None:
+    asked: list[str] = []
+
+    class Modules(Listener):
+        def module_began(self, event: object) -> None:
+            asked.append(self.program.module)
+
+        def module_ended(self, event: object) -> None:
+            asked.append(self.program.module)
+
+    add(Modules)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Tanh()))
+    with record(model):
+        model(torch.ones(1, 2)).sum().backward()
+    assert asked == ["", "0", "0", "1", "1.0", "1.0", "1", ""]
+
+
+def test_a_seam_that_two_ask_for_tells_each_once(add: Add) -> None:
+    told: list[str] = []
+
+    def came(self: Listener, event: object) -> None:
+        told.append(type(self).__name__)
+
+    body = {"watches": {"batch_came": BatchWatch}, "batch_came": came}
+    add(type("One", (Listener,), body), type("Other", (Listener,), body))
+    with record():
+        list(DataLoader(range(2), batch_size=1))
+        step()
+    assert told == ["One", "Other"] * 2
 
 
 def test_the_events_of_a_step_come_in_its_order(add: Add) -> None:
@@ -334,8 +389,7 @@ def test_any_order_of_the_listeners_gives_the_same_graphs(
         told = {OptimizerStep} if "gradients" in options else {EarlySchedulerStep, EvalMode}
         assert told <= set(map(type, graphs[-1].events))
         # And two of one node.
-        noted = [node.note for node in graphs[-2].nodes]
-        assert any(note.startswith("checkpointed") and "; " in note for note in noted)
+        assert any(node.is_checkpointed and "; " in node.note for node in graphs[-2].nodes)
         order = list(listeners.LISTENERS)
         random.Random(seed).shuffle(order)
         monkeypatch.setattr(listeners, "LISTENERS", tuple(order))

@@ -193,12 +193,13 @@ class FiniteResults(Listener):
     def _sum_up(self) -> None:
         """Note what is known on other devices."""
         sums, self._sums = self._sums, []
+        known = self._seen  # it is the first no more
         with no_functions(), no_operators(), no_autograd():
             for device in dict.fromkeys(total.device for _, total in sums):
                 there = [each for each in sums if each[1].device == device]
                 totals = TensorBase.tolist(torch.stack([total for _, total in there]))  # one copy
                 bad = [i for i, total in enumerate(totals) if not math.isfinite(total)]
-                for i in bad[:1]:
+                for i in bad[: not known]:
                     self._say(there[i][0], "the first result that is not finite")
 
     def _look(self, number: int, tensor: Tensor) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphviz_torch import Graph, find, record
+from graphviz_torch.recording.events.nonfinite import FiniteResults
 from tests.findings.corpus.cases import step
 from tests.support.programs import function
 
@@ -117,6 +118,46 @@ def test_each_backward_is_told_its_own_first() -> None:
         ["LogBackward0"],
         [],
     ]
+
+
+def test_a_result_with_both_says_so() -> None:
+    def run() -> None:
+        x = torch.tensor([-1.0, 0.0, 4.0], requires_grad=True)
+        x.log().sum().backward()
+
+    [noted] = [node.note for node in recorded(run).nodes if node.note]
+    assert noted == "the first result with Inf: 1 of 3; the first result with NaN: 1 of 3"
+
+
+def test_the_cause_is_found_in_the_forward_that_made_it_and_in_no_other() -> None:
+    x = torch.tensor([-1.0, 4.0], requires_grad=True)
+    with record(gradients="finite") as recording:
+        x.exp().sum().backward()
+        x.log().sum().backward()
+        x.exp().sum().backward()
+    [told] = [each for each in find(recording) if each.rule == "nonfinite-value"]
+    assert told.steps[0] == 1
+    assert "log" in told.message
+
+
+@pytest.mark.parametrize("peek", [False, True])
+def test_sums_that_stay_on_a_device_name_the_first_of_each_forward(
+    peek: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_a_device(self: FiniteResults, number: int, tensor: Tensor) -> None:
+        self._sums.append((number, torch.sum(tensor, dtype=torch.float32)))
+
+    monkeypatch.setattr(FiniteResults, "_look", on_a_device)  # the CPU stands in for a GPU
+    x = torch.tensor([-1.0, 4.0], requires_grad=True)
+    with record(gradients="finite") as recording:
+        for _ in range(2):
+            y = x.log()
+            if peek:
+                assert recording.graphs
+            (y * 2).sum().backward()
+        x.exp().sum().backward()
+    noted = [[(n.name, n.note) for n in graph.nodes if n.note] for graph in recording.graphs]
+    assert noted == [[("LogBackward0", "the first result that is not finite")]] * 2 + [[]]
 
 
 def test_a_gradient_that_a_custom_backward_mends_in_place_is_told_as_it_arrived() -> None:
