@@ -9,11 +9,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 ROOT = Path(__file__).parents[2]
 SIZES = {390: 844, 1280: 900, 1920: 1080}
@@ -23,6 +24,13 @@ STILL = """() => !document.querySelector('[data-stale="true"], [data-testid="stS
     && [...document.querySelectorAll("style")].some((each) => each.textContent.includes("stMain"))
     && document.getAnimations().every((each) => each.playState !== "running"
         || each.effect.getComputedTiming().endTime > 1e9)"""
+
+# From now on, has the script run again?
+WATCH = """() => {
+    window.runs = false
+    new MutationObserver(() => { window.runs = true }).observe(
+        document.querySelector(".stApp"), { attributeFilter: ["data-test-script-state"] })
+}"""
 
 
 @contextmanager
@@ -100,9 +108,12 @@ class Visitor:
 
     def press(self, name: str) -> None:
         """Press a button and wait for what comes of it."""
+        self.page.evaluate(WATCH)
         self.page.get_by_role("button", name=name, exact=True).click()
-        self.page.wait_for_timeout(200)
+        with suppress(PlaywrightTimeoutError):  # what answers by itself runs no script
+            self.page.wait_for_function("window.runs", timeout=5_000)
         self.settle()
+        self.page.wait_for_function(STILL)
 
 
 def visit_at_once(browser: Browser, url: str, count: int) -> list[float]:
