@@ -58,7 +58,9 @@ def outputs(text: str, *, package: Path | None = None) -> list[Output]:
             run = subprocess.run(
                 [sys.executable, *words],
                 cwd=folder,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])}
+                | {"OMP_NUM_THREADS": "1"},
                 capture_output=True,
                 text=True,
             )

@@ -105,7 +105,7 @@ class GradientStats(NamedTuple):
 
     @property
     def whole_norm(self) -> float:
-        """The norm of all elements, as PyTorch gives it: NaN where one is NaN, Inf where one is."""
+        """The norm of all elements, as PyTorch gives it: NaN if one is NaN, else Inf if one is."""
         if self.nan:
             return math.nan
         return math.inf if self.inf else self.norm

@@ -23,7 +23,7 @@ def shortened(text: str, most: int, end: str = "…") -> str:
 
 
 def printable(text: str) -> str:
-    """A text in one line, with what is no letter or sign of it written as Python does.
+    """A text on one line: Python's escapes stand for what cannot be printed.
 
     >>> printable("fc1"), printable("a\\nb")
     ('fc1', 'a\\\\nb')

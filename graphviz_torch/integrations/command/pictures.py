@@ -74,6 +74,7 @@ def draw(
 
 
 def _put(picture: Any, out: Path, format: str | None) -> None:
+    """Write a picture to a file, whose name is printed, or out."""
     if out == PIPE:
         sys.stdout.flush()
         drawn = picture.pipe(format=format or "svg")
@@ -116,8 +117,8 @@ def _written(parsed: argparse.Namespace) -> int:
     if form.titled:
         options.setdefault("title", _title(parsed.file))
     made = form.make(graph, **options)
-    if form.formats:
-        out = parsed.out or beside(parsed.file, f".{parsed.format or form.formats[0]}")
+    if not isinstance(made, str):
+        out = parsed.out or beside(parsed.file, f".{parsed.format or form.suffixes[0][1:]}")
         _put(made, out, parsed.format)
         return 0
     out = parsed.out or (PIPE if form.printed else beside(parsed.file, form.suffixes[0]))

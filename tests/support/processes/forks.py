@@ -25,6 +25,7 @@ LOADED = (
     *("torch.testing._internal.distributed.fake_pg", "graphviz_torch.rehearsal"),
     "graphviz_torch.integrations.command.main",
 )
+LIMIT = 600  # seconds; a test that hangs is ended after 900
 
 
 def forked(
@@ -35,7 +36,7 @@ def forked(
     Args:
         arguments: what stands after `python` on the command line.
         folder: where the program runs.
-        ranks: as many processes of it as `torchrun` starts; 0: one, which is no rank.
+        ranks: how many processes run it, as `torchrun` starts them; 0: one, without `torchrun`.
     """
     words = [str(argument) for argument in arguments]
     if not hasattr(os, "fork"):
@@ -91,6 +92,7 @@ def serve() -> None:
         for process in json.loads(line):
             child = os.fork()
             if not child:
+                signal.alarm(LIMIT)  # of ranks that wait for each other, the first ends the rest
                 return run(**process)
             children.add(child)
         print(ended(children), flush=True)

@@ -16,7 +16,7 @@ def launched(*command: str, ranks: int = 0) -> dict[str, Any]:
 
     Args:
         command: a module, and its arguments.
-        ranks: how many processes there are of it, as by `torchrun`; 0: one, which is no rank.
+        ranks: how many processes run it, as `torchrun` starts them; 0: one, without `torchrun`.
     """
     done = forked("-m", *command, folder=ROOT, ranks=ranks)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
