@@ -48,9 +48,10 @@ def ran(script: Path, way: list[str]) -> Ran:
     """Run `script` in one of `WAYS`."""
     with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
         free.bind(("127.0.0.1", 0))
+        given = filter(None, [os.environ.get("PYTHONPATH")])
         environment = os.environ | {
             "PORT": str(free.getsockname()[1]),
-            "PYTHONPATH": os.pathsep.join((str(FOLDER), str(FOLDER.parents[2]))),
+            "PYTHONPATH": os.pathsep.join((str(FOLDER), str(FOLDER.parents[2]), *given)),
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "OMP_NUM_THREADS": "2",
         }
