@@ -301,3 +301,8 @@ def leave_program(program: object) -> None:
 def leave_programs() -> None:
     """Nothing that runs from now on in this context, a copy, is watched."""
     _programs.set(frozenset())
+
+
+def return_to_programs(left: frozenset[object]) -> None:
+    """What `programs()` told here before is watched again."""
+    _programs.set(left)

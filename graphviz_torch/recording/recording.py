@@ -26,6 +26,7 @@ from ..internals.compiler.stance import EagerStance
 from ..internals.frames import WarningLines, caller
 from ..internals.guards import set_grad_enabled
 from ..internals.hooks.calls import CallWatch
+from ..internals.hooks.captures import CaptureWatch
 from ..internals.hooks.collectives.watch import CollectiveWatch
 from ..internals.hooks.dispatch import OperatorWatch
 from ..internals.hooks.engine import EngineWatch
@@ -365,6 +366,7 @@ def _seams_of(session: Session) -> list[Any]:
         ModuleWatch(telling("module_began"), telling("module_ended")),
         EngineWatch(session.begin, session.end),
         StepWatch(telling("stepping"), telling("stepped")),
+        CaptureWatch(replayed=session.replayed),
         session.checkpoints,
     ]
     # Each once, however many ask for it.

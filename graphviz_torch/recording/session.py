@@ -50,6 +50,7 @@ from .program import Program
 from .program.program import Options
 from .program.source_lines import raised
 
+_REPLAYED = "what a CUDA graph replays"
 _LEAVES = "module_ended"  # the event after which the program is in another module
 
 
@@ -192,6 +193,12 @@ class Session:
         self.program.resume(frame)
         self._first = sequence_number()
         self.tell("resumed", Resumed(optimizer))
+
+    def replayed(self) -> None:
+        """A CUDA graph ran, which may have changed any tensor: of what is in it nothing is told."""
+        if self.program.is_here():
+            self.program.remarks.leave_out(_REPLAYED)
+            self.tell("resumed", Resumed(None))
 
     def end_step(self, frame: FrameType | None) -> None:
         """A step is over: what is known by its graphs goes. The next one begins in this frame."""

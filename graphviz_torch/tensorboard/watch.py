@@ -17,6 +17,7 @@ import torch
 from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile
+from ..internals.hooks.captures import CaptureWatch
 from ..internals.hooks.engine import EngineCalled, EngineReturned, EngineWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..recording.health.health import Health
@@ -68,6 +69,7 @@ class Watching:
         self._watch = _Seams(
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
+            CaptureWatch(),  # what is captured is not looked at
             self._second_look.seam,
         )
         self._watch.open()

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..frames import hide, runs_ahead
+from .captures import is_captured
 from .watch import Installation, Watch
 
 
@@ -93,7 +94,7 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not _INSTALLATION.watchers or getattr(_here, "outputs", None) is outputs:
             return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
-        if runs_ahead(sys._getframe(1)):
+        if is_captured() or runs_ahead(sys._getframe(1)):
             return theirs(outputs, *args, **kwargs)
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:

@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 
 from ..dynamo import uncompiled_hook
+from .captures import is_captured
 from .watch import Installation, Watch
 
 _ITERATOR: Any = dataloader._BaseDataLoaderIter
@@ -131,14 +132,15 @@ def _register() -> None:
 @uncompiled_hook
 def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepping(optimizer, (*args, *kwargs.values()), sys._getframe(1))
-    for watch in _INSTALLATION.watchers:
+    for watch in () if is_captured() else _INSTALLATION.watchers:
         watch.stepping(event)
 
 
 @uncompiled_hook
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
-    for watch in reversed(_INSTALLATION.watchers):  # a recording knows of it before it is closed
+    watchers = () if is_captured() else _INSTALLATION.watchers
+    for watch in reversed(watchers):  # a recording knows of it before it is closed
         watch.stepped(event)
 
 

@@ -12,6 +12,7 @@ averages of weights, schedulers. The next step begins at the first of these:
                                     that takes a tensor, for another optimizer may step before it
     a backward
     the same optimizer steps again  or another one, where nodes of autograd were made in between
+    a CUDA graph is captured        what is captured belongs to no step
 
 Without an optimizer no tail is told apart:
 
@@ -40,6 +41,7 @@ from torch.optim import Optimizer
 from ...internals.frames import OTHER, enter_program, leave_program, owner
 from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE, TensorBase
 from ...internals.hooks.calls import Called, Calling, CallWatch
+from ...internals.hooks.captures import CaptureWatch
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleWatch
 from ...internals.hooks.optimizers import (
@@ -104,6 +106,7 @@ class StepEnds:
         self._thread = 0
         self._key = object()
         self._steps = StepWatch(self._stepping, self._stepped)
+        self._captures = CaptureWatch(begins=self._before_capture)
         self._looks: _Look | None = None  # at calls
         self._optimizers: set[int] = set()  # id() of those that have stepped, in a tail
         self._number = 0  # of the next node of autograd, when one had
@@ -120,11 +123,13 @@ class StepEnds:
         self._thread = get_ident()
         enter_program(self._key)
         self._steps.open()
+        self._captures.open()
         self._looks = _Look(self, self._key)
 
     def close(self) -> None:
         """Look no more, if it does; a step whose optimizer has stepped ends here."""
         self._steps.close()
+        self._captures.close()
         tail = self._leave_tail()
         self._forget_tail()
         self.rest()
@@ -201,6 +206,11 @@ class StepEnds:
         if get_ident() == self._thread:
             self._running = False
             self._begin_tail(event.optimizer)
+
+    def _before_capture(self) -> None:
+        """What has been computed can be read now, and not before the capture is over."""
+        if self._optimizers:
+            self._end()
 
     def _begin_tail(self, optimizer: Optimizer | None) -> None:
         matters = self._told is None or self._told(optimizer)
