@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from ..internals.replay.side_by_side import Compared, Run, run
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
 from ..recording.program.source_lines import lines, short_names
-from .comparison import Comparison, Row
+from .comparison import Comparison, Row, readable
 
 
 class Input(NamedTuple):
@@ -51,6 +52,15 @@ class Subject:
     def module(self) -> Module:
         """The module that was called."""
         return self.call.module
+
+    def spoilt(self) -> str:
+        """The name of a parameter with a NaN, "weight"; "" where there is none."""
+        for name, parameter in self.module.named_parameters():
+            values = readable(parameter)
+            with suppress(RuntimeError):  # of a kind for which nobody knows
+                if values is not None and bool(values.isnan().any()):
+                    return name
+        return ""
 
     def inputs(self, args: Any = None, kwargs: Any = None) -> list[Input]:
         """The tensors among the arguments of the call, or of a copy of it, each once."""

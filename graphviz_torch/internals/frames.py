@@ -57,6 +57,8 @@ _OTHER = (
     "<eval_with_key>",
     "<__array_function__",
 )
+# Parts of PyTorch that copy and read on their own.
+_OF_TORCH = ("torch.amp", "torch.distributed", "torch.nn.parallel.distributed")
 _STAGES = os.path.join("torch", "distributed", "pipelining", "stage.py")
 _GRAPHS = os.path.join("torch", "cuda", "graphs.py")
 _APPLY = torch.nn.Module._apply.__code__
@@ -88,6 +90,22 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and owner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def library_of(frame: FrameType | None) -> str:
+    """The library whose code runs between `frame` and the user's own: "transformers".
+
+    Of PyTorch itself a few parts count: "torch.amp". "" where there is none.
+    """
+    while frame is not None and (whose := owner(frame.f_code.co_filename)):
+        name = str(frame.f_globals.get("__name__", ""))
+        if whose == LIBRARY:
+            return name.partition(".")[0]
+        for part in _OF_TORCH:
+            if name == part or name.startswith(f"{part}."):
+                return part
+        frame = frame.f_back
+    return ""
 
 
 def runs_ahead(frame: FrameType | None) -> bool:

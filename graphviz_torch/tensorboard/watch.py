@@ -20,6 +20,7 @@ from ..graph.training.file import TrainingFile
 from ..internals.hooks.captures import CaptureWatch
 from ..internals.hooks.engine import EngineCalled, EngineReturned, EngineWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
+from ..internals.hooks.watch import Watch
 from ..recording.health.health import Health
 from ..recording.health.model_calls import ModelCalls
 from ..recording.health.second_look import SecondLook
@@ -35,7 +36,7 @@ _AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
 class _Seams:
     """What tells of the steps and backwards of a training."""
 
-    def __init__(self, *seams: StepWatch | EngineWatch | ModelCalls) -> None:
+    def __init__(self, *seams: Watch | ModelCalls) -> None:
         self._seams = seams
 
     def open(self) -> None:

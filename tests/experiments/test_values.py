@@ -229,3 +229,17 @@ def test_an_influence_that_there_is_not_is_refused() -> None:
     for wrong in ({}, {"sample": 0, "position": 1}, {"sample": 9}, {"input": "y"}):
         with pytest.raises(ValueError, match=r"pass one of|no input (has|is called)"):
             influence(recording, **wrong)
+
+
+def test_of_parameters_that_became_nan_nothing_is_concluded() -> None:
+    recording = step(lambda self, x: self.fc(x))
+    assert {each.holds for each in experiment(recording, "sample", "inputs", "float64")} == {True}
+    module = recording.first_call.call.module
+    with torch.no_grad():
+        module.fc.bias[1] = torch.nan
+    found = experiment(recording)
+    assert {each.holds for each in found} == {None}
+    assert {each.message for each in found} == {
+        "fc.bias is NaN by now, and whatever is computed from it"
+    }
+    assert [each.name for each in found][:2] == ["sample", "positions"]

@@ -52,7 +52,11 @@ Numbered = list[tuple[int, Transfer]]
 @rule(of=(Transfer,))
 def unused_copy(reading: Reading) -> Iterator[Finding]:
     """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment."""
-    lost = [(i, t) for i, t in _forward(reading) if t.used is False and t.kind != "DtoH"]
+    lost = [
+        (i, t)
+        for i, t in _forward(reading)
+        if t.used is False and t.kind != "DtoH" and not t.library
+    ]
     for _, group in grouped(((t.where, t.label, t.target), (i, t)) for i, t in lost):
         first, name = group[0][1], _name_of(group)
         call = f"{name}.{_call(first)}"
@@ -104,6 +108,8 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
             went.setdefault((t.data, t.source, t.target), (i, t))
         elif t.operation not in _READS or t.operation == "cpu":
             small = (t.nbytes or 0) < LARGE
+            if small and t.library:
+                continue  # its own affair
             yield _detour(reading, there, (i, t), 0, "info" if small else "warning")
     nodes = reading.graph.nodes
     copies = {t.node: (i, t) for i, t in _forward(reading) if t.node is not None}
@@ -193,39 +199,39 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
         if t.kind == "DtoH" and not t.non_blocking and (t.operation in _READS or _is_size(t))
     ]
     for _, group in grouped(
-        ((t.where, t.operation, t.module, t.in_forward), (i, t)) for i, t in reads
+        ((t.where, t.operation, t.module, t.in_forward, t.library), (i, t)) for i, t in reads
     ):
         first = group[0][1]
         inside = bool(first.in_forward or first.module)
         known = len(group) + sum(
             _reads_alike(first, t) for g in reading.before for t in g.transfers
         )
-        if not inside and (not first.where or known < REPEATS):
+        # What a library reads outside of a forward is its own affair, as a GradScaler does.
+        if not inside and (not first.where or known < REPEATS or first.library):
             continue
+        by = f" by {first.library}" if first.library else ""
         place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
         place += f"{at(first.where)}{_times(group)}"
         if _is_size(first):
-            yield finding(
-                "info",
-                f"{_SIZES[first.operation]} {first.label or 'a tensor'} {place}: each waits for "
-                f"all that {first.source} still has to do: the size of the "
-                "result is read from there.",
-                cause="a read waits for the device",
-                advice="Where the size can stay as it is, multiply by the mask, or use "
-                "torch.where(mask, x, 0).",
-                **_about(group),
-            )
-            continue
+            advice = "Where the size can stay as it is, multiply by the mask, or use "
+            advice += "torch.where(mask, x, 0)."
+            message = f"{_SIZES[first.operation]} {first.label or 'a tensor'}{by} {place}: each "
+            message += f"waits for all that {first.source} still has to do: the size of the "
+            message += "result is read from there."
+        else:
+            message = f"{_name_of(group)} is read{by} with {first.operation}() {place}: each "
+            message += f"waits for all that {first.source} still has to do."
+            if not inside:
+                advice = "Keep it a tensor, and read it after the loop or every so many steps."
+            elif first.tensor.shape:
+                advice = f"Compute what follows on {first.source} too."
+            else:
+                advice = "Keep it a tensor: torch.where and masks do what Python's if does."
         yield finding(
-            "warning" if inside else "info",
-            f"{_name_of(group)} is read with {first.operation}() {place}: each waits for all that "
-            f"{first.source} still has to do.",
+            "warning" if inside and not by and not _is_size(first) else "info",
+            message,
             cause="a read waits for the device",
-            advice="Keep it a tensor, and read it after the loop or every so many steps."
-            if not inside
-            else f"Compute what follows on {first.source} too."
-            if first.tensor.shape
-            else "Keep it a tensor: torch.where and masks do what Python's if does.",
+            advice="" if by else advice,
             **_about(group),
         )
 

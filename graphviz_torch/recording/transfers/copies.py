@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
-from ...internals.frames import Place, moves_a_module, packs, user_frame
+from ...internals.frames import Place, library_of, moves_a_module, packs, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, under_way
 from ...internals.hooks.dispatch import Dispatched
@@ -59,6 +59,8 @@ class CopyRecord:
     moment: int = 0
     operation: str = ""
     label: str = ""
+    library: str = ""
+    memory: Any = None  # a weak reference to that of the tensor it made
     used: bool | None = None
     seconds: float | None = None
 
@@ -71,9 +73,9 @@ class CopyRecord:
         """A backward made it, and this node of its graph."""
         self.run, self.node = run, node
 
-    def attach_to_call(self, operation: str, label: str) -> None:
-        """A call of the user's made it, of a tensor with this label."""
-        self.operation, self.label = operation, label
+    def attach_to_call(self, operation: str, label: str, library: str) -> None:
+        """A call of the user's or of a library's made it, of a tensor with this label."""
+        self.operation, self.label, self.library = operation, label, library
 
     def time(self, seconds: float) -> None:
         """The device took so long for it."""
@@ -89,6 +91,9 @@ class CopyRecord:
 
     def transfer(self, node: int | None, where: str) -> Transfer:
         """The plain value, in a graph where it belongs to `node`."""
+        used = self.used
+        if used is False and self.memory is not None and not self.memory.expired():
+            used = None  # another tensor has its memory, as a parameter that was made of it
         return Transfer(
             self.kind,
             self.source,
@@ -103,10 +108,11 @@ class CopyRecord:
             self.pinned,
             self.non_blocking,
             self.seconds,
-            self.used,
+            used,
             self.data,
             self.in_forward,
             self.moment,
+            self.library,
         )
 
 
@@ -139,7 +145,8 @@ class Transfers:
                 self._number(None if copy.is_count else copy.part),
             )
             if copy.made is not None:
-                self._data[_identity(copy.made)] = (storage_ref(parts(copy.made)[0]), record.data)
+                record.memory = storage_ref(parts(copy.made)[0])
+                self._data[_identity(copy.made)] = (record.memory, record.data)
             self.records.append(record)
             noted.append((record, copy.source, copy.made))
         return noted
@@ -241,7 +248,8 @@ class Copies(Listener):
                 record.attach_to_run(self._backwards, ours.get(fn))
             else:
                 label = program.label(source, frame)
-                record.attach_to_call(_operation(sys._getframe(1)), label)
+                here = sys._getframe(1)
+                record.attach_to_call(_operation(here), label, library_of(here))
                 if made is not None:
                     self._made.append((made, record))
 

@@ -59,7 +59,12 @@ CASES: dict[str, Case] = {
         moved(sent(used=False, operation="cuda")),
         "warning",
         "x was copied to cuda:0 at train.py:12, and the copy was never used.",
-        [moved(sent(used=True)), moved(sent(used=None)), moved(read(used=False))],
+        [
+            moved(sent(used=True)),
+            moved(sent(used=None)),
+            moved(read(used=False)),
+            moved(sent(used=False, library="lightning")),
+        ],
     ),
     "repeated-copy": Case(
         moved(*[sent(data=1) for _ in range(3)]),
@@ -77,7 +82,12 @@ CASES: dict[str, Case] = {
         "warning",
         "h went from cuda:0 to cpu at net.py:3 and came back at train.py:12 with 2 nodes in "
         "between.",
-        [detour(30), moved(sent(data=1), read(data=2)), copied("tensor")],
+        [
+            detour(30),
+            moved(sent(data=1), read(data=2)),
+            moved(sent(data=1), read(data=1, operation="to", library="torch.distributed")),
+            copied("tensor"),
+        ],
     ),
     "pageable-copy": Case(
         moved(sent(pinned=False, tensor=GPU._replace(shape=(MIB,)))),
@@ -107,7 +117,11 @@ CASES: dict[str, Case] = {
         "warning",
         "x is read with item() in the forward of the model at train.py:12: each waits for all "
         "that cuda:0 still has to do.",
-        [moved(read(operation="item")), moved(sent(operation="item", in_forward=True))],
+        [
+            moved(read(operation="item")),
+            moved(sent(operation="item", in_forward=True)),
+            moved(*[read(operation="item", library="torch.amp") for _ in range(9)]),
+        ],
     ),
     "copy-in-backward": Case(
         copied("parameter"),

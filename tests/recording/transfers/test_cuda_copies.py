@@ -174,6 +174,13 @@ def everything() -> None:
         way(*inputs())
 
 
+def test_a_parameter_made_of_a_copy_leaves_it_not_unused() -> None:
+    with record() as recording:
+        scale = nn.Parameter(torch.tensor(2.65, device=GPU))
+        (scale * torch.ones(3, device=GPU)).sum().backward()
+    assert [copy.used for copy in recording.graph.transfers if copy.kind == "HtoD"] == [None]
+
+
 def test_every_copy_is_timed_and_none_is_left_over() -> None:
     everything()
     with record(clock=True) as recording:

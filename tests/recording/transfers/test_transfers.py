@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, trace
+from graphviz_torch.internals import frames
 from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Dispatched
+from graphviz_torch.internals.hooks.modes import unseen_calls
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 from graphviz_torch.recording.transfers.copies import Transfers
 from tests.support.programs import Functions
@@ -248,6 +250,37 @@ def test_a_copy_that_nothing_reads_is_not_used() -> None:
         x.to(device).shape  # noqa: B018  what it is, is not what it holds
 
     assert [copy.used for copy in recorded(run).transfers] == [False, True, False]
+
+
+def test_a_copy_whose_memory_another_tensor_has_is_not_known_to_be_unused() -> None:
+    kept: list[Tensor] = []
+
+    def run(device: torch.device) -> None:
+        copy = torch.ones(2).to(device)
+        with unseen_calls():  # as nn.Parameter makes itself of a tensor
+            kept.append(copy.view(-1))
+
+    assert [copy.used for copy in recorded(run).transfers] == [None]
+    assert kept
+
+
+def test_a_copy_that_a_library_makes_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    code: dict[str, Any] = {"__name__": "lightly.parts"}
+    move = "def move(x, device): return x.to(device)"
+    exec(compile(move, "/other/lightly/parts.py", "exec"), code)
+    scaler: dict[str, Any] = {"__name__": "torch.amp.grad_scaler"}
+    exec(compile("def read(x): return x.item()", f"{frames.TORCH}amp/none.py", "exec"), scaler)
+    monkeypatch.setattr(frames, "_LIBRARIES", ("/other/",))
+    frames.owner.cache_clear()
+
+    def run(device: torch.device) -> None:
+        there: Any = code["move"](torch.ones(()), device)
+        scaler["read"](there)
+        there.item()
+
+    copies = recorded(run).transfers
+    assert [copy.library for copy in copies] == ["lightly", "torch.amp", ""]
+    assert len({copy.where for copy in copies}) == 3  # each at the user's own line
 
 
 def test_copies_of_the_same_data_share_a_number_until_it_is_changed() -> None:
