@@ -186,6 +186,25 @@ for _ in range(4):
     F.mse_loss(head(merge(x)), y).backward()
     optimizer.step()
 """
+# A parameter that is a variable of the script, in no optimizer, changed by nobody or by hand.
+SCALE = """\
+images, texts = nn.Linear(4, 8), nn.Linear(4, 8)
+scale = nn.Parameter(torch.tensor(1.0))
+optimizer = torch.optim.AdamW([*images.parameters(), *texts.parameters(){more}], lr=0.01)
+for _ in range(5):
+    x, _ = batch()
+    logits = scale.exp() * images(x) @ texts(x).T  # cause
+    loss = F.cross_entropy(logits, torch.arange(len(x)))
+    optimizer.zero_grad()
+    scale.grad = None
+    loss.backward()
+    optimizer.step()
+    {change}
+"""
+BY_HAND = ("scale.data -= 0.1 * scale.grad", "with torch.no_grad(): scale -= 0.1 * scale.grad")
+SCALE_OF_EACH_STEP = SCALE.format(more="", change="pass").replace(
+    "    x, _ = batch()", "    x, scale = batch()[0], nn.Parameter(torch.tensor(1.0))"
+)
 LIST_THAT_IS_OPTIMIZED = LAYERS_IN_A_LIST.replace(
     "[*merge.parameters(), ", "[*(p for m in merge.parts for p in m.parameters()), "
 )
@@ -388,6 +407,7 @@ MISTAKES = {
     "a state with its history": (STATE_CARRIED_OVER, "backward-twice"),
     "one optimizer under two names": (HEAD_WITHOUT_OPTIMIZER, "not-in-optimizer"),
     "layers in a list": (LAYERS_IN_A_LIST, "not-registered"),
+    "a scale that is a variable": (SCALE.format(more="", change="pass"), "not-registered"),
 }
 HEALTHY = {
     "SGD": ZERO_GRAD.format(kind="SGD"),
@@ -398,6 +418,10 @@ HEALTHY = {
     "both stepped": BOTH_STEPPED,
     "dropout in training": DROPS_IN_TRAINING,
     "a list of layers that is optimized": LIST_THAT_IS_OPTIMIZED,
+    "a scale that is optimized": SCALE.format(more=", scale", change="pass"),
+    "a scale changed by .data": SCALE.format(more="", change=BY_HAND[0]),
+    "a scale changed by hand": SCALE.format(more="", change=BY_HAND[1]),
+    "a scale that each step makes anew": SCALE_OF_EACH_STEP,
     "a module without parameters first": FLATTENED_FIRST,
     "Muon and AdamW": MATRICES_AND_VECTORS,
     "each clears its own": EACH_CLEARS_ITS_OWN,

@@ -118,10 +118,16 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.name
+        is_unsure = event.holder == "variable" and event.steps < 2  # it may be changed by hand
         if event.holder == "forward":
             message = f"{event.name}{at(line)} is made anew in each forward: no optimizer updates "
             message += "its parameters, and the next call drops them."
             advice = "Make the layer in __init__, as an attribute of the module."
+        elif event.holder == "variable":
+            message = f"No optimizer updates {event.name}, which got a gradient{at(line)}"
+            message += f" in each of {event.steps} steps and stayed as it was" * (event.steps > 1)
+            message += ": it is a parameter of no module."
+            advice = f"Give {event.name} to an optimizer, too, if it should learn."
         elif event.holder == "outside":
             message = f"No optimizer updates {names}, which got a gradient{at(line)}: "
             message += f"{event.name} is not in the model."
@@ -133,7 +139,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             message += f"{_set(event)} is a plain {event.holder}, so it is not registered."
             advice = _container(event)
         yield finding(
-            "info" if event.holder == "outside" else "warning",
+            "info" if event.holder == "outside" or is_unsure else "warning",
             message,
             cause="not in the model",
             advice=advice,

@@ -19,7 +19,7 @@ BreakingCall = Literal[
 ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
-Holder = Literal["list", "dict", "forward", "outside"]
+Holder = Literal["list", "dict", "forward", "outside", "variable"]
 # Workers that draw the same, or each go through all of the data; a new iterator for each step.
 RepeatKind = Literal["workers", "stream", "first"]
 TargetKind = Literal["ignored", "constant", "outside", "input"]  # the last: no target
@@ -233,8 +233,11 @@ class StillParameters(Occurrence):
 class StrayParameters(Occurrence):
     """Parameters of what ran inside the model, which does not own them."""
 
-    holder: Holder = "outside"  # what has them: a plain list of the model, a layer made in forward
+    # What has them: a plain list of the model, a layer made in forward, a module that is not in the
+    # model; "variable": it is one parameter, of no module.
+    holder: Holder = "outside"
     name: str = ""  # of that
+    steps: int = 0  # of a variable: in which it got a gradient, and its values stayed
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain
 from types import FrameType
 from typing import Any
@@ -35,6 +35,7 @@ from ..program import Program
 from ..program.events import Events
 from ..program.source_lines import assigned, source_text
 from .code import codes, stored
+from .loose import LooseParameters
 
 # What people write for requires_grad; `trainable` is Keras's.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
@@ -62,6 +63,7 @@ class TrainingSetup(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._first: dict[Place | None, int] = {}  # by a line: steps before its first backward
+        self._loose = LooseParameters()
 
     def block_raised(self, event: BlockRaised) -> None:
         if NO_PARAMETERS in str(event.error):
@@ -69,11 +71,18 @@ class TrainingSetup(Listener):
 
     def backward_began(self, event: BackwardBegan) -> None:
         if self.program.options.every_call:
-            look_for_strangers(self.events, self.program, event.live.variables())
+            look_for_strangers(self.events, self.program, event.live.variables(), self._loose)
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program)
         look_for_steps(self.events, self.program, backwards, self._first)
+        for key, name, steps in self._loose.met():
+            if steps > 1 or self.program.table.is_given:  # else nobody has said what the model is
+                stray = StrayParameters(holder="variable", name=name)
+                self.events.note(stray, leaves=[key], steps=steps)
+
+    def step_ended(self, event: None) -> None:
+        self._loose.step_ended()
 
     def resumed(self, event: Resumed) -> None:
         self._first = {}
@@ -101,7 +110,7 @@ def look_for_strangers(
     events: Events,
     program: Program,
     leaves: Iterable[Tensor],
-    optimized: Callable[[], set[int]] = optimized_parameters,
+    loose: LooseParameters,
 ) -> None:
     """Note parameters in the graph that no module of the model owns and no optimizer holds.
 
@@ -109,13 +118,13 @@ def look_for_strangers(
         events: where to note it.
         program: knows the modules of the model, and all that were called.
         leaves: of the graph that runs backward.
-        optimized: gives the id() of all that optimizers hold.
+        loose: is told of those that are variables of the program.
     """
     given, own = program.table.is_given, program.table.own()
     strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
     if not strangers or (given and not own):
         return
-    known = optimized()
+    known = optimized_parameters()
     lost = {id(p): p for p in strangers if id(p) not in known}
     learns = not known.isdisjoint(own)
     # The first module that is called may have no parameters because they are all in a list.
@@ -126,7 +135,9 @@ def look_for_strangers(
         stray = _whose(parameter, program)
         if stray is None or (not learns and stray.holder not in _CONTAINERS):
             continue
-        if given or stray.holder != "outside":  # else nobody has said what the model is
+        if stray.holder == "variable":
+            loose.meet(parameter, stray.name)
+        elif given or stray.holder != "outside":  # else nobody has said what the model is
             groups.setdefault(stray, []).append(key)
     for stray, keys in groups.items():
         place = None
@@ -213,7 +224,8 @@ def _whose(parameter: Tensor, program: Program) -> StrayParameters | None:
     values = {} if frame is None else local_variables(frame)
     for name, variable in values.items():
         if variable is owner:
-            return StrayParameters(name=name)
+            holder: Holder = "variable" if owner is parameter else "outside"
+            return StrayParameters(holder=holder, name=name)
     return None if owner is parameter else StrayParameters(name=owner_name)
 
 

@@ -202,6 +202,15 @@ def parameter_of_the_callers_own(record: Record) -> None:
         optimizer.step()
 
 
+@says("not-registered", "it is a parameter of no module.")
+def parameter_that_is_a_variable(record: Record) -> None:
+    model, scale = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        (scale * model(torch.randn(5, 4))).mean().backward()
+        optimizer.step()
+
+
 @silent()
 def term_of_the_loss_that_is_a_parameter(record: Record) -> None:
     model = nn.Linear(4, 1)
