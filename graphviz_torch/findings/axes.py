@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 
-from ..graph import Node
+from ..graph import Node, TensorMeta
 from .graph_reading import Reading
 
 Atom = tuple[int, int]  # number, size
@@ -22,6 +22,7 @@ Axes = tuple[Dimension, ...]
 
 VIEWS = {"view", "unsafe_view", "reshape_alias"}
 _PRODUCTS = {"mm", "bmm", "addmm"}
+_WHOLE_RNNS = ("cudnn_rnn", "miopen_rnn")  # all layers in one node, with their last states
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
 
 
@@ -32,17 +33,15 @@ def keeps_order(reading: Reading) -> bool:
     """
     joined: dict[int, set[tuple[int, ...]]] = {}
     split: dict[int, set[tuple[int, ...]]] = {}
-    known: set[tuple[int, int]] = set()  # ids of outputs: most nodes share theirs
+    known: set[tuple[int, int, int]] = set()  # ids of outputs: most nodes share theirs
     for node in reading.of(VIEWS):
-        sources = [edge.source for edge in reading.inputs[node.id] if edge.input_nr == 0]
-        made, given = node.outputs, reading.graph.nodes[sources[0]].outputs if sources else ()
-        if (id(given), id(made)) in known:
+        edge = next((edge for edge in reading.inputs[node.id] if edge.input_nr == 0), None)
+        made, given = node.outputs, () if edge is None else reading.graph.nodes[edge.source].outputs
+        number = 0 if edge is None else edge.output_nr
+        if (id(given), number, id(made)) in known:
             continue
-        known.add((id(given), id(made)))
-        before, after = (
-            outputs[0].shape if outputs and outputs[0] is not None else ()
-            for outputs in (given, made)
-        )
+        known.add((id(given), number, id(made)))
+        before, after = _shape(given, number), _shape(made)
         for old, new in _blocks(before, after):
             if len(old) > 1 and len(new) > 1:
                 return False
@@ -51,6 +50,11 @@ def keeps_order(reading: Reading) -> bool:
             elif len(new) > 1:
                 split.setdefault(old[0], set()).add(new)
     return all(joined[whole] == parts for whole, parts in split.items() if whole in joined)
+
+
+def _shape(outputs: Sequence[TensorMeta | None], number: int = 0) -> tuple[int, ...]:
+    meta = outputs[number] if number < len(outputs) else None
+    return () if meta is None else tuple(meta.shape)
 
 
 def _blocks(
@@ -95,9 +99,7 @@ class AxisReading:
             self.axes.append(self._of(node))
 
     def shape(self, node: int, output: int = 0) -> tuple[int, ...]:
-        outputs = self._nodes[node].outputs
-        meta = outputs[output] if output < len(outputs) else None
-        return () if meta is None else tuple(meta.shape)
+        return _shape(self._nodes[node].outputs, output)
 
     def _fresh(self, shape: tuple[int, ...]) -> Axes:
         return tuple([((next(self._numbers), size),) if size != 1 else () for size in shape])
@@ -109,7 +111,15 @@ class AxisReading:
                 source = self._nodes[edge.source]
                 if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
                     return self.axes[edge.source]
+                if source.operation in _WHOLE_RNNS:
+                    return self._states(source, edge.output_nr)
         return None
+
+    def _states(self, rnn: Node, output: int) -> Axes | None:
+        """The axes of the last states that a recurrent layer returns: layers, batch, features."""
+        shape, batch = self.shape(rnn.id, output), self.axes[rnn.id][batch_axis(rnn)]
+        fresh = self._fresh(shape)
+        return (fresh[0], batch, fresh[2]) if len(shape) == 3 else None
 
     def _of(self, node: Node) -> Axes:
         shape = self.shape(node.id)
@@ -174,7 +184,7 @@ class AxisReading:
             return rows + columns
         if node.operation == "convolution" and (one := self._input(node.id)) is not None:
             return one[:1] + self._fresh(shape[1:])
-        if node.operation.endswith("rnn_layer") and (one := self._input(node.id)) is not None:
+        if is_recurrent(node) and (one := self._input(node.id)) is not None:
             return one[:2] + self._fresh(shape[2:])
         for edge in self._inputs[node.id]:  # element by element, or over an axis that stays
             given = self._input(node.id, edge.input_nr)
@@ -213,6 +223,20 @@ class AxisReading:
 
     def _break(self, node: Node, given: Axes, shape: tuple[int, ...]) -> None:
         self.broken.append(BrokenView(node.id, _sizes(given), shape))
+
+
+def is_recurrent(node: Node) -> bool:
+    """Is it one recurrent layer, or all of them, as a library has it whole."""
+    return node.operation.endswith("rnn_layer") or node.operation in _WHOLE_RNNS
+
+
+def batch_axis(rnn: Node) -> int:
+    """Which dimension of its result a recurrent node takes for the batch; the other one is time.
+
+    One layer by itself is given (time, batch, features), whatever its `batch_first` says.
+    """
+    whole = rnn.operation in _WHOLE_RNNS
+    return 0 if whole and attribute(rnn, "batch_first") == "True" else 1
 
 
 def _sizes(axes: Axes) -> tuple[int, ...]:

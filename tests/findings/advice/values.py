@@ -183,6 +183,16 @@ def recurrent_layer_along_the_batch(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("batch-taken-for-time", "without batch_first", "body.weight_ih_l0", same_loss=False)
+def recurrent_layer_made_for_the_batch_first(record: Record, followed: bool) -> Tensor:
+    model = two(nn.LSTM(6, 8, batch_first=not followed), nn.Linear(8, 3))
+    with record(model):
+        out, _ = model["body"](torch.randn(5, 8, 6))
+        loss = F.cross_entropy(model["head"](out[-1]), CLASSES)
+        loss.backward()
+    return loss
+
+
 @follows("both-sides-learn", "or compute it under torch.no_grad()", "0.weight")
 def target_that_learns(record: Record, followed: bool) -> Tensor:
     model = mlp(4, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -144,6 +146,20 @@ def fused_attention_along_the_batch(record: Record) -> None:
     classify(record, Encoder(batch_first=False, dropout=0.0), torch.randn(6, 5, 8))
 
 
+@says(
+    "batch-taken-for-time",
+    "blocks.0.self_attn and blocks.1.self_attn at axes.py:",
+    "mix along dimension 1",
+    advice="Make them without batch_first=True, or give them (batch, time, features).",
+)
+def attention_made_for_the_batch_first_that_is_given_the_time_first(record: Record) -> None:
+    model, x = Encoder(batch_first=True), torch.randn(5, 6, 8)
+    with record(model):
+        for block in model.blocks:
+            x = block(x)
+        F.cross_entropy(model.head(x.mean(0)), torch.arange(6) % 3).backward()
+
+
 @silent(*AXES)
 def fused_attention_along_the_positions(record: Record) -> None:
     classify(record, Encoder(batch_first=True, dropout=0.0), torch.randn(6, 5, 8))
@@ -271,12 +287,93 @@ def states_of_a_gru_that_is_given_the_batch_first(record: Record) -> None:
         F.cross_entropy(model["head"](states[:, -1]), torch.arange(5) % 3).backward()
 
 
+@says("batch-taken-for-time", "mixes along dimension 1", advice="without batch_first=True")
+def states_of_a_gru_made_for_the_batch_first_that_is_given_the_time_first(record: Record) -> None:
+    model = nn.ModuleDict({"gru": nn.GRU(4, 6, batch_first=True), "head": nn.Linear(6, 3)})
+    with record(model):
+        states, _ = model["gru"](torch.randn(7, 5, 4))  # cause
+        F.cross_entropy(model["head"](states[-1]), torch.arange(5) % 3).backward()
+
+
+@says("batch-taken-for-time", "mixes along dimension 1", advice="without batch_first=True")
+def whole_lstm_made_for_the_batch_first_that_is_given_the_time_first(record: Record) -> None:
+    model = parts(batch_first=True)
+    with record(model):
+        given = whole(model["lstm"], torch.randn(7, 5, 4, device="meta"))
+        states, *_ = torch._cudnn_rnn(*given)  # cause
+        told_apart(model["head"], states[-1])
+
+
 @silent(*AXES)
 def states_of_a_gru_that_is_given_the_time_first(record: Record) -> None:
     model = nn.ModuleDict({"gru": nn.GRU(4, 6), "head": nn.Linear(6, 3)})
     with record(model):
         states, _ = model["gru"](torch.randn(7, 5, 4))
         F.cross_entropy(model["head"](states[-1]), torch.arange(5) % 3).backward()
+
+
+def whole(lstm: nn.LSTM, x: Tensor) -> tuple[Any, ...]:
+    """What CUDA's LSTM is given, which has all layers in one node. On the meta device it gives
+    results without values, and its backward does not run: so only a head gets a gradient."""
+    first = x.new_zeros(lstm.num_layers, x.shape[0 if lstm.batch_first else 1], 6)
+    weights: list[Any] = lstm._flat_weights
+    joined = x.new_zeros(sum(weight.numel() for weight in weights))
+    sizes = (2, 6, 0, lstm.num_layers, lstm.batch_first, 0.0, True, False, [], None)
+    return (x, weights, 4, joined, first, first.clone(), *sizes)
+
+
+def parts(layers: int = 1, *, batch_first: bool = False) -> nn.ModuleDict:
+    lstm = nn.LSTM(4, 6, layers, batch_first=batch_first)
+    return nn.ModuleDict({"lstm": lstm, "head": nn.Linear(6 * layers, 3)}).to("meta")
+
+
+def told_apart(head: nn.Module, states: Tensor) -> None:
+    """The step of a classifier of five samples."""
+    loss = F.cross_entropy(head(states), torch.zeros(5, dtype=torch.long, device="meta"))
+    loss.backward(inputs=[*head.parameters()])
+
+
+@says("batch-taken-for-time", "at {cause} mixes along dimension 0", advice="batch_first=True")
+def whole_lstm_that_is_given_the_batch_first(record: Record) -> None:
+    model = parts()
+    with record(model):
+        given = whole(model["lstm"], torch.randn(5, 7, 4, device="meta"))
+        states, *_ = torch._cudnn_rnn(*given)  # cause
+        told_apart(model["head"], states[:, -1])
+
+
+@silent(*AXES)
+def whole_lstm_that_is_made_for_the_batch_first(record: Record) -> None:
+    model = parts(batch_first=True)
+    with record(model):
+        states, *_ = torch._cudnn_rnn(*whole(model["lstm"], torch.randn(5, 7, 4, device="meta")))
+        told_apart(model["head"], states[:, -1])
+
+
+@silent(*AXES)
+def whole_lstm_that_is_given_the_time_first(record: Record) -> None:
+    model = parts()
+    with record(model):
+        states, *_ = torch._cudnn_rnn(*whole(model["lstm"], torch.randn(7, 5, 4, device="meta")))
+        told_apart(model["head"], states[-1])
+
+
+@says("view-across-axes", "view at {cause} makes [5, 12] of [2, 5, 6]")
+def last_states_of_a_whole_lstm_that_are_viewed(record: Record) -> None:
+    model = parts(2, batch_first=True)
+    with record(model):
+        given = whole(model["lstm"], torch.randn(5, 7, 4, device="meta"))
+        _, last, *_ = torch._cudnn_rnn(*given)
+        told_apart(model["head"], last.view(5, 12))  # cause
+
+
+@silent(*AXES)
+def last_states_of_a_whole_lstm_that_are_moved_first(record: Record) -> None:
+    model = parts(2)
+    with record(model):
+        given = whole(model["lstm"], torch.randn(7, 5, 4, device="meta"))
+        _, last, *_ = torch._cudnn_rnn(*given)
+        told_apart(model["head"], last.transpose(0, 1).reshape(5, 12))
 
 
 @says("loss-input", "at {cause} runs over dimension 0", advice="dim=1")

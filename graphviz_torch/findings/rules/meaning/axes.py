@@ -8,7 +8,18 @@ from collections.abc import Iterator, Sequence
 from ....graph import Finding, Node
 from ....graph.events.idle_calls import DataView
 from ....graph.text import listing
-from ...axes import VIEWS, Axes, AxisReading, Dimension, keeps_order, number, numbers
+from ...axes import (
+    VIEWS,
+    Axes,
+    AxisReading,
+    Dimension,
+    attribute,
+    batch_axis,
+    is_recurrent,
+    keeps_order,
+    number,
+    numbers,
+)
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
@@ -220,22 +231,42 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
         mixes, it_is, it_takes, it = "mixes", "it is", "it takes", "it"
         if len(names) > 1:
             mixes, it_is, it_takes, it = "mix", "they are", "they take", "them"
+        dimension, how, order = 0, "with", "(time, batch, features)"
+        if _is_batch_first(reading, found[0]):
+            dimension, how, order = 1, "without", "(batch, time, features)"
         yield finding(
             "warning",
-            f"{listing(names)}{at(found[0].source)} {mixes} along dimension 0 of what {it_is} "
-            f"given, across the samples that the loss counts: {it_takes} the batch for time.",
+            f"{listing(names)}{at(found[0].source)} {mixes} along dimension {dimension} of what "
+            f"{it_is} given, across the samples that the loss counts: {it_takes} the batch for "
+            "time.",
             cause="the batch taken for time",
-            advice=f"Make {it} with batch_first=True, or give {it} (time, batch, features).",
+            advice=f"Make {it} {how} batch_first=True, or give {it} {order}.",
             where=found[0].source,
             nodes=tuple(node.id for node in found),
         )
+
+
+def _is_batch_first(reading: Reading, node: Node) -> bool:
+    """Was the layer that a node is of made with `batch_first=True`.
+
+    Where its node does not say so: such a layer turns its result as the last thing that it does.
+    """
+    if (known := attribute(node, "batch_first")) != "":
+        return known == "True"
+    nodes = reading.graph.nodes
+    own = [one for one in nodes if one.module == node.module and one.operation == "transpose"]
+    return any(
+        {number(one, "dim0"), number(one, "dim1")} == {0, 1}
+        and all(nodes[edge.target].module != node.module for edge in reading.users[one.id])
+        for one in own
+    )
 
 
 def _mixes(node: Node) -> bool:
     """Is it what a recurrent layer returns, or the attention of a layer."""
     kind = node.module_class.rpartition("/")[2].partition("(")[0]
     return (
-        node.operation.endswith("rnn_layer")
+        is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
         or (node.operation == "stack" and kind in _STEPPED and number(node, "dim") == 0)
     )
@@ -257,7 +288,9 @@ def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Di
         return (own[-2], own[0]) if same and own[-2] and own[0] else None
     if operation not in _SOFTMAX:
         one = next((axes[e.source] for e in reading.inputs[node] if e.input_nr == 0), own)
-        return (own[0], one[1]) if len(own) == 3 and own[0] and one[1] else None
+        beside = batch_axis(reading.graph.nodes[node])
+        known = len(own) == 3 and own[1 - beside] and one[beside]
+        return (own[1 - beside], one[beside]) if known else None
     if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
         return None  # of self-attention queries and keys are the same
     return (own[-2], own[0]) if own[-2] and own[0] else None
@@ -267,7 +300,7 @@ def _length(reading: Reading, node: Node) -> int:
     """How long the axis is along which it mixes; 0 where the one beside it holds one thing."""
     shape = _shape(reading, node.id)
     attends = node.operation in _SOFTMAX or _is_attention(node)
-    along, beside = (-2, 0) if attends else (0, 1)
+    along, beside = (-2, 0) if attends else (1 - batch_axis(node), batch_axis(node))
     return shape[along] if len(shape) > 2 and shape[beside] > 1 else 0
 
 
