@@ -58,7 +58,14 @@ _OTHER = (
     "<__array_function__",
 )
 # Parts of PyTorch that copy and read on their own.
-_OF_TORCH = ("torch.amp", "torch.distributed", "torch.nn.parallel.distributed")
+_OF_TORCH = (
+    "torch.amp",
+    "torch.distributed",
+    "torch.distributions",
+    "torch.nn.modules.batchnorm",
+    "torch.nn.parallel.distributed",
+    "torch.optim",
+)
 _STAGES = os.path.join("torch", "distributed", "pipelining", "stage.py")
 _GRAPHS = os.path.join("torch", "cuda", "graphs.py")
 _APPLY = torch.nn.Module._apply.__code__

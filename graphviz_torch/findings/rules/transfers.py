@@ -40,6 +40,10 @@ _SIZES = {
     "unique_consecutive": "unique_consecutive() of",
 }
 
+_OF_LIBRARIES = {  # what those who call a library can do about its reads
+    "torch.distributions": "Make the distribution with validate_args=False: then it reads nothing.",
+}
+
 # DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
 _REPLICATED = ("Broadcast", "Gather", "Scatter")
 _REPLICAS = (
@@ -231,7 +235,7 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
             "warning" if inside and not by and not _is_size(first) else "info",
             message,
             cause="a read waits for the device",
-            advice="" if by else advice,
+            advice=_OF_LIBRARIES.get(first.library, "") if by else advice,
             **_about(group),
         )
 

@@ -56,6 +56,28 @@ def move_that_is_not_kept(record: Record, followed: bool) -> Tensor:
         return loss.cpu()
 
 
+@follows("blocking-read", "Make the distribution with validate_args=False")
+def distribution_that_looks_at_its_values(record: Record, followed: bool) -> Tensor:
+    checked = {"validate_args": not followed}
+
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor, actions: Tensor) -> Tensor:
+            chosen = torch.distributions.Categorical(logits=self.body(x), **checked)
+            result: Tensor = chosen.log_prob(actions)
+            return result
+
+    with simulate_accelerator() as [sim]:
+        model, x, actions = Policy().to(sim), torch.randn(8, 6, device=sim), CLASSES.to(sim)
+        with record(model):
+            loss = -model(x, actions).mean()
+            loss.backward()
+        return loss.cpu()
+
+
 @follows("repeated-copy", "Move table once, before the loop")
 def table_moved_in_each_step(record: Record, followed: bool) -> Tensor:
     with simulate_accelerator() as [sim]:
