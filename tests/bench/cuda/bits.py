@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+random.seed(0)
+np.random.seed(0)  # mixup of timm draws from it
 torch.manual_seed(0)
 torch.backends.cudnn.deterministic = True
 
