@@ -63,7 +63,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
     had then, and the parameters that it has now. Afterwards parameters, gradients, buffers, modes,
     attributes and random state are as before. What its forward prints or logs a second time is
     dropped. Of a forward that writes files nothing is concluded: it is stopped before it writes.
-    Nor is of one whose parameters have become NaN.
+    Nothing is concluded, either, where a parameter has become NaN or Inf.
 
     Args:
         recording: of `record(experiments=True)`, once its block is left.
@@ -94,7 +94,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
         raise ValueError(f"{unknown[0]!r} is not an experiment. There are {known}.")
     subject = subject_of(recording)
     if (spoilt := subject.spoilt()) != "":
-        why = f"{spoilt} is NaN by now, and whatever is computed from it"
+        why = f"{spoilt} has NaN or Inf by now: what is computed from it tells nothing"
         return Experiments(Experiment(name, "", None, why) for name in names or EXPERIMENTS)
     found = Experiments()
     for name in names or EXPERIMENTS:

@@ -54,11 +54,14 @@ class Subject:
         return self.call.module
 
     def spoilt(self) -> str:
-        """The name of a parameter with a NaN, "weight"; "" where there is none."""
+        """The name of a parameter in the graph with NaN or Inf, "weight"; "" if there is none."""
+        used = [f".{row.name}" for row in self.graph.parameters if row.node is not None]
         for name, parameter in self.module.named_parameters():
             values = readable(parameter)
+            if values is None or not any(each.endswith(f".{name}") for each in used):
+                continue
             with suppress(RuntimeError):  # of a kind for which nobody knows
-                if values is not None and bool(values.isnan().any()):
+                if not bool(values.isfinite().all()):
                     return name
         return ""
 

@@ -116,10 +116,15 @@ class AxisReading:
         return None
 
     def _states(self, rnn: Node, output: int) -> Axes | None:
-        """The axes of the last states that a recurrent layer returns: layers, batch, features."""
-        shape, batch = self.shape(rnn.id, output), self.axes[rnn.id][batch_axis(rnn)]
+        """The axes of the last states that a recurrent layer returns: layers, batch, features.
+
+        Of a packed sequence its result has no axis for the batch.
+        """
+        shape, own = self.shape(rnn.id, output), self.axes[rnn.id]
         fresh = self._fresh(shape)
-        return (fresh[0], batch, fresh[2]) if len(shape) == 3 else None
+        if len(shape) != 3 or len(own) != 3:
+            return fresh
+        return fresh[0], own[batch_axis(rnn)], fresh[2]
 
     def _of(self, node: Node) -> Axes:
         shape = self.shape(node.id)
@@ -185,7 +190,7 @@ class AxisReading:
         if node.operation == "convolution" and (one := self._input(node.id)) is not None:
             return one[:1] + self._fresh(shape[1:])
         if is_recurrent(node) and (one := self._input(node.id)) is not None:
-            return one[:2] + self._fresh(shape[2:])
+            return one[: len(shape) - 1] + self._fresh(shape[-1:])
         for edge in self._inputs[node.id]:  # element by element, or over an axis that stays
             given = self._input(node.id, edge.input_nr)
             if given is not None and self.shape(edge.source, edge.output_nr) == shape:
@@ -226,7 +231,7 @@ class AxisReading:
 
 
 def is_recurrent(node: Node) -> bool:
-    """Is it one recurrent layer, or all of them, as a library has it whole."""
+    """Is the node a recurrent layer, or all layers in one?"""
     return node.operation.endswith("rnn_layer") or node.operation in _WHOLE_RNNS
 
 

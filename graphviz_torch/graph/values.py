@@ -52,7 +52,9 @@ class Transfer:
     data: int | None = None  # copies of the same data, and copies of those, share this number
     in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
     moment: int | None = None  # grows with every call of a module and every backward
-    library: str = ""  # whose code makes it, called at that line: "transformers", "torch.amp"
+    library: str = (
+        ""  # whose code makes it, called at that line: "transformers", "torch.amp.grad_scaler"
+    )
 
     __repr__ = short_repr
 

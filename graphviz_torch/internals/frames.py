@@ -102,17 +102,19 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 def library_of(frame: FrameType | None) -> str:
     """The library whose code runs between `frame` and the user's own: "transformers".
 
-    Of PyTorch itself a few parts count: "torch.amp". "" where there is none.
+    Of PyTorch itself a few modules count, "torch.amp.grad_scaler". "" where there is none, or
+    where no code is the user's own.
     """
+    found = ""
     while frame is not None and (whose := owner(frame.f_code.co_filename)):
         name = str(frame.f_globals.get("__name__", ""))
-        if whose == LIBRARY:
-            return name.partition(".")[0]
-        for part in _OF_TORCH:
-            if name == part or name.startswith(f"{part}."):
-                return part
+        if whose == LIBRARY and not found:
+            package = str(frame.f_globals.get("__package__") or "")
+            found = (package if name == "__main__" else name).partition(".")[0]
+        elif not found and any(name == p or name.startswith(f"{p}.") for p in _OF_TORCH):
+            found = name
         frame = frame.f_back
-    return ""
+    return "" if frame is None else found
 
 
 def runs_ahead(frame: FrameType | None) -> bool:
@@ -311,6 +313,7 @@ WarningLines.installation = _INSTALLATION
 
 _programs: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
 programs = _programs.get  # keys of those that are watched here
+_aside: ContextVar[frozenset[object] | None] = ContextVar("graphviz_torch_aside", default=None)
 
 
 def enter_program(program: object) -> None:
@@ -321,6 +324,8 @@ def enter_program(program: object) -> None:
 def leave_program(program: object) -> None:
     """It is not any more."""
     _programs.set(programs() - {program})
+    if (aside := _aside.get()) is not None:
+        _aside.set(aside - {program})
 
 
 def leave_programs() -> None:
@@ -328,6 +333,13 @@ def leave_programs() -> None:
     _programs.set(frozenset())
 
 
-def return_to_programs(left: frozenset[object]) -> None:
-    """What `programs()` told here before is watched again."""
-    _programs.set(left)
+def set_programs_aside() -> None:
+    """None of them is watched here until they are brought back."""
+    _aside.set(programs())
+    leave_programs()
+
+
+def bring_programs_back() -> None:
+    """Those that were set aside and have not ended meanwhile are watched again."""
+    _programs.set(programs() | (_aside.get() or frozenset()))
+    _aside.set(None)

@@ -141,10 +141,6 @@ class LiveGraph:
             return False
         return True
 
-    def variables(self) -> list[Tensor]:
-        """The leaves that it reaches."""
-        return [fn.variable for fn in leaves_of(self.own)]
-
     def release(self) -> None:
         """Hold no live node any more."""
         self.memory.release()

@@ -26,7 +26,7 @@ from ..internals.dynamo import is_trial
 from ..internals.frames import OTHER, owner, programs, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.engine import EngineCalled, EngineReturned
+from ..internals.hooks.engine import EngineCalled, EngineReturned, running_node
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.watch import Tell, methods, tell
 from ..internals.tensors.saved_tensors import TELLS
@@ -195,8 +195,11 @@ class Session:
         self.tell("resumed", Resumed(optimizer))
 
     def replayed(self) -> None:
-        """A CUDA graph ran, which may have changed any tensor: of what is in it nothing is told."""
-        if self.program.is_here():
+        """The program ran a CUDA graph, which may have changed any tensor.
+
+        One that runs in a forward or a backward is a part of that.
+        """
+        if self.program.is_here() and not self.program.in_forward and running_node() is None:
             self.program.remarks.leave_out(_REPLAYED)
             self.tell("resumed", Resumed(None))
 

@@ -240,6 +240,13 @@ def test_of_parameters_that_became_nan_nothing_is_concluded() -> None:
     found = experiment(recording)
     assert {each.holds for each in found} == {None}
     assert {each.message for each in found} == {
-        "fc.bias is NaN by now, and whatever is computed from it"
+        "fc.bias has NaN or Inf by now: what is computed from it tells nothing"
     }
     assert [each.name for each in found][:2] == ["sample", "positions"]
+
+
+def test_a_parameter_that_no_forward_uses_spoils_nothing() -> None:
+    recording = step(lambda self, x: self.fc(x), spare=nn.Linear(2, 2))
+    with torch.no_grad():
+        recording.first_call.call.module.spare.weight[0, 0] = torch.inf
+    assert {each.holds for each in experiment(recording, "sample", "inputs")} == {True}

@@ -186,7 +186,7 @@ for _ in range(4):
     F.mse_loss(head(merge(x)), y).backward()
     optimizer.step()
 """
-# A parameter that is a variable of the script, in no optimizer, changed by nobody or by hand.
+# A parameter that is a variable of the script: optimized, changed by hand, or left as it is.
 SCALE = """\
 images, texts = nn.Linear(4, 8), nn.Linear(4, 8)
 scale = nn.Parameter(torch.tensor(1.0))
@@ -205,6 +205,17 @@ BY_HAND = ("scale.data -= 0.1 * scale.grad", "with torch.no_grad(): scale -= 0.1
 SCALE_OF_EACH_STEP = SCALE.format(more="", change="pass").replace(
     "    x, _ = batch()", "    x, scale = batch()[0], nn.Parameter(torch.tensor(1.0))"
 )
+# The weight of a module that is not called, which a loop's variable names.
+WEIGHT_OF_ANOTHER = """\
+other = nn.Linear(4, 4)
+for weight in other.parameters(): weight.data.mul_(0.5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(model(other.forward(x)), y).backward()
+    optimizer.step()
+"""
 LIST_THAT_IS_OPTIMIZED = LAYERS_IN_A_LIST.replace(
     "[*merge.parameters(), ", "[*(p for m in merge.parts for p in m.parameters()), "
 )
@@ -407,7 +418,6 @@ MISTAKES = {
     "a state with its history": (STATE_CARRIED_OVER, "backward-twice"),
     "one optimizer under two names": (HEAD_WITHOUT_OPTIMIZER, "not-in-optimizer"),
     "layers in a list": (LAYERS_IN_A_LIST, "not-registered"),
-    "a scale that is a variable": (SCALE.format(more="", change="pass"), "not-registered"),
 }
 HEALTHY = {
     "SGD": ZERO_GRAD.format(kind="SGD"),

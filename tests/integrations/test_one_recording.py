@@ -27,7 +27,9 @@ from tests.integrations.scripts_of_steps import (
     MODEL,
     NO_LAYER_KNOWN,
     NO_ZERO_GRAD,
+    SCALE,
     STATE_WITH_ITS_HISTORY,
+    WEIGHT_OF_ANOTHER,
     ZERO_GRAD,
 )
 from tests.support.observable import objects_of_ours
@@ -94,6 +96,19 @@ def test_nothing_is_said_of_healthy_steps(
 ) -> None:
     findings, _ = found(HEALTHY[name], tmp_path, capsys, "--steps", "0")
     assert [each for each in findings if each["severity"] != "info"] == []
+
+
+def test_a_parameter_that_is_a_variable_is_told_where_no_optimizer_holds_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings, _ = found(SCALE.format(more="", change="pass"), tmp_path, capsys)
+    told = [each for each in findings if each["rule"] == "not-registered"]
+    assert [(each["severity"], each["message"]) for each in told] == [
+        ("info", "No optimizer holds scale, which got a gradient at train.py:12.")
+    ]
+    for script in (SCALE.format(more=", scale", change="pass"), WEIGHT_OF_ANOTHER):
+        findings, _ = found(script, tmp_path, capsys)
+        assert "not-registered" not in {each["rule"] for each in findings}
 
 
 def test_a_graph_that_is_kept_in_each_step_is_told_unless_a_later_step_runs_through_it(

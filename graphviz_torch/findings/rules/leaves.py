@@ -99,7 +99,7 @@ def data_replaced(reading: Reading) -> Iterator[Finding]:
 @rule(of=(StrayParameters,))
 def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer updates: a layer
-    in a plain list or dict, or one made in forward."""
+    in a plain list or dict, one made in forward, or a variable of the program."""
     nodes, failure = reading.graph.nodes, reading.graph.failure
     for event in reading.events(StrayParameters):
         if not event.nodes and failure is not None and NO_PARAMETERS in failure.message:
@@ -118,15 +118,12 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.name
-        is_unsure = event.holder == "variable" and event.steps < 2  # it may be changed by hand
         if event.holder == "forward":
             message = f"{event.name}{at(line)} is made anew in each forward: no optimizer updates "
             message += "its parameters, and the next call drops them."
             advice = "Make the layer in __init__, as an attribute of the module."
         elif event.holder == "variable":
-            message = f"No optimizer updates {event.name}, which got a gradient{at(line)}"
-            message += f" in each of {event.steps} steps and stayed as it was" * (event.steps > 1)
-            message += ": it is a parameter of no module."
+            message = f"No optimizer holds {event.name}, which got a gradient{at(line)}."
             advice = f"Give {event.name} to an optimizer, too, if it should learn."
         elif event.holder == "outside":
             message = f"No optimizer updates {names}, which got a gradient{at(line)}: "
@@ -139,9 +136,10 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             message += f"{_set(event)} is a plain {event.holder}, so it is not registered."
             advice = _container(event)
         yield finding(
-            "info" if event.holder == "outside" or is_unsure else "warning",
+            # These may be changed by hand, or not be meant to learn.
+            "info" if event.holder in ("outside", "variable") else "warning",
             message,
-            cause="not in the model",
+            cause="not in the optimizer" if event.holder == "variable" else "not in the model",
             advice=advice,
             where=line,
             nodes=event.nodes,

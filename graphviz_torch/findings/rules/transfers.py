@@ -41,7 +41,8 @@ _SIZES = {
 }
 
 _OF_LIBRARIES = {  # what those who call a library can do about its reads
-    "torch.distributions": "Make the distribution with validate_args=False: then it reads nothing.",
+    "torch.distributions.distribution": "Make the distribution with validate_args=False: then it "
+    "does not check its values.",
 }
 
 # DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
@@ -321,7 +322,8 @@ def _same_data(reading: Reading, first: Transfer) -> list[Transfer]:
 
 def _reads_alike(one: Transfer, other: Transfer) -> bool:
     """Are two the same read, made in two steps."""
-    return (one.where, one.operation, one.kind) == (other.where, other.operation, other.kind)
+    keys = [(each.where, each.operation, each.kind, each.library) for each in (one, other)]
+    return keys[0] == keys[1]
 
 
 def _is_size(transfer: Transfer) -> bool:

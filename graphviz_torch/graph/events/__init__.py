@@ -234,10 +234,9 @@ class StrayParameters(Occurrence):
     """Parameters of what ran inside the model, which does not own them."""
 
     # What has them: a plain list of the model, a layer made in forward, a module that is not in the
-    # model; "variable": it is one parameter, of no module.
+    # model; "variable": it is one parameter, and a variable of the program.
     holder: Holder = "outside"
     name: str = ""  # of that
-    steps: int = 0  # of a variable: in which it got a gradient, and its values stayed
 
 
 @dataclass(frozen=True, slots=True, repr=False)

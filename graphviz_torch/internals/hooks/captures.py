@@ -1,20 +1,20 @@
-"""The seam of CUDA graphs: one is about to be captured, and one is replayed.
+"""The seam of CUDA graphs: one is about to be captured, and one was replayed.
 
 What is captured is not watched: whatever we did on the device would become a part of the graph, and
-to read a value there ends the capture. So from `capture_begin` to `capture_end` no program is
-watched in this thread, and no backward and no optimizer's step of it is told. Not looked at are the
-captures and replays of PyTorch's own, of `torch.compile` and `make_graphed_callables`: they are
-parts of a forward or a backward that is told.
+to read a value there ends the capture. So from `capture_begin` to `capture_end` nothing is told of
+what the thread does. PyTorch captures and replays graphs of its own, for `torch.compile` and
+`make_graphed_callables`: nothing is told of these, and what goes on around them is.
 
-Private: `torch.cuda.graph` calls methods of `torch.cuda.CUDAGraph` (2.8 to 2.13), which are
-replaced while anybody watches. Whoever replaces them in turn keeps theirs: what we put there then
-passes every call until they take it out.
+Private: that `torch.cuda.graph` calls the methods of `torch.cuda.CUDAGraph` by name (2.8 to 2.13).
+They are replaced while anybody watches. Whoever replaces them in turn keeps theirs: what we put
+there then passes every call until they take it out.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -22,11 +22,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..frames import TORCH, leave_programs, programs, return_to_programs
+from ..frames import TORCH, bring_programs_back, set_programs_aside
 from .watch import Installation, Watch
 
 _CONTEXT = ("__enter__", "__exit__")  # of torch.cuda.graph, which call the methods of a graph
-_left: dict[int, frozenset[object]] = {}  # by thread that captures: the programs watched before
+_NONE: frozenset[int] = frozenset()
+# id() of the graphs that are captured here, for a thread has its own; and what `_watched` was then.
+_captured: ContextVar[tuple[object, frozenset[int]]] = ContextVar(
+    "graphviz_torch_captured", default=(None, _NONE)
+)
+_watched = object()  # another one after the last watch has gone, which may be amid a capture
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 
 
@@ -48,21 +53,30 @@ class CaptureWatch(Watch):
 
 def is_captured() -> bool:
     """Does what this thread does become a CUDA graph, of which nothing is told?"""
-    return bool(_left) and get_ident() in _left
+    return bool(_graphs())
+
+
+def _graphs() -> frozenset[int]:
+    watched, graphs = _captured.get()
+    return graphs if watched is _watched else _NONE
 
 
 def _around_begin(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
         watches = _watches(sys._getframe(1))
-        for watch in watches:
-            watch.begins()
+        if not watches:
+            return theirs(graph, *args, **kwargs)
+        if not is_captured():
+            for watch in watches:
+                watch.begins()
+            set_programs_aside()
+        before = _graphs()
+        _captured.set((_watched, before | {id(graph)}))
         try:
-            if watches:
-                _left[get_ident()] = programs()
-                leave_programs()
             return theirs(graph, *args, **kwargs)
         except BaseException:
-            _come_back()
+            if id(graph) not in before:
+                _end(graph)
             raise
 
     return capture_begin
@@ -73,7 +87,7 @@ def _around_end(theirs: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return theirs(graph, *args, **kwargs)
         finally:
-            _come_back()
+            _end(graph)
 
     return capture_end
 
@@ -97,11 +111,13 @@ def _watches(frame: FrameType | None) -> list[CaptureWatch]:
     return [watch for watch in _INSTALLATION.watchers if watch.thread == get_ident()]
 
 
-def _come_back() -> None:
-    """The capture of this thread is over, if there was one: its programs are watched again."""
-    left = _left.pop(get_ident(), None)
-    if left is not None:
-        return_to_programs(left)
+def _end(graph: Any) -> None:
+    """This graph is captured no more; after the last one the programs are watched again."""
+    before = _graphs()
+    left = before - {id(graph)}
+    if before and not left:
+        bring_programs_back()
+    _captured.set((_watched, left))
 
 
 _AROUND = {"capture_begin": _around_begin, "capture_end": _around_end, "replay": _around_replay}
@@ -117,7 +133,8 @@ def _replace() -> None:
 
 
 def _restore() -> None:
-    _left.clear()  # whoever was watched before is not any more
+    global _watched
+    _watched = object()
     for name in _AROUND:
         current = getattr(torch.cuda.CUDAGraph, name)
         if current in _theirs:

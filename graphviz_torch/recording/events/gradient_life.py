@@ -69,8 +69,12 @@ class GradientLife(Listener):
         self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
 
     def resumed(self, event: Resumed) -> None:
-        """What becomes of gradients from now on is not known of those of before."""
+        """What becomes of gradients from now on is not known of those of before.
+
+        A step that replays a CUDA graph warms up without using its gradients.
+        """
         self._begin()
+        self.events.forget(GradientClearing, VainBackward)
 
     def called(self, event: Called) -> None:
         func, args, _, result, frame, _, _ = event

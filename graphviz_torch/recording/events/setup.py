@@ -31,11 +31,11 @@ from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import BackwardBegan, BlockRaised, Listener, Resumed
+from ..live import leaves_of
 from ..program import Program
 from ..program.events import Events
 from ..program.source_lines import assigned, source_text
 from .code import codes, stored
-from .loose import LooseParameters
 
 # What people write for requires_grad; `trainable` is Keras's.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
@@ -63,26 +63,20 @@ class TrainingSetup(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._first: dict[Place | None, int] = {}  # by a line: steps before its first backward
-        self._loose = LooseParameters()
 
     def block_raised(self, event: BlockRaised) -> None:
         if NO_PARAMETERS in str(event.error):
             look_for_plain_lists(self.events, self.program, event.error)
 
     def backward_began(self, event: BackwardBegan) -> None:
-        if self.program.options.every_call:
-            look_for_strangers(self.events, self.program, event.live.variables(), self._loose)
+        live, asked = event.live, {fn for fn, _ in event.asked}
+        if self.program.options.every_call and live.call.accumulates:
+            leaves = [fn.variable for fn in leaves_of(live.own) if not asked or fn in asked]
+            look_for_strangers(self.events, self.program, leaves)
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program)
         look_for_steps(self.events, self.program, backwards, self._first)
-        for key, name, steps in self._loose.met():
-            if steps > 1 or self.program.table.is_given:  # else nobody has said what the model is
-                stray = StrayParameters(holder="variable", name=name)
-                self.events.note(stray, leaves=[key], steps=steps)
-
-    def step_ended(self, event: None) -> None:
-        self._loose.step_ended()
 
     def resumed(self, event: Resumed) -> None:
         self._first = {}
@@ -106,19 +100,13 @@ def look_at_attributes(events: Events, program: Program) -> None:
             events.note(assignment, stored(known, attribute))
 
 
-def look_for_strangers(
-    events: Events,
-    program: Program,
-    leaves: Iterable[Tensor],
-    loose: LooseParameters,
-) -> None:
-    """Note parameters in the graph that no module of the model owns and no optimizer holds.
+def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:
+    """Note parameters with a gradient that no module of the model owns and no optimizer holds.
 
     Args:
         events: where to note it.
         program: knows the modules of the model, and all that were called.
-        leaves: of the graph that runs backward.
-        loose: is told of those that are variables of the program.
+        leaves: that get a gradient.
     """
     given, own = program.table.is_given, program.table.own()
     strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
@@ -135,9 +123,7 @@ def look_for_strangers(
         stray = _whose(parameter, program)
         if stray is None or (not learns and stray.holder not in _CONTAINERS):
             continue
-        if stray.holder == "variable":
-            loose.meet(parameter, stray.name)
-        elif given or stray.holder != "outside":  # else nobody has said what the model is
+        if given or stray.holder != "outside":  # else nobody has said what the model is
             groups.setdefault(stray, []).append(key)
     for stray, keys in groups.items():
         place = None
@@ -222,10 +208,11 @@ def _whose(parameter: Tensor, program: Program) -> StrayParameters | None:
             return StrayParameters(holder="forward", name=owner_name)
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
-    for name, variable in values.items():
-        if variable is owner:
-            holder: Holder = "variable" if owner is parameter else "outside"
-            return StrayParameters(holder=holder, name=name)
+    found = [(n, v) for n, v in values.items() if v is owner or _has(v, owner)]
+    # A module that was not called may have it, and a loop over its parameters may name it.
+    for name, variable in sorted(found, key=lambda p: (p[1] is parameter, p[1] is not owner)):
+        holder: Holder = "variable" if variable is parameter else "outside"
+        return StrayParameters(holder=holder, name=name)
     return None if owner is parameter else StrayParameters(name=owner_name)
 
 

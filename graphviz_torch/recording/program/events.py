@@ -148,6 +148,10 @@ class Events:
         record.numbers, record.leaves, record.latest = tuple(numbers), tuple(leaves), latest
         record.times += 1
 
+    def forget(self, *kinds: type[Event]) -> None:
+        """Take back what was noted of these kinds in this step."""
+        self._records = {k: r for k, r in self._records.items() if not isinstance(r.event, kinds)}
+
     def until(
         self,
         backwards: int,

@@ -93,7 +93,7 @@ class CopyRecord:
         """The plain value, in a graph where it belongs to `node`."""
         used = self.used
         if used is False and self.memory is not None and not self.memory.expired():
-            used = None  # another tensor has its memory, as a parameter that was made of it
+            used = None  # another tensor has its memory, such as a parameter
         return Transfer(
             self.kind,
             self.source,

@@ -160,6 +160,41 @@ def attention_made_for_the_batch_first_that_is_given_the_time_first(record: Reco
         F.cross_entropy(model.head(x.mean(0)), torch.arange(6) % 3).backward()
 
 
+class OwnAttention(nn.Module):
+    """The positions first inside, as in fairseq; without a `batch_first`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        weights = (self.q(x) @ self.k(x).transpose(1, 2)).softmax(-1)
+        result: Tensor = self.o(weights @ self.v(x)).transpose(0, 1)
+        return result
+
+
+@says(
+    "batch-taken-for-time",
+    "attention at axes.py:",
+    "mixes across the samples that the loss counts",
+    advice="Exchange the first two axes of what goes into it, and again of what comes out.",
+)
+def attention_of_ones_own_that_is_given_the_batch_first(record: Record) -> None:
+    model = nn.ModuleDict({"attention": OwnAttention(), "head": nn.Linear(8, 3)})
+    with record(model):
+        y = model["attention"](torch.randn(6, 5, 8))
+        F.cross_entropy(model["head"](y.mean(1)), torch.arange(6) % 3).backward()
+
+
+@silent(*AXES)
+def attention_of_ones_own_that_is_given_the_time_first(record: Record) -> None:
+    model = nn.ModuleDict({"attention": OwnAttention(), "head": nn.Linear(8, 3)})
+    with record(model):
+        y = model["attention"](torch.randn(5, 6, 8))
+        F.cross_entropy(model["head"](y.mean(0)), torch.arange(6) % 3).backward()
+
+
 @silent(*AXES)
 def fused_attention_along_the_positions(record: Record) -> None:
     classify(record, Encoder(batch_first=True, dropout=0.0), torch.randn(6, 5, 8))
@@ -312,19 +347,25 @@ def states_of_a_gru_that_is_given_the_time_first(record: Record) -> None:
         F.cross_entropy(model["head"](states[-1]), torch.arange(5) % 3).backward()
 
 
-def whole(lstm: nn.LSTM, x: Tensor) -> tuple[Any, ...]:
+def whole(lstm: nn.LSTM, x: Tensor, lengths: tuple[int, ...] = ()) -> tuple[Any, ...]:
     """What CUDA's LSTM is given, which has all layers in one node. On the meta device it gives
-    results without values, and its backward does not run: so only a head gets a gradient."""
-    first = x.new_zeros(lstm.num_layers, x.shape[0 if lstm.batch_first else 1], 6)
+    results without values, and its backward does not run: so only a head gets a gradient.
+
+    Args:
+        lengths: how many samples each step of a packed sequence has.
+    """
+    batch = lengths[0] if lengths else x.shape[0 if lstm.batch_first else 1]
+    first = x.new_zeros(lstm.num_layers * (1 + lstm.bidirectional), batch, lstm.hidden_size)
     weights: list[Any] = lstm._flat_weights
     joined = x.new_zeros(sum(weight.numel() for weight in weights))
-    sizes = (2, 6, 0, lstm.num_layers, lstm.batch_first, 0.0, True, False, [], None)
-    return (x, weights, 4, joined, first, first.clone(), *sizes)
+    sizes = (2, lstm.hidden_size, 0, lstm.num_layers, lstm.batch_first, 0.0, True)
+    return (x, weights, 4, joined, first, first.clone(), *sizes, lstm.bidirectional, lengths, None)
 
 
-def parts(layers: int = 1, *, batch_first: bool = False) -> nn.ModuleDict:
-    lstm = nn.LSTM(4, 6, layers, batch_first=batch_first)
-    return nn.ModuleDict({"lstm": lstm, "head": nn.Linear(6 * layers, 3)}).to("meta")
+def parts(layers: int = 1, *, batch_first: bool = False, both: bool = False) -> nn.ModuleDict:
+    lstm = nn.LSTM(4, 6, layers, batch_first=batch_first, bidirectional=both)
+    head = nn.Linear(6 * layers * (1 + both), 3)
+    return nn.ModuleDict({"lstm": lstm, "head": head}).to("meta")
 
 
 def told_apart(head: nn.Module, states: Tensor) -> None:
@@ -365,6 +406,28 @@ def last_states_of_a_whole_lstm_that_are_viewed(record: Record) -> None:
         given = whole(model["lstm"], torch.randn(5, 7, 4, device="meta"))
         _, last, *_ = torch._cudnn_rnn(*given)
         told_apart(model["head"], last.view(5, 12))  # cause
+
+
+@silent(*AXES)
+def last_states_of_a_whole_lstm_over_packed_sequences(record: Record) -> None:
+    """They have layers, directions, samples and features; its result has rows and features."""
+    model = parts(2, both=True)
+    with record(model):
+        rows = torch.randn(14, 4, device="meta")
+        _, last, *_ = torch._cudnn_rnn(*whole(model["lstm"], rows, (5, 5, 4)))
+        joined = last.view(2, 2, 5, 6).permute(2, 0, 1, 3).reshape(5, 24)
+        told_apart(model["head"], joined.view(5, 4, 6).flatten(1))
+
+
+@silent(*AXES)
+def decoder_that_is_given_the_last_states_of_a_whole_encoder(record: Record) -> None:
+    model = parts(5, batch_first=True)
+    model["decoder"] = nn.LSTM(6, 6).to("meta")
+    with record(model):
+        given = whole(model["lstm"], torch.randn(5, 5, 4, device="meta"))
+        _, last, *_ = torch._cudnn_rnn(*given)
+        states, *_ = torch._cudnn_rnn(*whole(model["decoder"], last))
+        told_apart(model["head"], states.transpose(0, 1).reshape(5, 30))
 
 
 @silent(*AXES)

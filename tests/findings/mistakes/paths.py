@@ -202,12 +202,27 @@ def parameter_of_the_callers_own(record: Record) -> None:
         optimizer.step()
 
 
-@says("not-registered", "it is a parameter of no module.")
+@says(
+    "not-registered",
+    "No optimizer holds scale, which got a gradient at {cause}.",
+    advice="Give scale to an optimizer, too, if it should learn.",
+)
 def parameter_that_is_a_variable(record: Record) -> None:
     model, scale = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
     optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
-        (scale * model(torch.randn(5, 4))).mean().backward()
+        (scale * model(torch.randn(5, 4))).mean().backward()  # cause
+        optimizer.step()
+
+
+@silent("not-registered")
+def parameter_that_gets_no_gradient(record: Record) -> None:
+    """Of two backwards neither adds to its gradient."""
+    model, scale = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        (scale * model(torch.randn(5, 4))).mean().backward(inputs=[*model.parameters()])
+        torch.autograd.grad((scale * model(torch.randn(5, 4))).mean(), [*model.parameters()])
         optimizer.step()
 
 

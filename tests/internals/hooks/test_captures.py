@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from graphviz_torch import TrainingStep, record, watch
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
-from graphviz_torch.internals.frames import enter_program, leave_program, programs
+from graphviz_torch.internals.frames import TORCH, enter_program, leave_program, programs
 from graphviz_torch.internals.hooks.captures import CaptureWatch, is_captured
 
 
@@ -50,8 +51,12 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
 
 
-def train(model: nn.Module, *, whole: bool) -> Graph:
-    """Three steps, the fourth captured, and replayed; `whole`: with the optimizer's step."""
+def train(model: nn.Module, *, whole: bool, warm: int = 3) -> Graph:
+    """Three steps, the fourth captured, and replayed; `whole`: with the optimizer's step.
+
+    Args:
+        warm: so many of the three step with their gradients.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     x = torch.randn(8, 4)
 
@@ -61,9 +66,9 @@ def train(model: nn.Module, *, whole: bool) -> Graph:
         if steps:
             optimizer.step()
 
-    for _ in range(3):
+    for i in range(3):
         optimizer.zero_grad()
-        step()
+        step(i < warm)
     graph: Any = torch.cuda.CUDAGraph()
     optimizer.zero_grad()
     graph.capture_begin()
@@ -82,7 +87,7 @@ def run(steps: list[TrainingStep], rules: set[str]) -> Iterator[None]:
         steps.append(step)
         rules.update(finding.rule for finding in found)
 
-    loop = LoopSteps(due_steps(), take)
+    loop = LoopSteps(due_steps(), take, stepped=lambda step: None)  # reads where one steps
     try:
         yield
     finally:
@@ -127,19 +132,172 @@ def test_a_recording_says_that_it_does_not_know_what_a_graph_replays() -> None:
     assert "not recorded: what a CUDA graph replays" in notes
 
 
-def test_a_capture_that_does_not_begin_leaves_all_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Graph, "fails", True)
+def test_a_graph_that_runs_in_a_forward_is_a_part_of_that() -> None:
+    class Graphed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.graph: Any = torch.cuda.CUDAGraph()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.graph.replay()
+            return self.scale * x
+
+    with record() as recording:
+        Graphed()(torch.ones(4, 2)).sum().backward()
+    assert not any(node.note for node in recording.graph.nodes)
+
+
+def test_a_warm_up_that_uses_no_gradient_is_no_mistake() -> None:
+    steps: list[TrainingStep] = []
+    rules: set[str] = set()
+    with run(steps, rules):
+        train(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), whole=False, warm=0)
+    assert len(steps[0].backwards) == 3
+    assert not rules
+
+
+@contextmanager
+def watched_here() -> Iterator[object]:
+    """A program that is watched, and somebody who watches captures."""
     key = object()
     enter_program(key)
     try:
         with CaptureWatch():
-            graph: Any = torch.cuda.CUDAGraph()
-            with pytest.raises(RuntimeError, match="no capture"):
-                graph.capture_begin()
-            assert key in programs()
-            assert not is_captured()
+            yield key
     finally:
         leave_program(key)
+
+
+def new_graph() -> Any:
+    return torch.cuda.CUDAGraph()
+
+
+def test_a_capture_that_does_not_begin_leaves_all_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Graph, "fails", True)
+    with watched_here() as key:
+        with pytest.raises(RuntimeError, match="no capture"):
+            new_graph().capture_begin()
+        assert key in programs()
+        assert not is_captured()
+
+
+def test_a_capture_whose_end_raises_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Graph, "capture_end", lambda self: 1 / 0)
+    with watched_here() as key:
+        graph = new_graph()
+        graph.capture_begin()
+        assert is_captured()
+        assert key not in programs()
+        with pytest.raises(ZeroDivisionError):
+            graph.capture_end()
+        graph._profile.__exit__(None, None, None)
+        assert key in programs()
+        assert not is_captured()
+
+
+def test_another_capture_that_fails_meanwhile_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched_here() as key:
+        outer, inner = new_graph(), new_graph()
+        outer.capture_begin()
+        monkeypatch.setattr(Graph, "fails", True)
+        with pytest.raises(RuntimeError, match="no capture"):
+            inner.capture_begin()
+        assert is_captured()
+        with pytest.raises(RuntimeError, match="no capture"):
+            outer.capture_begin()
+        assert is_captured()
+        outer.capture_end()
+        assert key in programs()
+
+
+def test_of_two_captures_at_a_time_the_last_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("capture_begin", "capture_end"):
+        monkeypatch.setattr(Graph, name, lambda self: None)
+    with watched_here() as key:
+        one, other = new_graph(), new_graph()
+        one.capture_begin()
+        other.capture_begin()
+        one.capture_end()
+        assert (is_captured(), key in programs()) == (True, False)
+        other.capture_end()
+        assert (is_captured(), key in programs()) == (False, True)
+
+
+def test_who_ends_amid_a_capture_does_not_come_back() -> None:
+    graph, before = new_graph(), programs()
+    outer = record()
+    outer.__enter__()
+    graph.capture_begin()
+    outer.__exit__(None, None, None)
+    assert not is_captured()  # nobody watches
+    graph.capture_end()
+    assert not programs() - before
+    with record() as after:
+        torch.ones(2, requires_grad=True).sum().backward()
+    assert len(after.graphs) == 1
+
+
+def test_who_ends_amid_a_capture_that_another_watches_does_not_come_back() -> None:
+    before = programs()
+    with watched_here() as key:
+        graph, inner = new_graph(), record()
+        inner.__enter__()
+        graph.capture_begin()
+        inner.__exit__(None, None, None)
+        assert is_captured()
+        graph.capture_end()
+        assert programs() - before == {key}
+
+
+def test_who_begins_amid_a_capture_goes_on_after_it() -> None:
+    with watched_here():
+        graph = new_graph()
+        graph.capture_begin()
+        with record() as inner:
+            graph.capture_end()
+            torch.ones(2, requires_grad=True).sum().backward()
+        assert len(inner.graphs) == 1
+
+
+def test_another_thread_is_not_captured() -> None:
+    with watched_here():
+        graph, said = new_graph(), []
+        graph.capture_begin()
+        thread = Thread(target=lambda: said.append(is_captured()))
+        thread.start()
+        thread.join()
+        assert (said, is_captured()) == ([False], True)
+        graph.capture_end()
+
+
+CONTEXT = """
+class graph:
+    def __init__(self, cuda_graph):
+        self.cuda_graph = cuda_graph
+    def __enter__(self):
+        self.cuda_graph.capture_begin()
+    def __exit__(self, *_):
+        self.cuda_graph.capture_end()
+
+def graphed(cuda_graph):
+    with graph(cuda_graph):
+        seen()
+    cuda_graph.replay()
+"""
+
+
+def test_a_capture_of_pytorchs_own_is_not_told_and_one_of_its_context_is() -> None:
+    seen: list[bool] = []
+    told: list[str] = []
+    pytorch: dict[str, Any] = {"seen": lambda: seen.append(is_captured())}
+    exec(compile(CONTEXT, f"{TORCH}cuda/graphs.py", "exec"), pytorch)
+    with CaptureWatch(lambda: told.append("begins"), lambda: told.append("replayed")):
+        pytorch["graphed"](new_graph())
+        assert (seen, told) == ([False], [])
+        with pytorch["graph"](new_graph()):
+            assert is_captured()
+        assert (told, is_captured()) == (["begins"], False)
 
 
 @pytest.mark.parametrize("watched", [True, False])

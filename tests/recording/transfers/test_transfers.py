@@ -279,7 +279,7 @@ def test_a_copy_that_a_library_makes_names_it(monkeypatch: pytest.MonkeyPatch) -
         there.item()
 
     copies = recorded(run).transfers
-    assert [copy.library for copy in copies] == ["lightly", "torch.amp", ""]
+    assert [copy.library for copy in copies] == ["lightly", "torch.amp.grad_scaler", ""]
     assert len({copy.where for copy in copies}) == 3  # each at the user's own line
 
 

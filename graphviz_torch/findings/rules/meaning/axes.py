@@ -33,6 +33,22 @@ _SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_at
 _LAYERS = ("mm", "addmm", "linear", "convolution")
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPPED = ("GRU", "RNN")  # they run step by step, where no library has them whole
+_TURNING = (*_STEPPED, "LSTM", "MultiheadAttention")
+# Of a layer that takes the batch for time, by its batch_first: along what it mixes, what to do.
+_ORDERS: dict[bool | None, tuple[str, str]] = {
+    False: (
+        " along dimension 0 of what {0} given,",
+        "Make {0} with batch_first=True, or give {0} (time, batch, features).",
+    ),
+    True: (
+        " along dimension 1 of what {0} given,",
+        "Make {0} without batch_first=True, or give {0} (batch, time, features).",
+    ),
+    None: (
+        "",
+        "Exchange the first two axes of what goes into {0}, and again of what comes out.",
+    ),
+}
 _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
 _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
@@ -231,28 +247,27 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
         mixes, it_is, it_takes, it = "mixes", "it is", "it takes", "it"
         if len(names) > 1:
             mixes, it_is, it_takes, it = "mix", "they are", "they take", "them"
-        dimension, how, order = 0, "with", "(time, batch, features)"
-        if _is_batch_first(reading, found[0]):
-            dimension, how, order = 1, "without", "(batch, time, features)"
+        where, advice = _ORDERS[_is_batch_first(reading, found[0])]
         yield finding(
             "warning",
-            f"{listing(names)}{at(found[0].source)} {mixes} along dimension {dimension} of what "
-            f"{it_is} given, across the samples that the loss counts: {it_takes} the batch for "
-            "time.",
+            f"{listing(names)}{at(found[0].source)} {mixes}{where.format(it_is)} across the "
+            f"samples that the loss counts: {it_takes} the batch for time.",
             cause="the batch taken for time",
-            advice=f"Make {it} {how} batch_first=True, or give {it} {order}.",
+            advice=advice.format(it),
             where=found[0].source,
             nodes=tuple(node.id for node in found),
         )
 
 
-def _is_batch_first(reading: Reading, node: Node) -> bool:
-    """Was the layer that a node is of made with `batch_first=True`.
+def _is_batch_first(reading: Reading, node: Node) -> bool | None:
+    """Was the layer that a node is of made with `batch_first=True`; None where that is not known.
 
-    Where its node does not say so: such a layer turns its result as the last thing that it does.
+    PyTorch's layers that have no such attribute in their node turn their result at the end.
     """
     if (known := attribute(node, "batch_first")) != "":
         return known == "True"
+    if node.module and _kind(node) not in _TURNING:
+        return None
     nodes = reading.graph.nodes
     own = [one for one in nodes if one.module == node.module and one.operation == "transpose"]
     return any(
@@ -264,12 +279,16 @@ def _is_batch_first(reading: Reading, node: Node) -> bool:
 
 def _mixes(node: Node) -> bool:
     """Is it what a recurrent layer returns, or the attention of a layer."""
-    kind = node.module_class.rpartition("/")[2].partition("(")[0]
     return (
         is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
-        or (node.operation == "stack" and kind in _STEPPED and number(node, "dim") == 0)
+        or (node.operation == "stack" and _kind(node) in _STEPPED and number(node, "dim") == 0)
     )
+
+
+def _kind(node: Node) -> str:
+    """The class of the module that a node is of: "GRU"."""
+    return node.module_class.rpartition("/")[2].partition("(")[0]
 
 
 def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:
