@@ -60,7 +60,7 @@ class Subject:
             values = readable(parameter)
             if values is None or not any(each.endswith(f".{name}") for each in used):
                 continue
-            with suppress(RuntimeError):  # of a kind for which nobody knows
+            with suppress(RuntimeError):  # of a kind that does not tell
                 if not bool(values.isfinite().all()):
                     return name
         return ""

@@ -52,9 +52,7 @@ class Transfer:
     data: int | None = None  # copies of the same data, and copies of those, share this number
     in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
     moment: int | None = None  # grows with every call of a module and every backward
-    library: str = (
-        ""  # whose code makes it, called at that line: "transformers", "torch.amp.grad_scaler"
-    )
+    library: str = ""  # whose code makes it, called at that line: "lightning", "torch.optim.adam"
 
     __repr__ = short_repr
 

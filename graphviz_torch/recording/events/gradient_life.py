@@ -71,7 +71,7 @@ class GradientLife(Listener):
     def resumed(self, event: Resumed) -> None:
         """What becomes of gradients from now on is not known of those of before.
 
-        A step that replays a CUDA graph warms up without using its gradients.
+        A backward before a CUDA graph is replayed may have been the warm-up for it.
         """
         self._begin()
         self.events.forget(GradientClearing, VainBackward)

@@ -10,6 +10,7 @@ from torch.optim import SGD
 from tests.findings.advice.rows import follows, two
 from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import mlp
+from tests.findings.mistakes.axes import OwnAttention
 from tests.support.recorded import tower
 
 CLASSES = torch.arange(8) % 3
@@ -189,6 +190,17 @@ def recurrent_layer_made_for_the_batch_first(record: Record, followed: bool) -> 
     with record(model):
         out, _ = model["body"](torch.randn(5, 8, 6))
         loss = F.cross_entropy(model["head"](out[-1]), CLASSES)
+        loss.backward()
+    return loss
+
+
+@follows("batch-taken-for-time", "Exchange the first two axes", same_loss=False)
+def attention_without_batch_first(record: Record, followed: bool) -> Tensor:
+    model = two(OwnAttention(), nn.Linear(8, 3))
+    with record(model):
+        x = torch.randn(8, 5, 8)
+        y = model["body"](x.transpose(0, 1)).transpose(0, 1) if followed else model["body"](x)
+        loss = F.cross_entropy(model["head"](y.mean(1)), CLASSES)
         loss.backward()
     return loss
 
