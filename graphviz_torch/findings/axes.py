@@ -35,9 +35,11 @@ def keeps_order(reading: Reading) -> bool:
     split: dict[int, set[tuple[int, ...]]] = {}
     known: set[tuple[int, int, int]] = set()  # ids of outputs: most nodes share theirs
     for node in reading.of(VIEWS):
-        edge = next((edge for edge in reading.inputs[node.id] if edge.input_nr == 0), None)
-        made, given = node.outputs, () if edge is None else reading.graph.nodes[edge.source].outputs
-        number = 0 if edge is None else edge.output_nr
+        edges = [edge for edge in reading.inputs[node.id] if edge.input_nr == 0]
+        if not edges:
+            continue
+        made, given = node.outputs, reading.graph.nodes[edges[0].source].outputs
+        number = edges[0].output_nr
         if (id(given), number, id(made)) in known:
             continue
         known.add((id(given), number, id(made)))

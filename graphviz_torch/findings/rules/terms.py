@@ -13,7 +13,8 @@ from ..words import at, grouped, names_of
 from .cuts import PLAIN, advice_on, explained, upstream, word_of
 
 # They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
-_LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
+_SUMS = {"add", "sub", "rsub"}
+_LINEAR = _SUMS | {"neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
 
 # The nodes that the derivative of an activation has, and how the activation is called.
 _ACTIVATIONS = {
@@ -153,7 +154,7 @@ def _sums(reading: Reading) -> set[int]:
         return set()
     nodes = reading.graph.nodes
     linear = _linear(reading, [node for node, _ in reading.graph.outputs])
-    return {i for i in linear if nodes[i].operation in ("add", "sub")}
+    return {i for i in linear if nodes[i].operation in _SUMS}
 
 
 def terms_of(reading: Reading, root: int) -> list[int]:
