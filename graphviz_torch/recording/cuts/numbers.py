@@ -29,7 +29,7 @@ ADDS: frozenset[Any] = frozenset(
     (TensorBase.add, TensorBase.sub, TensorBase.add_, TensorBase.sub_, Tensor.__rsub__)
 )
 _MOST = 32  # numbers that are remembered
-_LONGEST = 1 << 20  # characters of a file that is looked into
+_LONGEST = 1 << 18  # characters of a file that is looked into
 _Span = tuple[int, int, int, int]  # line and column where it begins, and where it ends
 
 

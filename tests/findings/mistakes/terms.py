@@ -127,5 +127,24 @@ def summed_for_the_log(error: Any, kl: Any, model: Coder) -> Any:
     return error + kl
 
 
+def logsumexp(record: Record, read: Callable[[Tensor], Any]) -> None:
+    """The maximum is taken away and added again: no gradient has to come through it."""
+    model = nn.Linear(4, 3)
+    with record(model):
+        scores = model(torch.randn(4))
+        most = read(scores.max())
+        ((scores - most).exp().sum().log() + most - scores[1]).backward()
+
+
+@silent()
+def maximum_that_is_a_number(record: Record) -> None:
+    logsumexp(record, Tensor.item)
+
+
+@silent()
+def maximum_that_is_detached(record: Record) -> None:
+    logsumexp(record, Tensor.detach)
+
+
 for terms in (constant, scaled_by_it, scaled_and_a_number, another_number, summed_for_the_log):
     silent("constant-term")(telling(terms))
