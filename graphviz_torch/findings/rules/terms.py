@@ -45,7 +45,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
             continue  # x - x.detach(), which is there to give a gradient and no value
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-        # Where it is used in another way too, as the maximum in a logsumexp, it is held fixed.
+        # A value that is used in another way too, as the maximum in a logsumexp, is held fixed.
         meant = _learns_uncut(reading, cut) or not sums.issuperset(cut.after)
         advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
         yield finding(

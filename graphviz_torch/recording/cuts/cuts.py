@@ -5,9 +5,9 @@ that are integers or booleans (`argmax`, `long`, the indices of `topk`, a compar
 call under `no_grad` or `inference_mode`; and an `all_gather`, in the part that it copies of what
 this rank gave. A cut is reported where its result, or what was computed
 from it, came back into the graph, or where it hides a parameter that the graph does not reach in
-another way. Of a number that was read into Python it is known that a sum adds it, where the source
-shows that; else one that was read of a loss before another loss ran backward is reported with that
-one, unless an earlier backward reached the parameter.
+another way. What a number that was read into Python is used for is not known: one that was read of
+a loss before another loss ran backward is reported with that one, unless an earlier backward
+reached the parameter.
 
 What a call costs does not grow with what came before it. A result without a gradient has a trail,
 which knows the cut at this call and the trails of what the call took:
@@ -52,7 +52,6 @@ from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
 from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, cut_name, results_cut
-from .numbers import ADDS, NumbersRead
 from .record import CutRecord, LiveCut, Origin, behind, leaf_or_maker
 
 _DETACH_: Any = TensorBase.detach_
@@ -80,7 +79,6 @@ class Cuts(Listener):
         self._of_parameters: dict[Any, tuple[Origin, ...]] = {}
         self._reads: dict[Origin, None] = {}
         self._inside: list[InsideTrails] = []  # of this step
-        self._numbers = NumbersRead()  # since the last backward
 
     def calling(self, event: Calling) -> None:
         # After a detach_() nothing tells that the tensor needed a gradient.
@@ -119,17 +117,9 @@ class Cuts(Listener):
             if self._tracker.known or not own:
                 self._look(event, cuts=not own)
             return
-        if self._numbers.reads and func in ADDS:
-            self._add(event)
         plain = type(result) is Tensor and not others() and result.requires_grad
         if self._tracker.known or not plain:
             self._look(event, cuts=not plain)
-
-    def _add(self, event: Called) -> None:
-        """A number is added to a tensor: was it read of tensors?"""
-        node = event.result.grad_fn
-        for origin in self._numbers.added(event) if node is not None else ():
-            origin.cut.after = sorted({*origin.cut.after, int(node._sequence_nr())})[-_USES:]
 
     def region_ran(self, event: RegionRan) -> None:
         """A compiled region has run: its results have the trails of the cuts inside."""
@@ -166,14 +156,12 @@ class Cuts(Listener):
             return
         made = [result] if type(result) is Tensor else tensors(result)
         if behind:
-            self._use(behind, event, made)
+            self._use(behind, func, (begin, end), made)
         start: tuple[Origin, ...] = ()
         if operands:
             if (lost := results_cut(given, made)) is None:
                 return
             start = self._cut(func, operands[:_OPERANDS], lost, frame)
-            if not made and start:
-                self._numbers.add(result, start[0], start[0].cut.place)
         self._lead(made, start, behind if begin == end else {})
 
     def hidden(self, event: Reach) -> list[GradFn]:
@@ -238,9 +226,11 @@ class Cuts(Listener):
         # What is cut in place holds its own node, which holds it.
         self._tracker.clear()
 
-    def _use(self, behind: Iterable[Trail], event: Called, made: list[Tensor]) -> None:
+    def _use(
+        self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
+    ) -> None:
         """A call took results of cuts: it made nodes of them, or read them."""
-        func, _, _, result, frame, start, end = event
+        start, end = numbers
         if end > start:
             fns = [fn for one in made if one.requires_grad if (fn := one.grad_fn) is not None]
             reader = _reader(fns, start) if end - start > 1 else None
@@ -248,11 +238,9 @@ class Cuts(Listener):
             self._tracker.use(behind, after)
         elif not made and (name := name_of(func)) in READS:
             origins = chain.from_iterable(trail.nearest() for trail in behind)
-            place = self.program.place(user_frame(frame))
             for origin in islice(origins, _PENDING_READS):
                 origin.cut.read = name
                 self._read(origin)
-                self._numbers.add(result, origin, place)
 
     def _cut(
         self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
@@ -376,7 +364,6 @@ class Cuts(Listener):
     def _forget(self) -> None:
         """From now on others are collected."""
         self._records, self._of_parameters, self._reads = [], {}, {}
-        self._numbers.clear()
         self._tracker.forget_trails()
 
 

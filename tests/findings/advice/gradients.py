@@ -156,19 +156,6 @@ def term_that_is_detached(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("constant-term", "Keep the tensor instead of the number", "body.weight", "head.weight")
-def term_that_is_a_number(record: Record, followed: bool) -> Tensor:
-    model = two(nn.Linear(6, 8), nn.Linear(8, 3))
-    with record(model):
-        h = model["body"](torch.randn(8, 6))
-        size = h.square().mean()
-        number = size if followed else size.item()
-        loss = F.cross_entropy(model["head"](h.relu()), torch.arange(8) % 3)
-        loss = loss + number
-        loss.backward()
-    return loss
-
-
 # --- gradients that are lost ---------------------------------------------------------------------
 
 
