@@ -52,7 +52,7 @@ class CaptureWatch(Watch):
 
 
 def is_captured() -> bool:
-    """Does what this thread does become a CUDA graph, of which nothing is told?"""
+    """Is a CUDA graph captured in this thread? Then nothing is told of it."""
     return bool(_graphs())
 
 
