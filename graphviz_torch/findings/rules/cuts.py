@@ -137,8 +137,20 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
 
 def _behind_learns(reading: Reading, cut: Cut) -> bool:
     """Was what was cut computed from a parameter that the optimizer of this step holds."""
-    learning = {p.node for p in reading.graph.parameters if p.stepped}
-    return not learning.isdisjoint(upstream(reading, cut.before, set()))
+    return any(p.stepped for p in _behind(reading, cut))
+
+
+def is_fixed_behind(reading: Reading, cut: Cut) -> bool:
+    """Was what was cut computed from parameters that no optimizer of this step holds, as the loss of
+    a teacher or of a reference is."""
+    behind = _behind(reading, cut)
+    return bool(behind) and all(p.stepped is False for p in behind)
+
+
+def _behind(reading: Reading, cut: Cut) -> list[Parameter]:
+    """The parameters that what was cut was computed from."""
+    nodes = upstream(reading, cut.before, set())
+    return [p for p in reading.graph.parameters if p.node in nodes]
 
 
 def _by_likelihood(reading: Reading) -> list[Cut]:

@@ -10,7 +10,7 @@ from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of
-from .cuts import PLAIN, advice_on, explained, upstream, word_of
+from .cuts import PLAIN, advice_on, explained, is_fixed_behind, upstream, word_of
 
 # They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
 _SUMS = {"add", "sub", "rsub"}
@@ -46,7 +46,11 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             continue  # x - x.detach(), which is there to give a gradient and no value
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
         # A value that is used in another way too, as the maximum in a logsumexp, is held fixed.
-        meant = _learns_uncut(reading, cut) or not sums.issuperset(cut.after)
+        meant = (
+            _learns_uncut(reading, cut)
+            or not sums.issuperset(cut.after)
+            or all(is_fixed_behind(reading, each) for each in found)
+        )
         advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
         yield finding(
             "info" if meant else "warning",

@@ -28,3 +28,32 @@ def maximum_that_is_taken_away_and_added_again(record: Record) -> None:
         scores = model(torch.randn(4))
         most = scores.max().detach()
         ((scores - most).exp().sum().log() + most - scores[1]).backward()
+
+
+
+@silent()
+def loss_of_a_reference(record: Record) -> None:
+    """As of a teacher: no optimizer holds it, and it is there to compare with."""
+    policy, reference = nn.Linear(4, 3), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    inputs, targets = torch.randn(5, 4), torch.arange(5) % 3
+    with record(nn.ModuleDict({"policy": policy, "reference": reference})):
+        loss = F.cross_entropy(policy(inputs), targets)
+        with torch.no_grad():
+            base = F.cross_entropy(reference(inputs), targets)
+        (loss - base).backward()
+        optimizer.step()
+
+
+@says("constant-term", "trains nothing: distance was cut by detach()", severity="warning")
+def distance_to_a_reference(record: Record) -> None:
+    """What it was computed from learns, too."""
+    body, head, reference = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(4, 6)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    inputs, targets = torch.randn(5, 4), torch.arange(5) % 3
+    with record(nn.ModuleList([body, head, reference])):
+        h = body(inputs)
+        distance = (h - reference(inputs)).square().mean()
+        error = F.cross_entropy(head(h.relu()), targets)
+        (error + distance.detach()).backward()
+        optimizer.step()
