@@ -141,8 +141,8 @@ def _behind_learns(reading: Reading, cut: Cut) -> bool:
 
 
 def is_fixed_behind(reading: Reading, cut: Cut) -> bool:
-    """Was what was cut computed from parameters that no optimizer of this step holds, as the loss of
-    a teacher or of a reference is."""
+    """Was what was cut computed from parameters that no optimizer of this step holds, as of a
+    teacher."""
     behind = _behind(reading, cut)
     return bool(behind) and all(p.stepped is False for p in behind)
 

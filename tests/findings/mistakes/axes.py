@@ -181,7 +181,8 @@ class OwnAttention(nn.Module):
     advice="Exchange the first two axes of what goes into it, and again of what comes out.",
 )
 def attention_of_ones_own_that_is_given_the_batch_first(record: Record) -> None:
-    model = nn.ModuleDict({"attention": OwnAttention(), "head": nn.Linear(8, 3)})
+    kind = type("MultiheadAttention", (OwnAttention,), {})  # as PyTorch's is called
+    model = nn.ModuleDict({"attention": kind(), "head": nn.Linear(8, 3)})
     with record(model):
         y = model["attention"](torch.randn(6, 5, 8))
         F.cross_entropy(model["head"](y.mean(1)), torch.arange(6) % 3).backward()

@@ -30,7 +30,6 @@ def maximum_that_is_taken_away_and_added_again(record: Record) -> None:
         ((scores - most).exp().sum().log() + most - scores[1]).backward()
 
 
-
 @silent()
 def loss_of_a_reference(record: Record) -> None:
     """As of a teacher: no optimizer holds it, and it is there to compare with."""

@@ -34,6 +34,7 @@ _LAYERS = ("mm", "addmm", "linear", "convolution")
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPPED = ("GRU", "RNN")  # they run step by step, where no library has them whole
 _TURNING = (*_STEPPED, "LSTM", "MultiheadAttention")
+_PROJECTION = "in_proj_weight"  # a parameter of PyTorch's attention
 # Of a layer that takes the batch for time, by its batch_first: along what it mixes, what to do.
 _ORDERS: dict[bool | None, tuple[str, str]] = {
     False: (
@@ -229,7 +230,7 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     nodes = reading.graph.nodes
     # Only an axis as long as the samples are many can be theirs: of most models none is.
     many = _counts_of_samples(reading)
-    mixing = [node for node in nodes if _mixes(node) and _length(reading, node) in many]
+    mixing = [node for node in nodes if _mixes(reading, node) and _length(reading, node) in many]
     if not mixing:
         return
     axes = _read(reading).axes
@@ -266,7 +267,7 @@ def _is_batch_first(reading: Reading, node: Node) -> bool | None:
     """
     if (known := attribute(node, "batch_first")) != "":
         return known == "True"
-    if node.module and _kind(node) not in _TURNING:
+    if node.module and _kind(reading, node) not in _TURNING:
         return None
     nodes = reading.graph.nodes
     own = [one for one in nodes if one.module == node.module and one.operation == "transpose"]
@@ -277,18 +278,27 @@ def _is_batch_first(reading: Reading, node: Node) -> bool | None:
     )
 
 
-def _mixes(node: Node) -> bool:
+def _mixes(reading: Reading, node: Node) -> bool:
     """Is it what a recurrent layer returns, or the attention of a layer."""
     return (
         is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
-        or (node.operation == "stack" and _kind(node) in _STEPPED and number(node, "dim") == 0)
+        or (
+            node.operation == "stack"
+            and _kind(reading, node) in _STEPPED
+            and number(node, "dim") == 0
+        )
     )
 
 
-def _kind(node: Node) -> str:
-    """The class of the module that a node is of: "GRU"."""
-    return node.module_class.rpartition("/")[2].partition("(")[0]
+def _kind(reading: Reading, node: Node) -> str:
+    """The class of the module that a node is of, if it is a layer of PyTorch's: "GRU".
+
+    A recurrent layer of PyTorch's has its sizes in `Node.module_class`.
+    """
+    name, sizes, _ = node.module_class.rpartition("/")[2].partition("(")
+    path = f"{node.module}.{_PROJECTION}" if node.module else _PROJECTION
+    return name if sizes or any(p.name == path for p in reading.graph.parameters) else ""
 
 
 def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:
