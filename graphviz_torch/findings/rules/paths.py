@@ -16,6 +16,7 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
 from .cuts import explained, module_of, to_learn, upstream
+from .meaning.roles import idle_targets
 
 
 @rule(of=(Parameter,))
@@ -124,6 +125,9 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         and not (p.name in told or p.node in lost or p.name.startswith(anew))
         and not p.in_optimizer
     ]
+    if idle:
+        targets = idle_targets(reading)  # both-sides-learn tells of them
+        idle = [p for p in idle if p.node not in targets]
     if not idle or reading.graph.failure is not None:
         return
     names, them = names_of(idle), "it" if len(idle) == 1 else "them"

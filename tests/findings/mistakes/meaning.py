@@ -527,6 +527,46 @@ def views_of_which_one_is_held(record: Record) -> None:
         (-F.cosine_similarity(p, z).mean()).backward()
 
 
+def towards(record: Record, *, held: bool) -> None:
+    """Values are pulled towards those of another network, in a step of the first one alone."""
+    now, old = nn.Linear(4, 1), nn.Linear(4, 1)
+    optimizer, another = SGD(now.parameters(), lr=0.1), SGD((old if held else now).parameters())
+    with record(nn.ModuleDict({"now": now, "old": old})):
+        x = torch.randn(8, 4)
+        target = torch.randn(8, 1) + 0.9 * old(x)
+        F.mse_loss(now(x), target).backward()
+        optimizer.step()
+    del another
+
+
+@says(
+    "both-sides-learn",
+    "The target target of mse_loss",
+    "takes gradients through old.weight and old.bias, which no optimizer updates.",
+    severity="warning",
+    advice="Detach target, or compute it under torch.no_grad(); if they are to learn, give them to "
+    "an optimizer.",
+)
+def target_of_a_network_that_nothing_updates(record: Record) -> None:
+    towards(record, held=False)
+
+
+@says("both-sides-learn", "which the optimizer of this step does not hold", severity="info")
+def target_of_a_network_that_another_optimizer_holds(record: Record) -> None:
+    towards(record, held=True)
+
+
+@silent("both-sides-learn")
+def centers_that_no_network_computes(record: Record) -> None:
+    """They are there to learn: that no optimizer has them is told as that."""
+    body, centers = nn.Linear(4, 2), nn.ParameterList([torch.zeros(3, 2)])
+    optimizer = SGD(body.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"body": body, "centers": centers})):
+        nearest = centers[0][torch.arange(8) % 3]
+        F.mse_loss(body(torch.randn(8, 4)), nearest).backward()
+        optimizer.step()
+
+
 @silent("both-sides-learn", "weighted-log-prob")
 def an_entropy_and_a_gate(record: Record) -> None:
     """Both factors of a product come from one result: nothing is compared."""

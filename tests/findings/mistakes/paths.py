@@ -186,10 +186,11 @@ def layer_that_no_optimizer_holds_beside_one_that_does_not_step(record: Record) 
     "torch.no_grad(); else give them to an optimizer.",
 )
 def copy_that_is_computed_with_gradients(record: Record) -> None:
-    now, old = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2))
+    now, old = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)) for _ in range(2))
     optimizer = SGD(now.parameters(), lr=0.1)
     with record(nn.ModuleDict({"now": now, "old": old})):
-        (now(torch.ones(8, 4)) - 0.9 * old(torch.ones(8, 4))).square().mean().backward()
+        x = torch.randn(8, 4)
+        F.cross_entropy(now(x) - 0.1 * old(x), torch.arange(8) % 3).backward()
         optimizer.step()  # cause
 
 

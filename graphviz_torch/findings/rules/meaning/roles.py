@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ....graph import Edge, Finding, Node
 from ....graph.text import listing
 from ...axes import attribute
 from ...graph_reading import Reading
 from ...rule import finding, rule
-from ...words import at
+from ...words import at, names_of
 from ..cuts import upstream
 
 _REGRESSION = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "l1_loss": 2}
@@ -19,6 +20,7 @@ _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", 
 # What a comparison ends with that is written by hand, and what leads from it to the loss.
 _BY_HAND = ("pow", "abs", "mul")
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
+_LAYERS = ("mm", "addmm", "linear", "convolution")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
 # Of a density with a covariance, from its logarithm to the square, and from there to the draw.
@@ -32,51 +34,81 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
     """Both arguments of a regression or similarity, also of one written by hand, take gradients
     through the same parameters, or the target does through a network that the optimizer of this
     step does not hold."""
-    nodes = reading.graph.nodes
-    compared = list(_comparisons(reading))
-    if not compared:
-        return
-    owner = {p.node: p for p in reading.graph.parameters}
-    idle = {p.node for p in reading.graph.parameters if p.stepped is False}
-    for title, node, edges in compared:
-        sides = tuple(edge.source for edge in edges)
-        behind = [upstream(reading, sides[i], set()) for i in (0, 1)]
-        leaves = [{i for i in ids if i in owner} for ids in behind]
-        common = any(not nodes[i].leaf for i in behind[0] & behind[1])
-        if node.operation in _BY_HAND and common and not _are_other_rows(reading, *edges):
-            continue  # made of one result: an entropy, a norm, a gate
-        shared = leaves[0] & leaves[1]
-        labels = [_called(reading, sides[i]) for i in (0, 1)]
-        if shared:
+    parameters = reading.graph.parameters
+    for compared in _compared(reading):
+        node, sides = compared.node, compared.sides
+        labels = [_called(reading, side) for side in sides]
+        shared = compared.leaves[0] & compared.leaves[1]
+        if names := names_of(p for p in parameters if p.node in shared):
             moving = [i for i in (0, 1) if _is_bootstrapped(reading, sides[i])]
             target = f"{labels[moving[0]]} moves" if moving else ""
             yield finding(
                 "warning" if len(moving) == 1 else "info",
-                f"Both arguments of {title}{at(node.source)} take gradients through "
-                f"{listing(owner[i].name for i in sorted(shared))}: "
-                f"{target + ' with what learns' if target else _pulled(labels)}.",
+                f"Both arguments of {compared.title}{at(node.source)} take gradients through "
+                f"{names}: {target + ' with what learns' if target else _pulled(labels)}.",
                 cause="both arguments learn",
                 advice=f"Detach {labels[moving[0]]}, or compute it under torch.no_grad()."
                 if len(moving) == 1
                 else "",
                 where=node.source,
-                nodes=(node.id, sides[0], sides[1]),
+                nodes=(node.id, *sides),
             )
-            continue
-        for i in (0, 1):
-            if leaves[i] and leaves[i] <= idle and leaves[1 - i] - idle:
-                what = f"The target {labels[i]} of {title}"
-                what = f"{labels[i]} in {title}" if node.operation in _BY_HAND else what
-                yield finding(
-                    "info",
-                    f"{what}{at(node.source)} takes gradients through "
-                    f"{listing(owner[n].name for n in sorted(leaves[i]))}, which the optimizer of "
-                    "this step does not hold.",
-                    cause="a target with history",
-                    advice=f"Detach {labels[i]}, or compute it under torch.no_grad().",
-                    where=node.source,
-                    nodes=(node.id, sides[i]),
+        elif compared.target is not None:
+            label = labels[compared.target]
+            idle = [p for p in parameters if p.node in compared.leaves[compared.target]]
+            what = f"The target {label} of {compared.title}"
+            what = f"{label} in {compared.title}" if node.operation in _BY_HAND else what
+            whose = "which the optimizer of this step does not hold"
+            advice = f"Detach {label}, or compute it under torch.no_grad()"
+            held = any(p.in_optimizer for p in idle)
+            if not held:
+                whose = "which no optimizer updates"
+                is_to = (
+                    "it is to learn, give it" if len(idle) == 1 else "they are to learn, give them"
                 )
+                advice += f"; if {is_to} to an optimizer"
+            yield finding(
+                "info" if held else "warning",
+                f"{what}{at(node.source)} takes gradients through {names_of(idle)}, {whose}.",
+                cause="a target with history",
+                advice=f"{advice}.",
+                where=node.source,
+                nodes=(node.id, sides[compared.target]),
+            )
+
+
+class _Compared(NamedTuple):
+    """Two results that a loss compares."""
+
+    title: str
+    node: Node
+    sides: tuple[int, int]  # what made them
+    leaves: tuple[set[int], set[int]]  # the parameters that each takes gradients through
+    target: int | None  # the side whose parameters all stay as they are in this step, as a target's
+
+
+def idle_targets(reading: Reading) -> set[int]:
+    """The parameters, by their node, that stay as they are in this step and make a target."""
+    every = _compared(reading)
+    return {i for each in every if each.target is not None for i in each.leaves[each.target]}
+
+
+def _compared(reading: Reading) -> Iterator[_Compared]:
+    nodes = reading.graph.nodes
+    idle = {p.node for p in reading.graph.parameters if p.stepped is False}
+    for title, node, edges in _comparisons(reading):
+        sides = edges[0].source, edges[1].source
+        behind = upstream(reading, sides[0], set()), upstream(reading, sides[1], set())
+        common = any(not nodes[i].leaf for i in behind[0] & behind[1])
+        if node.operation in _BY_HAND and common and not _are_other_rows(reading, *edges):
+            continue  # made of one result: an entropy, a norm, a gate
+        one, other = ({i for i in ids if nodes[i].leaf == "parameter"} for ids in behind)
+        target = None
+        if one.isdisjoint(other) and (one <= idle) != (other <= idle):
+            target = 0 if one <= idle else 1
+            if not any(nodes[i].operation in _LAYERS for i in behind[target]):
+                target = None  # learned centers, say, which no network computes
+        yield _Compared(title, node, sides, (one, other), target)
 
 
 def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge]]]:
