@@ -292,11 +292,17 @@ def _depth(reading: Reading) -> list[tuple[int, float]]:
 
 
 def _growth(chain: list[tuple[int, float]]) -> float | None:
-    """How much larger the gradient is at the deep end of a chain; None if it is too short."""
+    """How much larger the gradient is at the deep end of a chain; None if it is too short.
+
+    Both in the deepest quarter and at its last node: inside a branch beside a skip the gradient may
+    be small, and what comes before that branch has the skip's.
+    """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
         return None
-    return median(n for _, n in chain[-quarter:]) / median(n for _, n in chain[:quarter])
+    first = median(n for _, n in chain[:quarter])
+    deep, last = median(n for _, n in chain[-quarter:]) / first, chain[-1][1] / first
+    return max(deep, last) if deep < 1 else min(deep, last)
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:

@@ -10,14 +10,18 @@ from graphviz_torch.graph.events import NonfiniteValue
 from tests.findings.by_hand.graphs import META, Case, chain, event, stats, told
 
 
-def deep(growth: float, shared: bool = False) -> Graph:
-    """Eight weights, one behind the other, with a gradient that grows by a factor at each."""
+def deep(growth: float, shared: bool = False, last: float | None = None) -> Graph:
+    """Eight weights, one behind the other, with a gradient that grows by a factor at each.
+
+    Args:
+        last: the gradient at the deepest, which a skip leads to, too.
+    """
     nodes, edges = [], []
     for i in range(8):
         leaf, user = (0 if shared else 2 * i), (i + 1 if shared else 2 * i + 1)
         if not shared or i == 0:
             nodes.append(Node(leaf, "AccumulateGrad", (META,), f"fc{i}.weight", leaf="parameter"))
-        norm = growth ** (7 - i)
+        norm = growth ** (7 - i) if i or last is None else last
         nodes.append(Node(user, "MmBackward0", (META,), operation="mm", grad_outputs=stats(norm)))
         edges.append(Edge(leaf, user, 0, 1))
         if i:
@@ -60,14 +64,14 @@ CASES: dict[str, Case] = {
         "warning",
         "The gradient vanishes along depth: its norm goes from 1 at mm to 1e-07 at mm over 8 "
         "nodes, and fc0.weight and fc1.weight hardly learn.",
-        [deep(0.5), deep(1.0)],
+        [deep(0.5), deep(1.0), deep(0.1, last=0.0008)],
     ),
     "exploding-gradient": Case(
         deep(5.0),
         "warning",
         "The gradient explodes along depth: its norm goes from 1 at mm to 7.8e+04 at mm over 8 "
         "nodes.",
-        [deep(2.0), deep(1.0)],
+        [deep(2.0), deep(1.0), deep(5.0, last=2.0)],
     ),
     "dead-relu": Case(
         relu(0.9995, 0.0),

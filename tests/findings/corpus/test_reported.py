@@ -15,9 +15,6 @@ assert tables  # full
 # reached fails until it is taken out.
 NOT_YET = frozenset(
     [
-        "value_target_with_history",
-        "averaged_teacher_that_takes_gradients",
-        "target_network_that_gets_a_gradient",
         "penalty_never_added",
         "function_that_ignores_one_gradient",
         "residual_of_a_straight_through_result",
@@ -33,9 +30,6 @@ NOT_YET = frozenset(
     ]
 )
 FALSE_ALARMS = frozenset[str]()
-# A run names whatever one recording names, and these, too.
-BY_RUN = {"value_target_with_history", "averaged_teacher_that_takes_gradients"}
-NOT_BY_RUN = NOT_YET - BY_RUN - {"target_network_that_gets_a_gradient"}  # its line comes second
 
 
 def rows(names: list[str], not_yet: frozenset[str]) -> list[object]:
@@ -51,7 +45,7 @@ def test_a_reported_bug_is_named_with_its_cause_and_its_line(name: str) -> None:
     assert names_own_line_first(row.program, findings)
 
 
-@pytest.mark.parametrize("name", rows(list(REPORTED), NOT_BY_RUN))
+@pytest.mark.parametrize("name", rows(list(REPORTED), NOT_YET))
 def test_a_run_names_a_reported_bug_that_one_recording_names(name: str) -> None:
     row = REPORTED[name]
     assert row.score(play(row.program, row.raises, run=True)) == 1.0
