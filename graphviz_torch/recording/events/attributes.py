@@ -8,7 +8,9 @@ from ...graph.events import DataAssignment, GradientRead
 from ...internals.frames import OWN, owner, user_frame
 from ...internals.functions import READ_GRAD, SET_DATA
 from ...internals.hooks.calls import Called
+from ...tracing.tracer import connected
 from ..listener import Listener
+from ..live import leaves_of
 from ..program.events import TensorRecord
 
 
@@ -46,7 +48,7 @@ class TensorAttributes(Listener):
     def _data_set(self, event: Called) -> None:
         tensor, value = event.args
         self.program.changes.replaced(tensor)
-        if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
+        if isinstance(value, Tensor) and value.grad_fn is not None and _is_of_others(value, tensor):
             outer = user_frame(event.frame)
             label, other = self.program.label(tensor, outer), self.program.label(value, outer)
             self.events.note(
@@ -55,3 +57,9 @@ class TensorAttributes(Listener):
                 numbers=[int(value.grad_fn._sequence_nr())],
                 value=TensorRecord.of(value, other),
             )
+
+
+def _is_of_others(value: Tensor, tensor: Tensor) -> bool:
+    """Was a value computed from another leaf than this tensor, which a step by hand moves."""
+    fns, _ = connected([value.grad_fn])
+    return any(leaf.variable is not tensor for leaf in leaves_of(fns))

@@ -276,3 +276,15 @@ def scheduler_that_does_not_wait_for_an_optimizer_with_a_name(record: Record) ->
         layer(torch.randn(8, 4)).square().mean().backward()
         schedule.step()  # cause
         optimizer.step()
+
+
+@silent("data-replaced")
+def input_that_is_moved_by_hand(record: Record) -> None:
+    """As an attack does: what it is moved to was computed from itself."""
+    model, delta = nn.Linear(4, 3), torch.zeros(5, 4, requires_grad=True)
+    with record(model):
+        x, y = torch.randn(5, 4), torch.arange(5) % 3
+        for _ in range(2):
+            F.cross_entropy(model(x + delta), y).backward()
+            assert delta.grad is not None
+            delta.data = (delta + 0.1 * delta.grad.sign()).clamp(-0.3, 0.3)
