@@ -279,7 +279,10 @@ class Session:
             ids, edges = connected(hidden + [fn for fn, _ in ends])
         reading = read(ids, edges, ends, named)
         leaves = reading.leaves
-        reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves
+        reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves.keys()
+        if began is not None and began.accumulates and began.inputs:  # for these tensors alone
+            asked = leaves_of(fn for fn, _ in self._ends_of(began.inputs))
+            reached = reached & {id(leaf.variable) for leaf in asked}
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         checkpoints = checkpoints_of(ids, self.checkpoints.frames() if TELLS else ())
         live = LiveGraph(

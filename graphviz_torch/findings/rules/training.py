@@ -128,9 +128,9 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"backward{at(event.where)} gives {names} a gradient, but the optimizer that holds "
-            "them never stepped.",
+            "them has never stepped so far.",
             cause="an optimizer never steps",
-            advice="Call step() of that optimizer after this backward.",
+            advice="Call step() of that optimizer after this backward, if it does not step later.",
             where=event.where,
             nodes=event.nodes,
         )

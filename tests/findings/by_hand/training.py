@@ -57,7 +57,7 @@ CASES: dict[str, Case] = {
         told(event(UnsteppedBackward, parameters=("D.weight", "D.bias"))),
         "warning",
         "backward at train.py:7 gives D.weight, D.bias a gradient, but the optimizer that holds "
-        "them never stepped.",
+        "them has never stepped so far.",
         [told(STEP)],
     ),
 }

@@ -316,3 +316,18 @@ def closure_that_runs_backward(record: Record) -> None:
     with record(model):
         for _ in range(3):
             optimizer.step(closure)
+
+
+@silent()
+def codes_that_are_found_before_the_decoder_learns(record: Record) -> None:
+    """A backward for the codes alone gives the decoder no gradient."""
+    decoder = mlp()
+    held = Adam(decoder.parameters())
+    codes = torch.zeros(8, 6, requires_grad=True)
+    inner = Adam([codes], lr=0.1)
+    with record(decoder):
+        for _ in range(3):
+            inner.zero_grad()
+            F.cross_entropy(decoder(codes), CLASSES).backward(inputs=[codes])
+            inner.step()
+    assert held.state == {}
