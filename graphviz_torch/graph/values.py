@@ -180,6 +180,8 @@ class Step:
     summed: tuple[int, ...] = ()
     # Does a later graph go on with what autograd.grad gave here, as with the inner steps of MAML?
     inner: bool = False
+    # Is it computed from what was made before the last backward of its line; None: not known.
+    goes_on: bool | None = None
 
     __repr__ = short_repr
 

@@ -33,6 +33,17 @@ def test_steps_inside_a_step_are_no_history_that_was_kept() -> None:
         assert not [f for f in find(last, previous) if f.rule == "growing-graph"]
 
 
+def test_a_sum_of_losses_grows_over_recordings_too() -> None:
+    model, total, recordings = MLP(), torch.zeros(()), []
+    for _ in range(3):
+        with record(model) as recording:
+            total = total + model(torch.randn(8, 4)).sum()
+            total.backward(retain_graph=True)
+        recordings.append(recording.graph)
+    found = find(recordings[-1], recordings[:-1])
+    assert [each.severity for each in found if each.rule == "growing-graph"] == ["warning"]
+
+
 @pytest.mark.parametrize(
     ("log", "line"),
     [

@@ -99,27 +99,29 @@ class GraphHistory(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._lines: dict[tuple[Place | None, str], _Line] = {}
-        self._found: dict[int, Retention] = {}  # by graph
+        self._begins = sequence_number()
+        self._found: dict[int, Retention | None] = {}  # by graph
+        self._going_on: set[int] = set()  # graphs that are computed from what was made before
 
     def backward_began(self, event: BackwardBegan) -> None:
         live = event.live
         known = zip(live.ids, live.numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}
-        retention = self._look(nodes, live)
-        if retention is not None:
-            self._found[live.position] = retention
+        self._found[live.position] = self._look(nodes, live)
 
     def step_ended(self, event: None) -> None:
-        self._found = {}
+        self._found, self._going_on = {}, set()
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
-        retention = self._found.get(backward.position)
-        if retention is None:
+        position = backward.position
+        if position not in self._found:
             return graph
-        retained = self._value(retention, backward)
-        return replace(graph, step=replace(graph.step, retained=retained))
+        retained, goes_on = self._value(self._found[position], backward), position in self._going_on
+        return replace(graph, step=replace(graph.step, retained=retained, goes_on=goes_on))
 
-    def _value(self, retention: Retention, backward: Backward) -> RetainedGraphs:
+    def _value(self, retention: Retention | None, backward: Backward) -> RetainedGraphs | None:
+        if retention is None:
+            return None
         steps, number, label, source, inside = retention
         if number is None:
             return RetainedGraphs(steps, label)
@@ -138,6 +140,8 @@ class GraphHistory(Listener):
         made = self.program.source(max(nodes.values(), default=-1))
         line = self._lines.setdefault((live.call.place, made), _Line())
         before = partial(line.before, step, self.program.steps.ever, live.reached)
+        if any(number < max(line.first, self._begins) for number in nodes.values()):
+            self._going_on.add(live.position)
         retention = self._retention(line, before, nodes, live.own)
         new = [fn for fn, number in nodes.items() if number >= line.first]
         some = new[:: -(-len(new) // _MARKS) or 1]

@@ -93,6 +93,18 @@ def loss_summed_with_its_history(record: Record) -> None:
             total.backward(retain_graph=True)
 
 
+@silent("growing-graph")
+def sequence_that_is_longer_in_each_step(record: Record) -> None:
+    """As a horizon that grows, in a curriculum: nothing is carried over."""
+    cell = nn.RNNCell(4, 4)
+    with record(cell):
+        for length in range(1, 6):
+            state = torch.zeros(2, 4)
+            for _ in range(length):
+                state = cell(torch.randn(2, 4), state)
+            state.sum().backward()
+
+
 class Meter:
     """What people log with."""
 

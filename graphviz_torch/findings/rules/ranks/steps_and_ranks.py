@@ -31,6 +31,8 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The graph grows by the same amount from step to step: a result was kept with its history."""
     if graphs[-1].step.retained is not None:
         return  # told by that graph alone
+    if graphs[-1].step.goes_on is False:
+        return  # a longer sequence, say: nothing was kept
     if any(map(_asked_for_inputs, graphs[-STEPS:])):
         return  # what is computed from gradients goes on through them: steps inside a step
     if len({sum(bool(node.leaf) for node in graph.nodes) for graph in graphs[-STEPS:]}) > 1:
