@@ -222,6 +222,21 @@ for step in range(6):
 """
 
 
+OTHER_NAMES_AT_FIRST = """\
+import torch, torch.nn as nn
+body, head = nn.Sequential(nn.Linear(3, 16), nn.ReLU()), nn.Linear(16, 4)
+with torch.no_grad():
+    print(body(torch.randn(2, 3)).shape)
+model = nn.Sequential(body, head)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 3)), torch.arange(8) % 4)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "steps", "turns"),
     [
@@ -237,6 +252,7 @@ for step in range(6):
             id="layers in turn",
         ),
         pytest.param(ACCUMULATION, 6, "", id="accumulation"),
+        pytest.param(OTHER_NAMES_AT_FIRST, 6, "", id="other names at first"),
     ],
 )
 def test_nothing_is_found_in_a_training_whose_parts_learn_in_turn_or_not_at_all(

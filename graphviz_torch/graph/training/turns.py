@@ -34,22 +34,28 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[int, frozenset[str]]] = deque(maxlen=_STEPS)
+        # By step: its number, the names that it trained, and those that it knew besides.
+        self._steps: deque[tuple[int, frozenset[str], frozenset[str]]] = deque(maxlen=_STEPS)
 
     def add(self, step: TrainingStep) -> None:
         """Take the next step."""
-        trained = {p.name for graph in step.graphs for p in graph.parameters if p.stepped}
+        parameters = [p for graph in step.graphs for p in graph.parameters]
+        trained = frozenset(p.name for p in parameters if p.stepped)
         events = [event for graph in step.graphs for event in graph.events]
         if trained or any(isinstance(event, OptimizerStep) for event in events):
-            self._steps.append((step.number, frozenset(trained)))
+            rest = frozenset(p.name for p in parameters) - trained
+            self._steps.append((step.number, trained, rest))
 
     def __str__(self) -> str:
-        numbers = [number for number, _ in self._steps]
+        numbers = [number for number, _, _ in self._steps]
         turns: dict[tuple[int, ...], list[str]] = {}
-        names = frozenset[str]().union(*(trained for _, trained in self._steps))
+        names = frozenset[str]().union(*(trained for _, trained, _ in self._steps))
         for name in sorted(name for name in names if "." in name):  # "weight" tells not whose
-            steps = tuple(number for number, trained in self._steps if name in trained)
-            if _LEAST <= len(steps) < len(numbers):
+            steps = tuple(number for number, trained, _ in self._steps if name in trained)
+            # What a step before the first of them did not know may have had another name there.
+            later = sum(number > steps[0] for number in numbers)
+            off = later >= len(steps) or any(name in rest for _, _, rest in self._steps)
+            if len(steps) >= _LEAST and off:
                 turns.setdefault(steps, []).append(name)
         every = list(turns.values())
         said = [
