@@ -88,6 +88,19 @@ def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:
     assert [found.steps for found in zeros.all(4)] == [(0, 1), (2, 3)]
 
 
+@pytest.mark.parametrize(("given", "severity"), [((0, 1, 2), "warning"), ((0, 2), "info")])
+def test_a_layer_that_some_steps_leave_out_is_no_mistake(
+    given: tuple[int, ...], severity: str
+) -> None:
+    lost = Finding("never-called", "warning", "b was never called.", advice="Call b, or remove it.")
+    other = Finding("dead-relu", "warning", "relu is dead.")
+    found = RunFindings()
+    for step in range(3):
+        found.add(step, [lost] * (step in given) + [other] * (step == 1))
+    severities = {each.rule: each.severity for each in found.all(3)}
+    assert severities == {"never-called": severity, "dead-relu": "warning"}
+
+
 def test_a_cause_that_holds_in_each_of_several_steps_is_told_once() -> None:
     body, head = nn.Linear(2, 2), nn.Linear(2, 1)
     with record(nn.ModuleList([body, head])) as recording:

@@ -11,6 +11,10 @@ from ..values import Finding
 
 # Of these there is one for a line, whatever the results are called.
 _BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
+# What is a fact where it holds in some steps only, as of a layer that chance drops, and what to try.
+_IN_SOME_STEPS = {
+    "never-called": "Nothing, if forward leaves it out in some steps on purpose; else call it."
+}
 # A number that differs from step to step; not part of a name, of a line or of a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 _PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # after such a number: 1 zero, 2 zeros
@@ -73,7 +77,12 @@ class RunFindings:
         if count < 2:
             return [replace(found, steps=()) for found, _ in rows]
         return [
-            replace(f, steps=tuple(steps), message=_TIMES.sub("", f.message)) for f, steps in rows
+            replace(
+                _of_some_steps(f) if len(steps) < count else f,
+                steps=tuple(steps),
+                message=_TIMES.sub("", f.message),
+            )
+            for f, steps in rows
         ]
 
 
@@ -101,6 +110,12 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
     over = ", and no longer" if noun == "step" and _is_over(steps, count) else ""
     some = f"{noun}s" if len(steps) > 1 else noun
     return f"in {some} {', '.join(parts)}{more} of {count}{over}"
+
+
+def _of_some_steps(finding: Finding) -> Finding:
+    """What there is to say of a finding that other steps do not have."""
+    advice = _IN_SOME_STEPS.get(finding.rule) if finding.severity == "warning" else None
+    return finding if advice is None else replace(finding, severity="info", advice=advice)
 
 
 def _spoils(finding: Finding) -> bool:
