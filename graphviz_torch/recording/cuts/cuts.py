@@ -51,7 +51,7 @@ from ..live import LiveGraph, hidden_behind
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
 from .inside import InsideTrails, inside_record, used_outside
-from .names import READS, cut_name, results_cut
+from .names import READS, cut_name, makes_alike, results_cut
 from .record import CutRecord, LiveCut, Origin, behind, leaf_or_maker
 
 _DETACH_: Any = TensorBase.detach_
@@ -152,7 +152,7 @@ class Cuts(Listener):
         given = tensors(*args, *kwargs.values()) if kwargs else tensors(*args)
         behind = self._tracker.trails(given) if self._tracker.known else {}
         operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
-        if not (operands or behind):
+        if not (operands or behind) or makes_alike(func):
             return
         made = [result] if type(result) is Tensor else tensors(result)
         if behind:

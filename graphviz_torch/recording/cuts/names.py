@@ -35,13 +35,19 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
         name = "data"
     if not made:
         return name if name in READS else ""
-    if name.endswith("_like") or name.startswith(("new_", "register", "set")):
+    if name.startswith(("register", "set")):
         return ""
     if name not in PLAIN and not torch.is_grad_enabled():
         if name_of_pytorch := _switched_off_by(sys._getframe(3)):
             return name_of_pytorch
         return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
     return name
+
+
+def makes_alike(func: Any) -> bool:
+    """Does a call take what a tensor is, and none of its values: `zeros_like`, `x.new_tensor`."""
+    name = name_of(func)
+    return name.endswith("_like") or name.startswith("new_")
 
 
 def results_cut(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:

@@ -56,3 +56,14 @@ def distance_to_a_reference(record: Record) -> None:
         error = F.cross_entropy(head(h.relu()), targets)
         (error + distance.detach()).backward()
         optimizer.step()
+
+
+@silent("constant-term")
+def sum_that_begins_with_a_zero_like_another_result(record: Record) -> None:
+    """The zero has the dtype and the device of what was cut, and none of its values."""
+    model = nn.Linear(4, 3)
+    with record(model):
+        with torch.no_grad():
+            before = model(torch.randn(5, 4)).mean()
+        loss = before.new_tensor(0.0) + torch.zeros_like(before)
+        (loss + F.cross_entropy(model(torch.randn(5, 4)), torch.arange(5) % 3)).backward()
