@@ -78,7 +78,8 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
             f"The model was trained in eval mode{at(where)}: {kinds} ({which}) worked as "
             f"in evaluation{f'; eval() was called{at(event.where)}' if event.where else ''}.",
             cause="trained in eval mode",
-            advice="Call model.train() before the training step, and after every evaluation.",
+            advice="Call model.train() before the training step, and after every evaluation; "
+            "nothing, if eval mode is meant.",
             where=where,
             nodes=event.nodes,
         )

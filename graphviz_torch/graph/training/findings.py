@@ -11,7 +11,7 @@ from ..values import Finding
 
 # Of these there is one for a line, whatever the results are called.
 _BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
-# What is a fact where it holds in some steps only, as of a layer that chance drops, and what to try.
+# What is a fact where some steps alone have it, as of a layer that chance drops; what to try then.
 _IN_SOME_STEPS = {
     "never-called": "Nothing, if forward leaves it out in some steps on purpose; else call it."
 }

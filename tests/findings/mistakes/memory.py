@@ -49,6 +49,14 @@ def batch_norm_that_may_not_run_twice(record: Record) -> None:
         model(torch.randn(2048, 64)).sum().backward()
 
 
+@says("float64-crept-in", severity="info")
+def sum_that_was_cast_and_what_joins_it(record: Record) -> None:
+    model, others = nn.Linear(4, 3), torch.zeros(8, dtype=torch.float64)
+    with record(model):
+        sums = model(torch.randn(8, 4)).sum(1)
+        (sums.double().square() + (others + sums)).mean().backward()
+
+
 @says("float64-crept-in", severity="warning")
 def array_from_numpy(record: Record) -> None:
     model, scale = MLP(), torch.from_numpy(np.ones(2))

@@ -31,7 +31,8 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
             "not follow the mode of the model.",
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
-            + ("." if attention else ", or make an nn.Dropout in __init__."),
+            + ("" if attention else ", or make an nn.Dropout in __init__")
+            + "; nothing, if it is to drop in evaluation, as Monte Carlo dropout does.",
             where=event.where,
         )
 
