@@ -136,7 +136,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
     found = [_shift(subject, each) for each in subject.inputs()]
     shifts = [(i, s) for i, s in zip(subject.inputs(), found, strict=True) if s is not None]
     if not shifts:
-        message = "no loss has whole numbers for targets that are an input shifted"
+        message = "no targets are the whole numbers of an input (batch, positions), shifted"
         yield Experiment("positions", "", None, message)
         return
     answers = [(_of_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]

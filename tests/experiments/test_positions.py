@@ -183,7 +183,9 @@ def test_a_few_masked_words_that_stand_behind_their_masks_too_are_not_the_next_o
     ids[0, [place + 1 for place in places]] = torch.tensor(words)
     targets[0, places] = torch.tensor(words)
     [found] = experiment(recorded(model, ids, targets=targets), "positions")
-    assert found.message == "no loss has whole numbers for targets that are an input shifted"
+    assert (
+        found.message == "no targets are the whole numbers of an input (batch, positions), shifted"
+    )
 
 
 def test_it_is_named_on_a_simulated_device_whose_views_have_no_storage_in_common() -> None:
