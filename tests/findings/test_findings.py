@@ -27,7 +27,7 @@ from graphviz_torch import (
 from graphviz_torch.findings.graph_reading import Reading
 from graphviz_torch.findings.rule import RULES, apply
 from graphviz_torch.graph import Failure, Parameter, Step
-from graphviz_torch.graph.events import ConstantTerm, GradientClip, StillParameters
+from graphviz_torch.graph.events import ConstantTerm, GradientClip, LossTarget, StillParameters
 from tests.findings.by_hand.cases import CASES
 from tests.findings.by_hand.graphs import (
     CUT,
@@ -472,3 +472,19 @@ def test_a_term_that_never_had_a_gradient_is_told_without_a_cut() -> None:
     graph = replace(graph, events=(ConstantTerm(where="train.py:9", nodes=(2,)),))
     [found] = every("constant-term", graph)
     assert (found.where, found.nodes) == ("train.py:9", (2,))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("input", "3 of 8 in its input are"), ("ignored", "targets in the target")]
+)
+def test_what_a_loss_was_given_without_a_name_is_told_by_its_place(what: Any, said: str) -> None:
+    given_to = LossTarget(function="kl_div", what=what, count=3, among=8, where="train.py:7")
+    [found] = find(replace(told(), events=(given_to,)))
+    assert said in found.message
+
+
+def test_a_non_leaf_that_an_optimizer_got_is_told_by_one_rule() -> None:
+    non_leaf = Failure("ValueError", "can't optimize a non-leaf Tensor", "", "train.py:7")
+    other = replace(non_leaf, message="no such thing")
+    assert every("failed", replace(told(), failure=non_leaf)) == []
+    assert len(every("failed", replace(told(), failure=other))) == 1
