@@ -63,6 +63,7 @@ class GradientLife(Listener):
         self._scaled = False  # are the gradients multiplied by the loss scale
         self._clearing: tuple[Place | None, bool] | None = None
         self._clips: set[ClipMoment] = set()  # what was noted of clipping since the last of those
+        self._clips_early = False  # were they clipped before their first backward, as in each step
         self._clipped: set[int] = set()  # storages of the gradients that were clipped since then
         self._norm_clip: Place | None = None  # the line that clipped them by their norm
         self._runs: dict[Place | None, _Run] = {}
@@ -214,8 +215,10 @@ class GradientLife(Listener):
         moment: ClipMoment | None = None
         if gradient is None:
             # After a backward they were cleared, or it reached none: that is told by itself.
-            if not (self._fresh or self._has_run) and key not in self._stepped:
-                moment = "before backward"
+            if not (self._fresh or self._has_run) and (
+                key not in self._stepped or self._clips_early
+            ):
+                moment, self._clips_early = "before backward", True
         elif _limit(frame) == math.inf:
             pass  # to know the norm
         elif key in self._stepped:

@@ -58,6 +58,8 @@ class Training:
         ("backward norm step clear backward norm", [("clip_grad_norm_", "in time", 2)]),
         ("backward step norm", [("clip_grad_norm_", "after the step", 1)]),
         ("norm backward step", [("clip_grad_norm_", "before backward", 1)]),
+        ("norm backward step clear norm backward", [("clip_grad_norm_", "before backward", 2)]),
+        ("backward step clear norm", []),
     ],
 )
 def test_clipping_is_noted_once_for_each_backward_and_each_step(
