@@ -10,6 +10,7 @@ from ...graph.events import (
     EarlySchedulerStep,
     GradientClearing,
     GradientClip,
+    MixedLosses,
     OptimizerStep,
     UnsteppedBackward,
     VainBackward,
@@ -130,7 +131,25 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
             f"backward{at(event.where)} gives {names} a gradient, but the optimizer that holds "
             "them has never stepped so far.",
             cause="an optimizer never steps",
-            advice="Call step() of that optimizer after this backward, if it does not step later.",
+            advice="Call step() of that optimizer after this backward, unless it steps later.",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule(reads="end", of=(MixedLosses,))
+def mixed_losses(reading: Reading) -> Iterator[Finding]:
+    """An optimizer steps with the gradients of two losses, though another optimizer has stepped for
+    the first one already: what that left was not cleared, or was not to be there."""
+    for event in reading.events(MixedLosses):
+        yield finding(
+            "warning",
+            f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: what "
+            f"backward{at(event.where)} left when another optimizer stepped, and what "
+            f"backward{at(event.second)} added.",
+            cause="gradients of another loss",
+            advice=f"Call {event.optimizer}.zero_grad() before the second backward, or detach() "
+            "what the first loss gets from its parameters; nothing, if both are to train them.",
             where=event.where,
             nodes=event.nodes,
         )

@@ -154,6 +154,18 @@ class LossTarget(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class MixedLosses(Occurrence):
+    """An optimizer stepped with what two losses gave, and another one had stepped for the first.
+
+    `where` is the line of the first backward, `nodes` are those of the parameters.
+    """
+
+    optimizer: str = ""
+    second: str = ""  # the line of the second backward
+    stepped: str = ""  # and of the step
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class NonfiniteValue(Occurrence):
     """The first NaN or Inf of a forward. `where` is the line of the operation that made it."""
 
@@ -277,6 +289,7 @@ Event = (
     | LeafBackward
     | LossCall
     | LossTarget
+    | MixedLosses
     | NonfiniteValue
     | OptimizerStep
     | ParameterFreeze

@@ -48,7 +48,11 @@ class TensorAttributes(Listener):
     def _data_set(self, event: Called) -> None:
         tensor, value = event.args
         self.program.changes.replaced(tensor)
-        if isinstance(value, Tensor) and value.grad_fn is not None and _is_of_others(value, tensor):
+        if (
+            isinstance(value, Tensor)
+            and value.grad_fn is not None
+            and _has_another_leaf(value, tensor)
+        ):
             outer = user_frame(event.frame)
             label, other = self.program.label(tensor, outer), self.program.label(value, outer)
             self.events.note(
@@ -59,7 +63,7 @@ class TensorAttributes(Listener):
             )
 
 
-def _is_of_others(value: Tensor, tensor: Tensor) -> bool:
+def _has_another_leaf(value: Tensor, tensor: Tensor) -> bool:
     """Was a value computed from another leaf than this tensor, which a step by hand moves."""
     fns, _ = connected([value.grad_fn])
     return any(leaf.variable is not tensor for leaf in leaves_of(fns))

@@ -1,7 +1,8 @@
 """What becomes of the gradients of parameters: stepped with, cleared, clipped, or read.
 
-Noted are a clearing of gradients that nothing had used, and a clipping that changes nothing, or
-changes what is still multiplied by the loss scale or is averaged over ranks later. What the program
+Noted are a clearing of gradients that nothing had used, a step with the gradients of two losses,
+and a clipping that changes nothing, or changes what is still multiplied by the loss scale or is
+averaged over ranks later. What the program
 itself reads of `.grad` counts as used. Told apart are PyTorch's own readers by their files:
 optimizers, clipping, the scaler.
 """
@@ -19,8 +20,14 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
-from ...internals.frames import LIBRARY, OWN, TORCH, Place, clipper, owner
+from ...graph.events import (
+    ClipMoment,
+    GradientClearing,
+    GradientClip,
+    MixedLosses,
+    VainBackward,
+)
+from ...internals.frames import LIBRARY, OWN, TORCH, Place, clipper, owner, user_frame
 from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import Sent
@@ -68,6 +75,12 @@ class GradientLife(Listener):
         self._norm_clip: Place | None = None  # the line that clipped them by their norm
         self._runs: dict[Place | None, _Run] = {}
         self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
+        # By the id() of a parameter with a gradient: the lines of the backwards that gave it; of
+        # those, the ones for which an optimizer has stepped that does not hold the parameter.
+        self._given: dict[int, tuple[Place | None, ...]] = {}
+        self._left: dict[int, tuple[Place | None, ...]] = {}
+        # The line that has added to what those gave, since then.
+        self._mixed: dict[int, Place | None] = {}
 
     def resumed(self, event: Resumed) -> None:
         """What becomes of gradients from now on is not known of those of before.
@@ -102,6 +115,11 @@ class GradientLife(Listener):
         self._judge(place)
         if reached:
             self._runs[place] = _Run(reached, used=self._stepping)
+            left, given = self._left, self._given
+            self._mixed |= {k: place for k in reached & left.keys() if place not in left[k]}
+            given |= {
+                k: (*given.get(k, ()), place) for k in reached if place not in given.get(k, ())
+            }
         self._fresh.update(reached)
         self._used = self._used or self._stepping  # by the step that called for it
         if len(self._fresh) > before:
@@ -138,8 +156,34 @@ class GradientLife(Listener):
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
         self._stepping, self._has_run = True, False
         self._stepped |= used
+        self._mix(used, event)
         self._forget_clips()
         self._forget(used)
+
+    def _mix(self, used: set[int], event: Stepping) -> None:
+        """An optimizer is about to step with the gradients of these parameters: of two losses?"""
+        if mixed := sorted(used & self._mixed.keys()):
+            key, line, program = mixed[0], self.program.line(), self.program
+            self.events.note(
+                MixedLosses(),
+                self._left[key][0],
+                leaves=mixed,
+                optimizer=program.optimizer_name(event.optimizer, user_frame(event.frame)),
+                second=line(self._mixed[key]),
+                stepped=line(program.place(event.frame)),
+            )
+        lines = {line for key in used for line in self._given.get(key, ())}
+        for key in used:
+            self._unmix(key)
+        for key, given in self._given.items():
+            if left := tuple([line for line in given if line in lines]):
+                self._left.setdefault(key, left)
+
+    def _unmix(self, parameter: int) -> None:
+        """It has no gradient any more that a step has not used."""
+        self._given.pop(parameter, None)
+        self._left.pop(parameter, None)
+        self._mixed.pop(parameter, None)
 
     def _read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was read."""
@@ -165,6 +209,8 @@ class GradientLife(Listener):
 
     def _use(self) -> None:
         self._used = True
+        self._left.clear()  # the program may have made one gradient of both
+        self._mixed.clear()
         for run in self._runs.values():
             run.used = run.used or not run.cleared
 
@@ -185,6 +231,7 @@ class GradientLife(Listener):
         for run in self._runs.values():
             if not run.cleared and parameter in run.reached:
                 run.cleared = True
+        self._unmix(parameter)
         self._fresh.discard(parameter)  # it is there
         if not self._fresh:
             self._all_used()

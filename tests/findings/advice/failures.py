@@ -149,6 +149,24 @@ def second_optimizer_that_is_forgotten(record: Record, followed: bool) -> Tensor
     return first
 
 
+@follows("mixed-losses", "Call optimizer.zero_grad() before the second backward")
+def gradient_that_another_loss_left(record: Record, followed: bool) -> Tensor:
+    model, first = two(nn.Linear(6, 8), nn.Linear(8, 3)), torch.zeros(())
+    optimizer, other = SGD(model["body"].parameters(), 0.1), SGD(model["head"].parameters(), 0.1)
+    with record(model):
+        for i in range(2):
+            loss = F.cross_entropy(model["head"](model["body"](torch.randn(8, 6))), CLASSES)
+            first = first if i else loss.detach()
+            loss.backward()
+            other.step()
+            if followed:
+                optimizer.zero_grad()
+            model["body"](torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            model.zero_grad()
+    return first
+
+
 @follows(
     "attribute-without-effect",
     "Call body.requires_grad_(False)",

@@ -9,6 +9,7 @@ from graphviz_torch.graph.events import (
     EarlySchedulerStep,
     GradientClearing,
     GradientClip,
+    MixedLosses,
     OptimizerStep,
     UnsteppedBackward,
 )
@@ -58,6 +59,16 @@ CASES: dict[str, Case] = {
         "warning",
         "backward at train.py:7 gives D.weight, D.bias a gradient, but the optimizer that holds "
         "them has never stepped so far.",
+        [told(STEP)],
+    ),
+    "mixed-losses": Case(
+        told(
+            event(MixedLosses, optimizer="opt_g", second="train.py:9", stepped="train.py:10"),
+            STEP,
+        ),
+        "warning",
+        "opt_g steps at train.py:10 with the gradients of two losses: what backward at train.py:7 "
+        "left when another optimizer stepped, and what backward at train.py:9 added.",
         [told(STEP)],
     ),
 }

@@ -24,7 +24,6 @@ NOT_YET = frozenset(
         "weights_all_zero",
         "temperature_loss_that_reaches_the_actor",
         "attention_whose_result_is_not_used",
-        "both_losses_in_both_steps",
         "scheduler_stepped_twice_for_a_step",
         "optimizer_made_in_each_epoch",
     ]

@@ -331,3 +331,59 @@ def codes_that_are_found_before_the_decoder_learns(record: Record) -> None:
             F.cross_entropy(decoder(codes), CLASSES).backward(inputs=[codes])
             inner.step()
     assert held.state == {}
+
+
+def players(record: Record, *words: str) -> None:
+    """Two networks that learn in turn; the words clear, detach, or read what the judge left."""
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first, second = Adam(maker.parameters()), Adam(judge.parameters())
+    with record(nn.ModuleDict({"maker": maker, "judge": judge})):
+        for _ in range(2):
+            first.zero_grad()
+            second.zero_grad()
+            fake = maker(torch.randn(8, 6))
+            fake = fake.detach() if "detach" in words else fake
+            (judge(fake).mean() - judge(torch.randn(8, 6)).mean()).backward()
+            second.step()
+            if "clear" in words:
+                maker.zero_grad(set_to_none="keep" not in words)
+            if "read" in words:  # the program makes one gradient of both
+                maker.bias.grad = maker.bias.grad.clone() if maker.bias.grad is not None else None
+            if "only" not in words:
+                (-judge(maker(torch.randn(8, 6))).mean()).backward()
+            first.step()
+
+
+@says(
+    "mixed-losses",
+    "first steps at optimizers.py:",
+    "with the gradients of two losses: what backward at optimizers.py:",
+    "left when another optimizer stepped, and what backward at optimizers.py:",
+    severity="warning",
+    advice="Call first.zero_grad() before the second backward",
+)
+def maker_that_gets_the_loss_of_its_judge(record: Record) -> None:
+    players(record)
+
+
+@silent("mixed-losses")
+def makers_that_are_trained_by_one_loss(record: Record) -> None:
+    for words in ("detach",), ("clear",), ("clear", "keep"), ("only",), ("read",):
+        players(record, *words)
+
+
+@silent("mixed-losses")
+def two_losses_of_one_step_and_one_loss_of_two(record: Record) -> None:
+    """Several backwards before any step, and steps of several optimizers after one."""
+    body, head = nn.Linear(6, 6), nn.Linear(6, 3)
+    first, second = SGD(body.parameters(), lr=0.1), SGD(head.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"body": body, "head": head})):
+        for i in range(4):
+            scores = head(body(torch.randn(8, 6)))
+            scores.square().mean().backward(retain_graph=True)
+            F.cross_entropy(scores, CLASSES).backward()
+            first.step()
+            first.zero_grad()
+            if i % 2:  # with what two steps of the other gave
+                second.step()
+                second.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from graphviz_torch import Graph, record
-from graphviz_torch.graph.events import GradientClip, OptimizerStep
+from graphviz_torch.graph.events import GradientClip, MixedLosses, OptimizerStep
 
 
 def clips(graph: Graph) -> list[tuple[str, str, int]]:
@@ -85,3 +86,67 @@ def test_a_step_of_another_model_has_no_parameter_of_this_one() -> None:
     other.run("backward")
     training.optimizer = other.optimizer
     assert steps(training.run("backward step")) == [("SGD", 4, 1)]
+
+
+class Players:
+    """Two networks with an optimizer each. A word of a program is a line of its own."""
+
+    def __init__(self) -> None:
+        self.maker, self.judge = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.first = torch.optim.SGD(self.maker.parameters(), lr=0.1)
+        self.second = torch.optim.SGD(self.judge.parameters(), lr=0.1)
+
+    def loss(self) -> torch.Tensor:
+        return self.judge(self.maker(torch.ones(2, 3))).sum()
+
+    def run(self, program: str) -> Graph:
+        doing: dict[str, Callable[[], object]] = {
+            "judged": lambda: self.loss().backward(),
+            "fooled": lambda: (-self.loss()).backward(),
+            "own": lambda: self.maker(torch.ones(2, 3)).sum().backward(),
+            "first": lambda: self.first.step(),
+            "second": lambda: self.second.step(),
+            "clear": lambda: self.maker.zero_grad(),
+            "read": lambda: [parameter.grad for parameter in self.maker.parameters()],
+        }
+        self.lines = {
+            f"{Path(__file__).name}:{f.__code__.co_firstlineno}": w for w, f in doing.items()
+        }
+        with record(nn.ModuleDict({"maker": self.maker, "judge": self.judge})) as recording:
+            for word in program.split():
+                doing[word]()
+        return recording.graph
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("judged second fooled first", [("judged", "fooled", "first", 1)]),
+        ("judged second judged first", []),
+        ("judged fooled second judged first", []),
+        ("judged fooled first second", []),
+        ("judged second clear fooled first", []),
+        ("judged second fooled clear first", []),
+        ("judged second read fooled first", []),
+        ("judged second fooled read first", []),
+        (
+            "judged second fooled first judged second first",
+            [("judged", "fooled", "first", 1), ("fooled", "judged", "second", 1)],
+        ),
+        (
+            "judged first fooled second judged first",
+            [("judged", "fooled", "second", 1), ("fooled", "judged", "first", 1)],
+        ),
+        ("own judged second own first", [("judged", "own", "first", 1)]),
+        ("own second fooled first", []),
+    ],
+)
+def test_a_step_with_what_another_optimizers_loss_left_is_noted(
+    program: str, expected: list[tuple[str, str, str, int]]
+) -> None:
+    players = Players()
+    graph = players.run(program)
+    found = [each for each in graph.events if isinstance(each, MixedLosses)]
+    assert not any(node.note for node in graph.nodes)  # "not recorded: ..."
+    lines = [tuple(map(players.lines.get, (f.where, f.second, f.stepped))) for f in found]
+    assert [(*line, f.times) for line, f in zip(lines, found, strict=True)] == expected
