@@ -21,7 +21,10 @@ _REACHES = "the output depends on it"
 _MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
 # Their results are alike where they are given large values, which a step may change.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
-_SATURATED = "It is saturated: scale down what it is given, or lower the learning rate."
+_SATURATED = (
+    "It is saturated: scale down what it is given, or lower the learning rate. A softmax over one "
+    "value is always 1."
+)
 
 
 def inputs(subject: Subject) -> Iterator[Experiment]:

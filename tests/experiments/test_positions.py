@@ -79,6 +79,21 @@ def test_what_shows_later_tokens_to_earlier_outputs_is_named(
     assert ".py:" in found.where
 
 
+@pytest.mark.parametrize("function", [F.cross_entropy, F.nll_loss])
+def test_a_loss_that_takes_the_classes_second_has_the_positions_too(function: Any) -> None:
+    ids = torch.randint(0, 11, (3, 9))
+    model = net(
+        lambda self, ids: self.head(attention(self.embed(ids), None)).log_softmax(-1),
+        embed=nn.Embedding(11, 8),
+        head=nn.Linear(8, 11),
+    )
+    with record(model, experiments=True) as recording:
+        function(model(ids[:, :8]).transpose(1, 2), ids[:, 1:]).backward()
+    [found] = experiment(recording, "positions")
+    assert found.finding is not None, str(found)
+    assert found.finding.rule == "later-positions"
+
+
 def masked() -> Any:
     def forward(self: Any, ids: Tensor) -> Tensor:
         x = self.embed(ids)

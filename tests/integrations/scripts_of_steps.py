@@ -42,6 +42,29 @@ for _ in range(4):
     optimizer.step()
 """
 
+MISSPELT = """\
+for p in model[0].parameters():
+    p.require_grad = False  # cause
+"""
+FROZEN_BY_A_WRONG_NAME = MISSPELT + ZERO_GRAD.format(kind="SGD")
+FROZEN = FROZEN_BY_A_WRONG_NAME.replace("require_grad", "requires_grad")
+
+JUDGED = """\
+maker, judge = nn.Linear(4, 4), nn.Linear(4, 1)
+first = torch.optim.SGD(maker.parameters(), lr=0.1)
+second = torch.optim.SGD(judge.parameters(), lr=0.1)
+for _ in range(6):
+    first.zero_grad()
+    second.zero_grad()
+    fake = maker(torch.randn(16, 4))
+    loss = judge(fake).mean() - judge(torch.randn(16, 4)).mean()
+    loss.backward()  # cause
+    second.step()
+    (-judge(maker(torch.randn(16, 4)))).mean().backward()
+    first.step()
+"""
+JUDGED_APART = JUDGED.replace("judge(fake)", "judge(fake.detach())")
+
 RUNNING_LOSS = """\
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 running = 0.0
@@ -418,10 +441,13 @@ MISTAKES = {
     "a state with its history": (STATE_CARRIED_OVER, "backward-twice"),
     "one optimizer under two names": (HEAD_WITHOUT_OPTIMIZER, "not-in-optimizer"),
     "layers in a list": (LAYERS_IN_A_LIST, "not-registered"),
+    "two losses in a step": (JUDGED, "mixed-losses"),
 }
 HEALTHY = {
     "SGD": ZERO_GRAD.format(kind="SGD"),
     "clipped": CLIPPED,
+    "frozen": FROZEN,
+    "judged apart": JUDGED_APART,
     "a running number": RUNNING_NUMBER,
     "a list of numbers": LIST_OF_NUMBERS,
     "stepped after the backward": STEPPED_AFTER,

@@ -18,10 +18,12 @@ from graphviz_torch import Graph, StepEnds, Training, find, load, record
 from graphviz_torch.graph.events import idle_calls
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
+from tests.integrations import scripts
 from tests.integrations.scripts_of_steps import (
     CARRIED_OVER,
     CLIPPED,
     DROPS_IN_EVALUATION,
+    FROZEN_BY_A_WRONG_NAME,
     HEALTHY,
     MISTAKES,
     MODEL,
@@ -88,6 +90,14 @@ def test_a_missing_zero_grad_is_told_where_steps_in_between_are_not_recorded(
     findings, _ = found(NO_ZERO_GRAD.format(kind="SGD"), tmp_path, capsys, *options)
     assert [each["rule"] for each in findings] == ["uncleared-gradient"]
     assert found(ZERO_GRAD.format(kind="SGD"), tmp_path, capsys, *options)[0] == []
+
+
+def test_a_mistake_before_the_first_step_has_its_line_in_that_step_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MODEL + FROZEN_BY_A_WRONG_NAME)
+    # In this process the test's own frames would be around the script's.
+    run = scripts.recorded("--format", "json", "train.py", folder=tmp_path)
+    findings = json.loads(run.stdout.splitlines()[-1])["findings"]
+    assert [each["where"] for each in findings] == ["train.py:8"]
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -40,6 +40,7 @@ _LOSSES = {
     F.poisson_nll_loss,
     F.gaussian_nll_loss,
 }
+_BY_CLASS = (F.cross_entropy, F.nll_loss)  # they take (samples, classes, positions)
 # Classes of modules whose forward gathers what ranks divide, and prepares a backward.
 _DIVIDED = {"FSDPModule", "FullyShardedDataParallel"}
 _LARGEST = 1 << 26  # bytes of a loss's operands that are kept
@@ -54,7 +55,8 @@ class Loss:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: Place | None
-    # Sums over the last dimension: tell which positions of the module's output a loss has.
+    # Sums over the last dimension, or over the classes: they tell which positions of the module's
+    # output a loss has.
     rows: Tensor | None
 
 
@@ -136,7 +138,9 @@ class FirstCall(Listener):
             for name, value in (event.kwargs or {}).items()
         }
         first = next((t for t in [*event.args, *kwargs.values()] if isinstance(t, Tensor)), None)
-        rows = _rows(first) if first is not None and _has_rows(first) else None
+        rows = None
+        if first is not None and _has_rows(first):
+            rows = _rows(first, 1 if event.func in _BY_CLASS else -1)
         place = self.program.place(event.frame)
         self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
 
@@ -192,6 +196,6 @@ def _has_rows(tensor: Tensor) -> bool:
     return torch.is_floating_point(tensor) and TensorBase.dim(tensor) >= 2 and not tensor.is_meta
 
 
-def _rows(tensor: Tensor) -> Tensor:
+def _rows(tensor: Tensor, dim: int = -1) -> Tensor:
     with torch.no_grad():
-        return torch.sum(TensorBase.double(TensorBase.detach(tensor)), -1)
+        return torch.sum(TensorBase.double(TensorBase.detach(tensor)), dim)

@@ -72,8 +72,8 @@ def scheduler_steps(reading: Reading) -> Iterator[Finding]:
     for end in reading.events(idle_calls.SchedulerEnd):
         yield finding(
             "info",
-            f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, "
-            f"and after {end.count} steps the rate of {end.optimizer} rises again.",
+            f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, and it has "
+            f"stepped {end.count} times. From its end on the rate of {end.optimizer} rises again.",
             cause="a scheduler past its end",
             advice="Make T_max the number of steps that the scheduler will take.",
             where=end.where,

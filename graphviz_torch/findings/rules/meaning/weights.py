@@ -77,7 +77,8 @@ def zero_factors(reading: Reading) -> Iterator[Finding]:
                 "gradient of zeros only.",
                 cause="both are zero",
                 advice=f"Begin with random values for {weight.name}, as by "
-                "nn.init.kaiming_uniform_: one zero of the two is enough.",
+                "nn.init.kaiming_uniform_: one zero of the two is enough, if no other layer is "
+                "zero.",
                 where=line,
                 nodes=(first.node or 0, second.node, product),
             )
