@@ -117,9 +117,9 @@ class GradientLife(Listener):
             self._runs[place] = _Run(reached, used=self._stepping)
             left, given = self._left, self._given
             self._mixed |= {k: place for k in reached & left.keys() if place not in left[k]}
-            given |= {
-                k: (*given.get(k, ()), place) for k in reached if place not in given.get(k, ())
-            }
+            more = {key for key in reached & given.keys() if place not in given[key]}
+            given |= dict.fromkeys(reached - given.keys(), (place,))
+            given |= {key: (*given[key], place) for key in more}
         self._fresh.update(reached)
         self._used = self._used or self._stepping  # by the step that called for it
         if len(self._fresh) > before:
@@ -182,8 +182,9 @@ class GradientLife(Listener):
     def _unmix(self, parameter: int) -> None:
         """It has no gradient any more that a step has not used."""
         self._given.pop(parameter, None)
-        self._left.pop(parameter, None)
-        self._mixed.pop(parameter, None)
+        if parameter in self._left:
+            del self._left[parameter]
+            self._mixed.pop(parameter, None)
 
     def _read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was read."""

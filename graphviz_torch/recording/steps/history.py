@@ -140,7 +140,8 @@ class GraphHistory(Listener):
         made = self.program.source(max(nodes.values(), default=-1))
         line = self._lines.setdefault((live.call.place, made), _Line())
         before = partial(line.before, step, self.program.steps.ever, live.reached)
-        if any(number < max(line.first, self._begins) for number in nodes.values()):
+        begins = max(line.first, self._begins)
+        if min(nodes.values(), default=begins) < begins:
             self._going_on.add(live.position)
         retention = self._retention(line, before, nodes, live.own)
         new = [fn for fn, number in nodes.items() if number >= line.first]
