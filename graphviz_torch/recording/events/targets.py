@@ -52,6 +52,12 @@ def _is_no_share(target: Tensor) -> Tensor:
     return torch.logical_or(torch.lt(target, 0), torch.gt(target, 1))
 
 
+def _is_no_probability(target: Tensor) -> Tensor:
+    """Of a row that sums to more than 1 each."""
+    sums = torch.sum(target, min(1, TensorBase.dim(target) - 1), keepdim=True)
+    return torch.logical_or(_is_no_share(target), torch.gt(sums, _SUMS_TO))
+
+
 def _is_negative(target: Tensor) -> Tensor:
     return torch.lt(target, 0)
 
@@ -83,6 +89,7 @@ _NUMBERS = frozenset(
 )
 _KL_DIV = ("input", "target")
 _ROUNDED = 1e-3  # by so much a log-probability may be above 0
+_SUMS_TO = 1.05  # what the probabilities of a sample may sum to, rounded to bfloat16
 
 
 @dataclass(slots=True)
@@ -128,7 +135,7 @@ class Targets(Listener):
             if outside is None:
                 return
         if outside is None and type(target) is Tensor and target.dtype.is_floating_point:
-            outside = _is_no_share
+            outside = _is_no_probability
         self._look(event, target, "constant" if outside is None else "outside", outside)
 
     def _look(

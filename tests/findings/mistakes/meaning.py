@@ -376,6 +376,28 @@ def filters_that_begin_as_a_mean(record: Record) -> None:
         step(optimizer, F.cross_entropy(model(torch.randn(8, 4, 6)), CLASSES))
 
 
+@says(
+    "targets-outside",
+    "cross_entropy at {cause} takes class numbers, or probabilities that sum to 1, and 6 of 12",
+    advice="for samples of several classes, use binary_cross_entropy_with_logits",
+)
+def classes_of_which_a_sample_has_several(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    y = torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 1, 1], [0.5, 0.5, 0]])
+    with record(model):
+        F.cross_entropy(model(torch.randn(4, 6)), y).backward()  # cause
+
+
+@silent("targets-outside")
+def probabilities_of_pixels_and_of_one_sample(record: Record) -> None:
+    """The classes are the second dimension, or the only one."""
+    model = nn.Conv2d(2, 3, 1)
+    with record(model):
+        scores = model(torch.randn(2, 2, 4, 4))
+        loss = F.cross_entropy(scores, torch.rand(2, 3, 4, 4).softmax(1).bfloat16().float())
+        (loss + F.cross_entropy(scores[0, :, 0, 0], torch.tensor([0.2, 0.5, 0.3]))).backward()
+
+
 @silent("targets-outside", "ignored-targets", "constant-targets")
 def targets_that_fit(record: Record) -> None:
     model = nn.Linear(6, 3)

@@ -23,8 +23,9 @@ _TAKES = {
     ),
     "poisson_nll_loss": ("counts, from 0 on", ""),
     "cross_entropy": (
-        "class numbers, or probabilities from 0 to 1",
-        "Pass softmax(dim=1) of scores, as of a teacher's.",
+        "class numbers, or probabilities that sum to 1",
+        "Pass softmax(dim=1) of scores, as of a teacher's; for samples of several classes, use "
+        "binary_cross_entropy_with_logits.",
     ),
     "kl_div": (
         "probabilities as its target",
