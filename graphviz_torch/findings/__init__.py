@@ -101,14 +101,17 @@ def _find_in_steps(training: Training) -> Findings:
         for i, step in enumerate(steps)
         for each in find(step, steps[max(0, i - _PREVIOUS) : i])
     ]
-    checked = Checked.of([graph for step in steps for graph in step.graphs], len(RULES))
-    checked = replace(checked, steps=len(steps), noun="step")
-    return Findings(_sorted(_once(found, len(steps))), checked)
+    graphs = [graph for step in steps for graph in step.graphs]
+    checked = replace(Checked.of(graphs, len(RULES)), steps=len(steps), noun="step")
+    return Findings(_sorted(_once(found, len(steps), graphs)), checked)
 
 
-def _once(found: Iterable[tuple[int, Finding]], count: int) -> list[Finding]:
+def _once(
+    found: Iterable[tuple[int, Finding]], count: int, graphs: Iterable[Graph] = ()
+) -> list[Finding]:
     """Each thing once, with the places of the steps, of so many, at which it holds."""
     once = RunFindings()
+    once.add(0, (), graphs)
     for step, each in found:
         once.add(step, [each])
     return once.all(count)

@@ -80,7 +80,7 @@ class Report:
         if not (again and _world() > 1):  # else the file of all ranks has it
             self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
         self._steps += not again
-        for each in self._found.add(self._steps - 1, found):
+        for each in self._found.add(self._steps - 1, found, recorded.graphs):
             _LOG.log(_LEVELS[each.severity], "step %d: %s", step, _line(each))
         if _rank() == 0 and not again:
             if ranks is not None:

@@ -123,8 +123,6 @@ class Session:
         program = self.program
         if not program.is_here():
             return None
-        if program.frame is None:  # it began before the program did
-            program.frame = user_frame(event.frame)
         with unseen_calls(), program.table.unchanged():
             ends = self._ends_of(event.outputs)
             if not ends or is_trial():

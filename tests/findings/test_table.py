@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Finding, find, record, rules
+from graphviz_torch import Finding, Graph, find, record, rules
 from graphviz_torch.findings.findings import Checked, Findings
+from graphviz_torch.graph import Parameter, TensorMeta
 from graphviz_torch.graph.training.findings import RunFindings
 
 LOST = Finding(
@@ -88,16 +89,17 @@ def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:
     assert [found.steps for found in zeros.all(4)] == [(0, 1), (2, 3)]
 
 
-@pytest.mark.parametrize(("given", "severity"), [((0, 1, 2), "warning"), ((0, 2), "info")])
-def test_a_layer_that_some_steps_leave_out_is_no_mistake(
-    given: tuple[int, ...], severity: str
-) -> None:
-    lost = Finding("never-called", "warning", "b was never called.", advice="Call b, or remove it.")
-    other = Finding("dead-relu", "warning", "relu is dead.")
-    found = RunFindings()
-    for step in range(3):
-        found.add(step, [lost] * (step in given) + [other] * (step == 1))
-    severities = {each.rule: each.severity for each in found.all(3)}
+@pytest.mark.parametrize(
+    ("other", "severity"), [("b.0", "info"), ("bc", "warning"), ("", "warning")]
+)
+def test_a_layer_that_another_step_calls_is_no_mistake(other: str, severity: str) -> None:
+    lost = Finding("never-called", "warning", "b.0.weight got no gradient: b was never called.")
+    more = Finding("dead-relu", "warning", "relu is dead.")
+    meta, found = TensorMeta((3,), "float32", "cpu"), RunFindings()
+    called = Parameter(f"{other}.weight", meta, True, module_called=True)
+    found.add(0, [lost, more])
+    found.add(1, [more], [Graph((), parameters=(called,))])
+    severities = {each.rule: each.severity for each in found.all(2)}
     assert severities == {"never-called": severity, "dead-relu": "warning"}
 
 

@@ -79,7 +79,7 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
             f"in evaluation{f'; eval() was called{at(event.where)}' if event.where else ''}.",
             cause="trained in eval mode",
             advice="Call model.train() before the training step, and after every evaluation; "
-            "nothing, if eval mode is meant.",
+            "do nothing if eval mode is meant.",
             where=where,
             nodes=event.nodes,
         )

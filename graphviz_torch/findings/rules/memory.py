@@ -307,7 +307,9 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     origins = [i for i in sorted(wide) if not any(e.source in wide for e in reading.inputs[i])]
     # A cast says what it does; a promotion, or a tensor from NumPy, happens unseen, unless it joins
     # what was cast.
-    meant = any(graph.nodes[i].name.startswith("ToCopy") for i in origins)
+    casts = {i for i in origins if graph.nodes[i].name.startswith("ToCopy")}
+    lines = {graph.nodes[i].source for i in casts} - {""}
+    meant = all(i in casts or graph.nodes[i].source in lines for i in origins)
     line = next((graph.nodes[i].source for i in origins if graph.nodes[i].source), "")
     yield finding(
         "info" if meant else "warning",

@@ -143,13 +143,14 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
     the first one already: what that left was not cleared, or was not to be there."""
     for event in reading.events(MixedLosses):
         yield finding(
-            "warning",
-            f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: what "
-            f"backward{at(event.where)} left when another optimizer stepped, and what "
-            f"backward{at(event.second)} added.",
+            # Else a trunk may learn from the losses of two heads, one after the other.
+            "warning" if event.through else "info",
+            f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: of the "
+            f"backward{at(event.where)}, after which another optimizer stepped, and of the "
+            f"backward{at(event.second)}.",
             cause="gradients of another loss",
-            advice=f"Call {event.optimizer}.zero_grad() before the second backward, or detach() "
-            "what the first loss gets from its parameters; nothing, if both are to train them.",
+            advice=f"Call {event.optimizer}.zero_grad() before the second backward; do nothing if "
+            "both losses are to train its parameters.",
             where=event.where,
             nodes=event.nodes,
         )

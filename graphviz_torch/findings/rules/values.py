@@ -23,6 +23,7 @@ VANISHES = 1e-5
 # Worth knowing from here on: the first weights learn a thousand times slower than the last.
 SHRINKS = 1e-3
 EXPLODES = 1e3
+_TURNS = ("t", "transpose", "permute", "view")
 # Fewer nodes than this are not a depth: two Linear layers with an activation and a loss have 7.
 MIN_CHAIN = 8
 # Trained transformers are healthy with 97 of 100 ReLU outputs at zero (Li et al. 2022, "The lazy
@@ -74,7 +75,7 @@ _VALUE_ADVICE = {
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all."""
     chain = _depth(reading)
-    ratio = _growth(chain)
+    ratio = _growth(reading, chain)
     if ratio is None or ratio >= SHRINKS:
         return
     vanishes = ratio < VANISHES
@@ -99,7 +100,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient grows along depth by orders of magnitude."""
     chain = _depth(reading)
-    ratio = _growth(chain)
+    ratio = _growth(reading, chain)
     if ratio is None or ratio <= EXPLODES:
         return
     yield finding(
@@ -291,17 +292,20 @@ def _depth(reading: Reading) -> list[tuple[int, float]]:
     return chain
 
 
-def _growth(chain: list[tuple[int, float]]) -> float | None:
+def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     """How much larger the gradient is at the deep end of a chain; None if it is too short.
 
-    Both in the deepest quarter and at its last node: inside a branch beside a skip the gradient may
-    be small, and what comes before that branch has the skip's.
+    Both in the deepest quarter and at its last operation: inside a branch beside a skip the
+    gradient may be small, and what comes before that branch has the skip's.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
         return None
     first = median(n for _, n in chain[:quarter])
-    deep, last = median(n for _, n in chain[-quarter:]) / first, chain[-1][1] / first
+    nodes = reading.graph.nodes
+    # A weight that is turned comes after it, whose gradient is of another kind.
+    end = next((n for i, n in reversed(chain) if nodes[i].operation not in _TURNS), chain[-1][1])
+    deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
     return max(deep, last) if deep < 1 else min(deep, last)
 
 

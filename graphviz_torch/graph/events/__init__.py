@@ -161,6 +161,7 @@ class MixedLosses(Occurrence):
     """
 
     optimizer: str = ""
+    through: bool = False  # does the second loss reach what the other one had stepped with
     second: str = ""  # the line of the second backward
     stepped: str = ""  # and of the step
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
+from ..graph import Graph
 from ..values import Finding
 
 # Of these there is one for a line, whatever the results are called.
 _BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
-# What is a fact where some steps alone have it, as of a layer that chance drops; what to try then.
-_IN_SOME_STEPS = {
-    "never-called": "Nothing, if forward leaves it out in some steps on purpose; else call it."
-}
+# A module that a step never called, though others may.
+_UNCALLED = re.compile(r": (\S+) was never called\.$")
+_LEFT_OUT = "Nothing, if forward leaves it out in some steps on purpose; else call it."
 # A number that differs from step to step; not part of a name, of a line or of a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 _PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # after such a number: 1 zero, 2 zeros
@@ -46,10 +46,16 @@ class RunFindings:
 
     def __init__(self) -> None:
         self._things: dict[_Thing, tuple[Finding, dict[int, None]]] = {}
+        self._called: set[str] = set()  # modules, in any step
 
-    def add(self, step: int, found: Iterable[Finding]) -> list[Finding]:
-        """Take what was found at a step. Returns what is new."""
+    def add(
+        self, step: int, found: Iterable[Finding], graphs: Iterable[Graph] = ()
+    ) -> list[Finding]:
+        """Take what was found at a step, in its graphs. Returns what is new."""
         new = []
+        parameters = (p for graph in graphs for p in graph.parameters)
+        used = (p.name for p in parameters if p.module_called or p.node is not None)
+        self._called.update(name.rpartition(".")[0] for name in used)
         for finding in found:
             spoilt = finding.cause == SPOILT
             cause = next((t for t, (f, _) in self._things.items() if spoilt and _spoils(f)), None)
@@ -78,12 +84,22 @@ class RunFindings:
             return [replace(found, steps=()) for found, _ in rows]
         return [
             replace(
-                _of_some_steps(f) if len(steps) < count else f,
+                self._judged(f),
                 steps=tuple(steps),
                 message=_TIMES.sub("", f.message),
             )
             for f, steps in rows
         ]
+
+    def _judged(self, finding: Finding) -> Finding:
+        """With what other steps say of it: a layer that chance drops is called in some."""
+        uncalled = _UNCALLED.search(finding.message)
+        if finding.rule != "never-called" or uncalled is None:
+            return finding
+        module = uncalled[1]
+        if not any(f"{path}.".startswith(f"{module}.") for path in self._called):
+            return finding
+        return replace(finding, severity="info", advice=_LEFT_OUT)
 
 
 def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
@@ -110,12 +126,6 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
     over = ", and no longer" if noun == "step" and _is_over(steps, count) else ""
     some = f"{noun}s" if len(steps) > 1 else noun
     return f"in {some} {', '.join(parts)}{more} of {count}{over}"
-
-
-def _of_some_steps(finding: Finding) -> Finding:
-    """What there is to say of a finding that other steps do not have."""
-    advice = _IN_SOME_STEPS.get(finding.rule) if finding.severity == "warning" else None
-    return finding if advice is None else replace(finding, severity="info", advice=advice)
 
 
 def _spoils(finding: Finding) -> bool:

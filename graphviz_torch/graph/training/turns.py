@@ -52,9 +52,9 @@ class Turns:
         names = frozenset[str]().union(*(trained for _, trained, _ in self._steps))
         for name in sorted(name for name in names if "." in name):  # "weight" tells not whose
             steps = tuple(number for number, trained, _ in self._steps if name in trained)
-            # What a step before the first of them did not know may have had another name there.
-            later = sum(number > steps[0] for number in numbers)
-            off = later >= len(steps) or any(name in rest for _, _, rest in self._steps)
+            # What steps before or after these did not know may have had another name there.
+            between = sum(steps[0] <= number <= steps[-1] for number in numbers)
+            off = between > len(steps) or any(name in rest for _, _, rest in self._steps)
             if len(steps) >= _LEAST and off:
                 turns.setdefault(steps, []).append(name)
         every = list(turns.values())

@@ -121,7 +121,7 @@ class Outputs:
         for waiting in self._waiting.values():
             waiting.append(step)
             del waiting[:-_WAITING]
-        self._news += self._once.add(self._recorded - 1, found)
+        self._news += self._once.add(self._recorded - 1, found, step.graphs)
         self._found = self._once.all(self._recorded)
         self._stale = {*self._files}
         if not self.running:

@@ -45,7 +45,7 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
 
 
 def makes_alike(func: Any) -> bool:
-    """Does a call take what a tensor is, and none of its values: `zeros_like`, `x.new_tensor`."""
+    """Does a call take what its first tensor is, and none of its values: `zeros_like(x)`."""
     name = name_of(func)
     return name.endswith("_like") or name.startswith("new_")
 

@@ -33,6 +33,7 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import storage_id
+from ...internals.tensors.weak import Ref
 from ..listener import BackwardEnded, Listener, Resumed
 from ..program import Program
 
@@ -75,12 +76,14 @@ class GradientLife(Listener):
         self._norm_clip: Place | None = None  # the line that clipped them by their norm
         self._runs: dict[Place | None, _Run] = {}
         self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
-        # By the id() of a parameter with a gradient: the lines of the backwards that gave it; of
-        # those, the ones for which an optimizer has stepped that does not hold the parameter.
-        self._given: dict[int, tuple[Place | None, ...]] = {}
-        self._left: dict[int, tuple[Place | None, ...]] = {}
-        # The line that has added to what those gave, since then.
-        self._mixed: dict[int, Place | None] = {}
+        # By the id() of a parameter with a gradient: the parameter, and the lines of the backwards
+        # that gave it.
+        self._given: dict[int, tuple[Ref, tuple[Place | None, ...]]] = {}
+        # By such a line: the parameters with which optimizers have stepped since.
+        self._learnt: dict[Place | None, set[int]] = {}
+        # Of a parameter that they do not hold: that line, the one that has added to its gradient
+        # since, and does it lead through what they hold.
+        self._mixed: dict[int, tuple[Place | None, Place | None, bool]] = {}
 
     def resumed(self, event: Resumed) -> None:
         """What becomes of gradients from now on is not known of those of before.
@@ -115,11 +118,8 @@ class GradientLife(Listener):
         self._judge(place)
         if reached:
             self._runs[place] = _Run(reached, used=self._stepping)
-            left, given = self._left, self._given
-            self._mixed |= {k: place for k in reached & left.keys() if place not in left[k]}
-            more = {key for key in reached & given.keys() if place not in given[key]}
-            given |= dict.fromkeys(reached - given.keys(), (place,))
-            given |= {key: (*given[key], place) for key in more}
+            if not self._stepping:  # else the step uses them, whatever its closure has cleared
+                self._add(reached, place)
         self._fresh.update(reached)
         self._used = self._used or self._stepping  # by the step that called for it
         if len(self._fresh) > before:
@@ -160,30 +160,46 @@ class GradientLife(Listener):
         self._forget_clips()
         self._forget(used)
 
+    def _add(self, reached: set[int], place: Place | None) -> None:
+        """A backward at a line, outside of a step, has added to the gradients of these."""
+        given, learnt = self._given, self._learnt
+        known = {id(tensor): tensor for _, tensor in self.program.parameters()}
+        for key in reached & known.keys():
+            parameter, lines = given.get(key, (None, ()))
+            if parameter is None or parameter() is None:  # or another one had its id
+                given[key] = Ref(known[key]), (place,)
+                continue
+            left = [line for line in lines if line in learnt]
+            if left and place not in left:
+                self._mixed[key] = left[0], place, not reached.isdisjoint(learnt[left[0]])
+            if place not in lines:
+                given[key] = parameter, (*lines, place)
+        learnt.pop(place, None)
+
     def _mix(self, used: set[int], event: Stepping) -> None:
         """An optimizer is about to step with the gradients of these parameters: of two losses?"""
         if mixed := sorted(used & self._mixed.keys()):
-            key, line, program = mixed[0], self.program.line(), self.program
+            first, second, through = self._mixed[mixed[0]]
+            line, program = self.program.line(), self.program
             self.events.note(
-                MixedLosses(),
-                self._left[key][0],
+                MixedLosses(through=through),
+                first,
                 leaves=mixed,
                 optimizer=program.optimizer_name(event.optimizer, user_frame(event.frame)),
-                second=line(self._mixed[key]),
+                second=line(second),
                 stepped=line(program.place(event.frame)),
             )
-        lines = {line for key in used for line in self._given.get(key, ())}
-        for key in used:
+        for each in {place for key in used & self._given.keys() for place in self._given[key][1]}:
+            self._learnt.setdefault(each, set()).update(used)
+        for key in used & self._given.keys():
             self._unmix(key)
-        for key, given in self._given.items():
-            if left := tuple([line for line in given if line in lines]):
-                self._left.setdefault(key, left)
+        if not self._given:
+            self._learnt.clear()
 
     def _unmix(self, parameter: int) -> None:
         """It has no gradient any more that a step has not used."""
         self._given.pop(parameter, None)
-        if parameter in self._left:
-            del self._left[parameter]
+        if self._mixed:
             self._mixed.pop(parameter, None)
 
     def _read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
@@ -196,6 +212,9 @@ class GradientLife(Listener):
                 self._clear(key, frame)  # it sets to None, or to zeros, what it reads
             elif owner(code.co_filename) == OWN:
                 self._use()
+                self._unmix(key)  # the program may make one gradient of both
+            elif owner(code.co_filename) == LIBRARY:
+                self._unmix(key)  # it may clear it in place
         elif gradient is not None and owner(code.co_filename) == OWN and parameter.is_leaf:
             self._use()  # of an input: what the backward was for
 
@@ -207,11 +226,10 @@ class GradientLife(Listener):
                 self._clear(key, frame)
             else:  # a library that takes a gradient away has it, as ZeRO does
                 self._use()  # the program makes gradients of its own
+                self._unmix(key)
 
     def _use(self) -> None:
         self._used = True
-        self._left.clear()  # the program may have made one gradient of both
-        self._mixed.clear()
         for run in self._runs.values():
             run.used = run.used or not run.cleared
 
@@ -261,14 +279,14 @@ class GradientLife(Listener):
     def _clip(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         key = id(parameter)
         moment: ClipMoment | None = None
-        if gradient is None:
+        if _limit(frame) == math.inf:
+            pass  # to know the norm
+        elif gradient is None:
             # After a backward they were cleared, or it reached none: that is told by itself.
             if not (self._fresh or self._has_run) and (
                 key not in self._stepped or self._clips_early
             ):
                 moment, self._clips_early = "before backward", True
-        elif _limit(frame) == math.inf:
-            pass  # to know the norm
         elif key in self._stepped:
             moment = "after the step"
         elif key in self._fresh:  # else it is of another origin

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from ...graph.events import (
     StrayParameters,
     UnsteppedBackward,
 )
-from ...internals.frames import OWN, Place, local_variables, owner
+from ...internals.frames import OWN, Place, local_variables, outwards, owner
 from ...internals.functions import SET_REQUIRES_GRAD, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
@@ -63,27 +63,35 @@ class TrainingSetup(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._first: dict[Place | None, int] = {}  # by a line: steps before its first backward
+        # Of the frames around the first backward, where the recording began before the program did.
+        self._codes: list[CodeType] = []
 
     def block_raised(self, event: BlockRaised) -> None:
         if NO_PARAMETERS in str(event.error):
             look_for_plain_lists(self.events, self.program, event.error)
 
     def backward_began(self, event: BackwardBegan) -> None:
+        if self.program.frame is None and not self._codes:
+            self._codes = [frame.f_code for frame in outwards(event.frame)]
         live, asked = event.live, {fn for fn, _ in event.asked}
         if self.program.options.every_call and live.call.accumulates:
             leaves = [fn.variable for fn in leaves_of(live.own) if not asked or fn in asked]
             look_for_strangers(self.events, self.program, leaves)
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        look_at_attributes(self.events, self.program)
+        look_at_attributes(self.events, self.program, self._codes)
         look_for_steps(self.events, self.program, backwards, self._first)
 
     def resumed(self, event: Resumed) -> None:
         self._first = {}
 
 
-def look_at_attributes(events: Events, program: Program) -> None:
-    """Note attributes on modules and parameters that look like requires_grad and do nothing."""
+def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType]) -> None:
+    """Note attributes on modules and parameters that look like requires_grad and do nothing.
+
+    Args:
+        more: code of the program, beside that of the frames around the recording.
+    """
     known = None
     for module, path in program.table.modules():
         own = module.__dict__
@@ -94,7 +102,7 @@ def look_at_attributes(events: Events, program: Program) -> None:
             if written:
                 found += [(name, key) for key in written if _MISSPELT.fullmatch(key)]
         for name, attribute in found:
-            known = known if known is not None else list(codes(program))
+            known = known if known is not None else list(codes(program, more=more))
             label = ".".join(filter(None, (path, name)))
             assignment = AttributeAssignment(owner=label, attribute=attribute)
             events.note(assignment, stored(known, attribute))

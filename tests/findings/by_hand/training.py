@@ -63,12 +63,18 @@ CASES: dict[str, Case] = {
     ),
     "mixed-losses": Case(
         told(
-            event(MixedLosses, optimizer="opt_g", second="train.py:9", stepped="train.py:10"),
+            event(
+                MixedLosses,
+                optimizer="opt_g",
+                through=True,
+                second="train.py:9",
+                stepped="train.py:10",
+            ),
             STEP,
         ),
         "warning",
-        "opt_g steps at train.py:10 with the gradients of two losses: what backward at train.py:7 "
-        "left when another optimizer stepped, and what backward at train.py:9 added.",
+        "opt_g steps at train.py:10 with the gradients of two losses: of the backward at "
+        "train.py:7, after which another optimizer stepped, and of the backward at train.py:9.",
         [told(STEP)],
     ),
 }

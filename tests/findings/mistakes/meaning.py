@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -576,6 +577,42 @@ def target_of_a_network_that_nothing_updates(record: Record) -> None:
 @says("both-sides-learn", "which the optimizer of this step does not hold", severity="info")
 def target_of_a_network_that_another_optimizer_holds(record: Record) -> None:
     towards(record, held=True)
+
+
+def apart(record: Record, loss: Any) -> None:
+    """An optimizer holds one of two networks."""
+    now, old = nn.Linear(4, 1), nn.Linear(4, 1)
+    optimizer = SGD(now.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"now": now, "old": old})):
+        x = torch.randn(8, 4)
+        loss(now(x), old(x)).backward()
+        optimizer.step()
+
+
+@says("not-in-optimizer", "No optimizer updates old.weight and old.bias", severity="warning")
+def factor_that_no_optimizer_updates(record: Record) -> None:
+    apart(record, lambda now, old: (now * old.sigmoid()).mean())
+
+
+@says("not-in-optimizer", "No optimizer updates old.weight and old.bias", severity="warning")
+def prediction_that_no_optimizer_updates(record: Record) -> None:
+    apart(record, lambda now, old: F.mse_loss(old, now))
+
+
+@says("both-sides-learn", "in a squared difference", severity="warning", advice="give them to")
+def difference_to_what_no_optimizer_updates(record: Record) -> None:
+    apart(record, lambda now, old: (old - now).pow(2).mean())
+
+
+@silent()
+def inputs_that_get_a_gradient_through_a_teacher(record: Record) -> None:
+    """As for a map of what matters; the teacher is frozen."""
+    teacher, student = nn.Linear(4, 3).requires_grad_(False), nn.Linear(4, 3)
+    optimizer = SGD(student.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"teacher": teacher, "student": student})):
+        x = torch.randn(8, 4, requires_grad=True)
+        F.mse_loss(student(x), teacher(x)).backward()
+        optimizer.step()
 
 
 @silent("both-sides-learn")

@@ -348,7 +348,9 @@ def players(record: Record, *words: str) -> None:
             if "clear" in words:
                 maker.zero_grad(set_to_none="keep" not in words)
             if "read" in words:  # the program makes one gradient of both
-                maker.bias.grad = maker.bias.grad.clone() if maker.bias.grad is not None else None
+                for parameter in maker.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad = parameter.grad.clone()
             if "only" not in words:
                 (-judge(maker(torch.randn(8, 6))).mean()).backward()
             first.step()
@@ -357,8 +359,8 @@ def players(record: Record, *words: str) -> None:
 @says(
     "mixed-losses",
     "first steps at optimizers.py:",
-    "with the gradients of two losses: what backward at optimizers.py:",
-    "left when another optimizer stepped, and what backward at optimizers.py:",
+    "with the gradients of two losses: of the backward at optimizers.py:",
+    "after which another optimizer stepped, and of the backward at optimizers.py:",
     severity="warning",
     advice="Call first.zero_grad() before the second backward",
 )
@@ -387,3 +389,45 @@ def two_losses_of_one_step_and_one_loss_of_two(record: Record) -> None:
             if i % 2:  # with what two steps of the other gave
                 second.step()
                 second.zero_grad()
+
+
+@silent("mixed-losses")
+def parts_that_are_fitted_in_turn_by_closures(record: Record) -> None:
+    """Each closure clears its own gradients, and its step uses what its backward gives."""
+    one, two = nn.Linear(6, 8), nn.Linear(8, 3)
+    first, second = (torch.optim.LBFGS(part.parameters(), 0.1, max_iter=1) for part in (one, two))
+    x = torch.randn(8, 6)
+
+    def closure_of_one() -> Tensor:
+        first.zero_grad()
+        loss = F.cross_entropy(two(one(x).tanh()), CLASSES)
+        loss.backward()
+        return loss
+
+    def closure_of_two() -> Tensor:
+        second.zero_grad()
+        loss = two(one(x).tanh()).square().mean()
+        loss.backward()
+        return loss
+
+    with record(nn.ModuleList([one, two])):
+        for _ in range(3):
+            first.step(closure_of_one)
+            second.step(closure_of_two)
+
+
+@silent("mixed-losses")
+def heads_that_are_made_anew(record: Record) -> None:
+    """A new one may have the id() of one that is gone, whose gradient nobody cleared."""
+    body = nn.Linear(6, 8)
+    outer = SGD(body.parameters(), lr=0.1)
+    with record(body):
+        for _ in range(30):
+            head = nn.Linear(8, 3)
+            inner = SGD(head.parameters(), lr=0.1)
+            F.cross_entropy(head(body(torch.randn(8, 6)).detach()), CLASSES).backward()
+            inner.step()
+            outer.zero_grad()
+            F.cross_entropy(head(body(torch.randn(8, 6))), CLASSES).backward()
+            outer.step()
+            del head, inner

@@ -32,7 +32,7 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
             + ("" if attention else ", or make an nn.Dropout in __init__")
-            + "; nothing, if it is to drop in evaluation, as Monte Carlo dropout does.",
+            + "; do nothing if it is to drop in evaluation, as Monte Carlo dropout does.",
             where=event.where,
         )
 

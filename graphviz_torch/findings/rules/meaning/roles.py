@@ -19,6 +19,7 @@ _BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum", "squeeze
 _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", "select"}
 # What a comparison ends with that is written by hand, and what leads from it to the loss.
 _BY_HAND = ("pow", "abs", "mul")
+_PRODUCT = "a product"
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
 _LAYERS = ("mm", "addmm", "linear", "convolution")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
@@ -56,20 +57,21 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
         elif compared.target is not None:
             label = labels[compared.target]
             idle = [p for p in parameters if p.node in compared.leaves[compared.target]]
-            what = f"The target {label} of {compared.title}"
-            what = f"{label} in {compared.title}" if node.operation in _BY_HAND else what
+            second = compared.target == 1 and node.operation not in _BY_HAND
+            what = f"The target {label} of" if second else f"{label} in"
             whose = "which the optimizer of this step does not hold"
             advice = f"Detach {label}, or compute it under torch.no_grad()"
-            held = any(p.in_optimizer for p in idle)
-            if not held:
+            lost = compared.is_target and not any(p.in_optimizer for p in idle)
+            if lost:
                 whose = "which no optimizer updates"
                 is_to = (
                     "it is to learn, give it" if len(idle) == 1 else "they are to learn, give them"
                 )
                 advice += f"; if {is_to} to an optimizer"
             yield finding(
-                "info" if held else "warning",
-                f"{what}{at(node.source)} takes gradients through {names_of(idle)}, {whose}.",
+                "warning" if lost else "info",
+                f"{what} {compared.title}{at(node.source)} takes gradients through "
+                f"{names_of(idle)}, {whose}.",
                 cause="a target with history",
                 advice=f"{advice}.",
                 where=node.source,
@@ -86,11 +88,18 @@ class _Compared(NamedTuple):
     leaves: tuple[set[int], set[int]]  # the parameters that each takes gradients through
     target: int | None  # the side whose parameters all stay as they are in this step, as a target's
 
+    @property
+    def is_target(self) -> bool:
+        """Is that side what the other is to meet, and no prediction or factor."""
+        if self.target is None or self.title == _PRODUCT:
+            return False
+        return self.target == 1 or self.node.operation in _BY_HAND
+
 
 def idle_targets(reading: Reading) -> set[int]:
     """The parameters, by their node, that stay as they are in this step and make a target."""
     every = _compared(reading)
-    return {i for each in every if each.target is not None for i in each.leaves[each.target]}
+    return {i for each in every if each.is_target for i in each.leaves[each.target or 0]}
 
 
 def _compared(reading: Reading) -> Iterator[_Compared]:
@@ -104,7 +113,7 @@ def _compared(reading: Reading) -> Iterator[_Compared]:
             continue  # made of one result: an entropy, a norm, a gate
         one, other = ({i for i in ids if nodes[i].leaf == "parameter"} for ids in behind)
         target = None
-        if one.isdisjoint(other) and (one <= idle) != (other <= idle):
+        if one.isdisjoint(other) and one and other and (one <= idle) != (other <= idle):
             target = 0 if one <= idle else 1
             if not any(nodes[i].operation in _LAYERS for i in behind[target]):
                 target = None  # learned centers, say, which no network computes
@@ -127,7 +136,7 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge
         inputs = [edge.source for edge in edges]
         both = len({(edge.source, edge.output_nr) for edge in edges}) == 2
         if node.operation == "mul" and both:
-            yield "a product", node, (edges[0], edges[1])
+            yield _PRODUCT, node, (edges[0], edges[1])
         elif inputs and not both and nodes[inputs[0]].operation == "sub":
             square = node.operation == "pow" and attribute(node, "exponent") in ("2", "2.0")
             square |= node.operation == "mul" and len(inputs) == 2
