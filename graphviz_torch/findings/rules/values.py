@@ -295,8 +295,8 @@ def _depth(reading: Reading) -> list[tuple[int, float]]:
 def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     """How much larger the gradient is at the deep end of a chain; None if it is too short.
 
-    Both in the deepest quarter and at its last operation: inside a branch beside a skip the
-    gradient may be small, and what comes before that branch has the skip's.
+    In the deepest quarter; and where it is small there, at the last operation, too: inside a branch
+    beside a skip the gradient may be small, and what comes before that branch has the skip's.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
@@ -306,7 +306,7 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     # A weight that is turned comes after it, whose gradient is of another kind.
     end = next((n for i, n in reversed(chain) if nodes[i].operation not in _TURNS), chain[-1][1])
     deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
-    return max(deep, last) if deep < 1 else min(deep, last)
+    return max(deep, last) if deep < 1 else deep
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:

@@ -158,3 +158,27 @@ def samples_that_are_known_by_heart(record: Record) -> None:
     with record(model):
         known = torch.zeros(32, dtype=torch.long)
         nn.functional.cross_entropy(model(torch.randn(32, 4)), known).backward()
+
+
+@says("exploding-gradient", "The gradient explodes along depth")
+def gradient_that_explodes_before_it_is_scaled_down(record: Record) -> None:
+    first, layers = nn.Linear(8, 32), [nn.Linear(32, 32) for _ in range(14)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=0.5)
+    with record(nn.ModuleList([first, *layers])):
+        h = first(torch.randn(16, 8)) * 1e-3
+        for layer in layers:
+            h = layer(h).relu()
+        h.square().mean().sqrt().backward()
+
+
+@says("vanishing-gradient", "hardly learn", severity="warning")
+def gradient_that_vanishes_before_large_inputs(record: Record) -> None:
+    """The gradient of the first weight is large by its inputs alone."""
+    layers = [nn.Linear(16, 16) for _ in range(14)]
+    nn.init.normal_(layers[0].weight, std=1e-6)
+    with record(nn.ModuleList(layers)):
+        h = 1e6 * torch.rand(64, 16)
+        for layer in layers:
+            h = layer(h).sigmoid()
+        nn.functional.cross_entropy(h, torch.arange(64) % 16).backward()
