@@ -21,6 +21,7 @@ Dimension = tuple[Atom, ...]
 Axes = tuple[Dimension, ...]
 
 VIEWS = {"view", "unsafe_view", "reshape_alias"}
+LAYERS = ("mm", "addmm", "linear", "convolution")  # products with a weight
 _PRODUCTS = {"mm", "bmm", "addmm"}
 _WHOLE_RNNS = ("cudnn_rnn", "miopen_rnn")  # all layers in one node, with their last states
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}

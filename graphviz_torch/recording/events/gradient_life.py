@@ -168,6 +168,7 @@ class GradientLife(Listener):
             parameter, lines = given.get(key, (None, ()))
             if parameter is None or parameter() is None:  # or another one had its id
                 given[key] = Ref(known[key]), (place,)
+                self._mixed.pop(key, None)
                 continue
             left = [line for line in lines if line in learnt]
             if left and place not in left:

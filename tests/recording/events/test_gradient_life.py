@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +89,20 @@ def test_a_step_of_another_model_has_no_parameter_of_this_one() -> None:
     assert steps(training.run("backward step")) == [("SGD", 4, 1)]
 
 
+LIBRARY = """\
+def zeroed(parameters):
+    for parameter in parameters:
+        parameter.grad.zero_()
+"""
+
+
+def in_a_library() -> Callable[..., None]:
+    """A function whose code lies beside PyTorch's."""
+    path, found = Path(torch.__file__).parents[1] / "a_library" / "optim.py", dict[str, Any]()
+    exec(compile(LIBRARY, str(path), "exec"), found)
+    return found["zeroed"]  # type: ignore[no-any-return]
+
+
 class Players:
     """Two networks with an optimizer each. A word of a program is a line of its own."""
 
@@ -107,6 +122,7 @@ class Players:
             "first": lambda: self.first.step(),
             "second": lambda: self.second.step(),
             "clear": lambda: self.maker.zero_grad(),
+            "zero": lambda: in_a_library()(self.maker.parameters()),
             "read": lambda: [parameter.grad for parameter in self.maker.parameters()],
         }
         self.lines = {
@@ -127,6 +143,7 @@ class Players:
         ("judged fooled first second", []),
         ("judged second clear fooled first", []),
         ("judged second fooled clear first", []),
+        ("judged second zero fooled first", []),
         ("judged second read fooled first", []),
         ("judged second fooled read first", []),
         (

@@ -9,6 +9,7 @@ from ....graph import Finding, Node
 from ....graph.events.idle_calls import DataView
 from ....graph.text import listing
 from ...axes import (
+    LAYERS,
     VIEWS,
     Axes,
     AxisReading,
@@ -30,7 +31,6 @@ _BESIDE |= {"expand", "dropout", "native_dropout", "to_copy", "transpose", "perm
 _BESIDE |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
 _SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_attention
-_LAYERS = ("mm", "addmm", "linear", "convolution")
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPPED = ("GRU", "RNN")  # they run step by step, where no library has them whole
 _TURNING = (*_STEPPED, "LSTM", "MultiheadAttention")
@@ -182,7 +182,7 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
     while stack:
         for edge in reading.users[stack.pop()]:
             user = nodes[edge.target]
-            if user.operation in _LAYERS and _has_weight(reading, user.id):
+            if user.operation in LAYERS and _has_weight(reading, user.id):
                 return True
             if user.id not in seen:
                 seen.add(user.id)

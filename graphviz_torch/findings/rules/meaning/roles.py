@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....graph import Edge, Finding, Node
 from ....graph.text import listing
-from ...axes import attribute
+from ...axes import LAYERS, attribute
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at, names_of
@@ -21,7 +21,6 @@ _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", 
 _BY_HAND = ("pow", "abs", "mul")
 _PRODUCT = "a product"
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
-_LAYERS = ("mm", "addmm", "linear", "convolution")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
 # Of a density with a covariance, from its logarithm to the square, and from there to the draw.
@@ -115,7 +114,7 @@ def _compared(reading: Reading) -> Iterator[_Compared]:
         target = None
         if one.isdisjoint(other) and one and other and (one <= idle) != (other <= idle):
             target = 0 if one <= idle else 1
-            if not any(nodes[i].operation in _LAYERS for i in behind[target]):
+            if not any(nodes[i].operation in LAYERS for i in behind[target]):
                 target = None  # learned centers, say, which no network computes
         yield _Compared(title, node, sides, (one, other), target)
 
