@@ -1,1 +1,1 @@
-"""PyTorch's insides: one seam a file, each with the versions that it was seen on."""
+"""Private PyTorch APIs, one per file; each file names the torch versions it was checked on."""

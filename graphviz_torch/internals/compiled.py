@@ -1,8 +1,8 @@
-"""The graph by which `torch.compile` runs the backward of a region, as AOTAutograd wrote it.
+"""Find the backward graph that AOTAutograd wrote for a region compiled by `torch.compile`.
 
-Private: the class of the region's node leads to it (2.11 to 2.14). Inductor takes the lines and
-modules from it when it compiles it, which is in the first backward; one that came from a cache on
-disk never had them.
+The class of the region's autograd node leads to it; this is private PyTorch API (2.11 to 2.14).
+Inductor removes source lines and module names from the graph when it compiles it, which happens in
+the first backward. A graph loaded from a cache on disk never had them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 
 
 def is_region(kind: type) -> bool:
-    """Are the nodes of this class regions that torch.compile made."""
+    """True if nodes of class `kind` are backwards of regions compiled by `torch.compile`."""
     forward: Any = getattr(kind, "_forward_cls", None)
     return (
         kind.__name__ == "CompiledFunctionBackward"
@@ -23,16 +23,17 @@ def is_region(kind: type) -> bool:
 
 
 def is_compiled(module: Any) -> bool:
-    """Is a module what `torch.compile` made, or compiled in place.
+    """True if `module` is the result of `torch.compile` or was compiled by `Module.compile`.
 
-    Private: `_compiled_call_impl`, of `Module.compile`, and the name of the wrapper's class (2.13).
+    Uses `_compiled_call_impl`, which `Module.compile` sets, and the name of the wrapper's class;
+    both are private (2.13).
     """
     called = getattr(module, "_compiled_call_impl", None)
     return called is not None or type(module).__name__ == "OptimizedModule"
 
 
 def backward_graph(kind: type) -> Graph | None:
-    """The graph of the backward of a region, by the class of its node; None where there is none."""
+    """Return the backward graph of a region, given the class of its node, or None."""
     forward: Any = kind._forward_cls  # type: ignore[attr-defined]
     module = getattr(getattr(forward, "_lazy_backward_info", None), "bw_module", None)
     return module.graph if isinstance(module, GraphModule) else None

@@ -1,12 +1,13 @@
-"""Who else reads the program: a compiler, a tracer, a transform. It is kept off our own functions.
+"""Keep compilers, tracers and transforms of the user's program away from this package's functions.
 
-Where torch.compile meets something that it does not compile, it runs that as it is and compiles
-every Python function called from there by itself: what watches the calls too, which would then be
-made part of the user's graph.
+When torch.compile meets code that it does not compile, it runs that code in Python and compiles
+each Python function called from it. Without the marks set here, it would compile our callbacks into
+the user's graph.
 
-Private: how a code object says so, at no cost to its calls; whether compiled autograd is on, which
-would compile our hooks into the backward; whether torch.jit.trace is at work, how deep in
-torch.func's transforms a call is, and the context that torch.compile runs its trial in (2.13).
+Uses private PyTorch API (2.13): the mark on a code object that excludes it from compilation at no
+cost per call, the flag of compiled autograd (which would compile our hooks into the backward), the
+flag of torch.jit.trace, the nesting level of torch.func transforms, and the context in which
+torch.compile runs the program on fake tensors.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ _frames = torch._C._dynamo.eval_frame
 
 
 def uncompiled(function: _Function) -> _Function:
-    """The function, which is not compiled when it is called, and neither is what it calls."""
+    """Mark `function` so that neither it nor any function it calls is compiled; return it."""
     return _skipped(function, _frames._FrameAction.SKIP)
 
 
 def uncompiled_itself(function: _Function) -> _Function:
-    """The function, which is not compiled when it is called; what it calls may be."""
+    """Mark `function` so that it is not compiled, while functions it calls may be; return it."""
     return _skipped(function, _frames._FrameAction.DEFAULT)
 
 
 def uncompiled_hook(function: _Function) -> _Function:
-    """A hook that PyTorch calls where dynamo compiles: it ends the region there, without a word."""
+    """Mark a hook that PyTorch calls in compiled code: Dynamo silently breaks the graph there."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return uncompiled(function)
 
 
 def compiles_backward() -> bool:
-    """Is a backward of this process compiled (`torch._dynamo.config.compiled_autograd`)."""
-    module = sys.modules.get("torch._dynamo.compiled_autograd")  # loaded when it is first used
+    """True if compiled autograd is on in this process (`config.compiled_autograd` of Dynamo)."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")  # the module is loaded on first use
     return module is not None and bool(module.compiled_autograd_enabled)
 
 
-_marks: list[tuple[CodeType, Any]] = []  # that functions of ours were given
+_marks: list[tuple[CodeType, Any]] = []  # every marked function, for `mark_again`
 
 
 def mark_again() -> None:
-    """Give our functions their marks, which `torch._dynamo.reset()` takes from some of them."""
+    """Mark our functions again, since `torch._dynamo.reset()` removes some of the marks."""
     for code, strategy in _marks:
         _frames.set_code_exec_strategy(code, strategy)
 
@@ -61,11 +62,11 @@ def _skipped(function: _Function, below: Any) -> _Function:
     return function
 
 
-# Is torch.jit.trace at work. It would note what we read, and our names for it.
+# True while torch.jit.trace is tracing; it would record our reads and our variable names.
 is_jit_tracing: Any = torch._C._is_tracing
 
 
 def is_trial() -> bool:
-    """Is a backward torch.compile's trial of the program, or a part of a torch.func transform."""
+    """True inside a torch.func transform, or while Dynamo runs the program on fake tensors."""
     transformed = torch._C._functorch.maybe_current_level() is not None
     return transformed or TracingContext.try_get() is not None

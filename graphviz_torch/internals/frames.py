@@ -1,19 +1,19 @@
-"""The user's program from inside a call: its frames, its variables, the line that is warned of.
+"""Inspect the stack of the user's program: its frames, its variables and the lines of its warnings.
 
-The user's own is every file outside this package, torch, the standard library and what is
-installed beside it, which are the libraries.
+Code is the user's own unless its file is in this package, in torch, in the standard library or in
+site-packages; the last are called libraries.
 
-Where something runs, some programs are watched: a thread, and in asyncio a task, has its own. A
-task has those of the task that made it.
+Which programs are being recorded is kept per context (`contextvars`): each thread and each asyncio
+task has its own set, and a task inherits the set of the task that created it.
 
-A warning of PyTorch's names the user's line, though a mode or a tensor of ours took the call: one
-that names the file of a method of ours is given once more, with the line that it would have named
-without us. So filters by module and by line take it, and it is shown once for each line. A filter
-that hides it everywhere but in some module hides it before.
+A PyTorch warning should name the user's line even if one of our modes or tensor subclasses handled
+the call. A warning that names a file of ours is therefore issued a second time with the line that
+it would have named without us. Filters by module and by line then apply, and the warning is shown
+once per line. A filter that hides the warning everywhere except in one module still hides it.
 
-Private: `warnings._showwarnmsg`, which Python calls with each warning that passed the filters (3.10
-to 3.14), and the function of PyTorch's between a function and a mode (2.13). Whoever replaces the
-first in turn keeps theirs.
+Uses private API: `warnings._showwarnmsg`, which Python calls for each warning that passed the
+filters (3.10 to 3.14), and PyTorch's function between a torch function and a mode (2.13). If other
+code replaces `_showwarnmsg` after us, its replacement is kept.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from torch import overrides
 
 from .hooks.watch import Installation, Watch
 
-Place = tuple[CodeType, int]  # code, and the position of an instruction in it
+Place = tuple[CodeType, int]  # a code object, and the offset of an instruction in it
 
 OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 
-_FRAMES = 20  # of the user's that are looked into
+_FRAMES = 20  # at most this many user frames are returned
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
@@ -57,7 +57,7 @@ _OTHER = (
     "<eval_with_key>",
     "<__array_function__",
 )
-# Parts of PyTorch that copy and read on their own.
+# Parts of PyTorch that copy tensors or read values without being asked to by the user.
 _OF_TORCH = (
     "torch.amp",
     "torch.distributed",
@@ -74,36 +74,36 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 
 @cache
 def owner(file: str) -> int:
-    """Whose code is in a file: `OWN` if it is the user's, `LIBRARY`, or `OTHER`."""
+    """Classify the code in a file as `OWN` (the user's), `LIBRARY` or `OTHER`."""
     if file.startswith(_OTHER):
         return OTHER
-    if file.startswith(_LIBRARIES):  # they may lie below the standard library
+    if file.startswith(_LIBRARIES):  # site-packages may be below the standard library
         return LIBRARY
     return OTHER if file.startswith(_STANDARD) else OWN
 
 
 def cell(file: str) -> str:
-    """What a notebook calls the cell that has this file name: "In[3]"; "" for a file."""
+    """Return the notebook's label of the cell with this file name ("In[3]"), or "" for a file."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     try:
         called = shell.compile.format_code_name(file)
-    except AttributeError:  # no notebook, or one whose cells are files
+    except AttributeError:  # no notebook, or a notebook whose cells are files
         return ""
     return called[1] if called else ""
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code from `frame` outwards."""
+    """Return the innermost frame of the user's own code, from `frame` outwards, or None."""
     while frame is not None and owner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def library_of(frame: FrameType | None) -> str:
-    """The library whose code runs between `frame` and the user's own: "transformers".
+    """Return the library, as "transformers", whose code runs between `frame` and the user's code.
 
-    Of PyTorch itself a few modules count, "torch.amp.grad_scaler". "" where there is none, or
-    where no code is the user's own.
+    A few modules of PyTorch count as well, as "torch.amp.grad_scaler". Returns "" if there is no
+    such library, or no user code on the stack.
     """
     found = ""
     while frame is not None and (whose := owner(frame.f_code.co_filename)):
@@ -118,13 +118,12 @@ def library_of(frame: FrameType | None) -> str:
 
 
 def runs_ahead(frame: FrameType | None) -> bool:
-    """Does PyTorch run a part of the program ahead, on memory that nobody has set?
+    """True if PyTorch is running part of the program in advance, on uninitialized memory.
 
-    A pipeline does so for the shapes of a stage, and `torch.cuda.make_graphed_callables` for the
-    graph of CUDA that it captures.
+    A pipeline does so to infer the shapes of a stage, and `torch.cuda.make_graphed_callables` to
+    warm up before it captures a CUDA graph.
 
-    Private: the names of the functions that do (`_shape_inference`, 2.8; `_metadata_inference`,
-    2.13).
+    Uses private function names (`_shape_inference`, 2.8; `_metadata_inference`, 2.13).
     """
     while frame is not None:
         name = frame.f_code.co_name
@@ -137,21 +136,21 @@ def runs_ahead(frame: FrameType | None) -> bool:
 
 
 def moves_a_module(frame: FrameType | None) -> bool:
-    """Does `Module.to` or another move or cast a tensor of a module, from `frame` outwards?"""
+    """True if `Module.to` or a similar method runs in `frame` or in a caller of it."""
     return _is_running(_APPLY, frame)
 
 
 def packs(frame: FrameType | None) -> bool:
-    """Does a hook keep for backward what a node saves, from `frame` outwards?
+    """True if a pack hook of `saved_tensors_hooks` is running, from `frame` outwards.
 
-    Known of a hook that is a function in Python. Private: which hooks there are.
+    Only pack hooks written in Python are recognized. Uses private API to get the current hooks.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and _is_running(getattr(hooks[0], "__code__", None), frame)
 
 
 def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
-    """Does a function with this code run, from `frame` to the innermost one of the user's own?"""
+    """True if code object `code` runs in `frame` or in a caller up to the innermost user frame."""
     while frame is not None:
         if frame.f_code is code:
             return True
@@ -160,10 +159,10 @@ def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
 
 
 def clipper(frame: FrameType | None) -> str:
-    """ "clip_grad_norm_": the outermost function of PyTorch that clips, from `frame` outwards."""
+    """Return the outermost PyTorch function that clips gradients, as "clip_grad_norm_", or ""."""
     name = ""
     while frame is not None and frame.f_code.co_filename.startswith(TORCH):
-        own = frame.f_code.co_name.lstrip("_")  # clip_grads_with_norm_ is another name
+        own = frame.f_code.co_name.lstrip("_")  # clip_grads_with_norm_ is an alias
         if own.startswith("clip_"):
             name = own
         frame = frame.f_back
@@ -171,7 +170,7 @@ def clipper(frame: FrameType | None) -> str:
 
 
 def outwards(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:
-    """A frame, and the user's own ones that lead to it, the innermost first, up to `last`."""
+    """Return `frame` and the user's own frames that called it, innermost first, up to `last`."""
     found: list[FrameType] = []
     while frame is not None and len(found) < _FRAMES:
         found.append(frame)
@@ -180,13 +179,13 @@ def outwards(frame: FrameType | None, last: FrameType | None = None) -> list[Fra
 
 
 def arguments(frame: FrameType) -> frozenset[str]:
-    """What a function calls the arguments that it is given."""
+    """Return the names of a function's parameters."""
     code = frame.f_code
     return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def caller() -> FrameType | None:
-    """The frame of the first caller outside this package, torch and the standard library."""
+    """Return the frame of the first caller outside this package, torch and the standard library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back
@@ -194,10 +193,10 @@ def caller() -> FrameType | None:
 
 
 def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) -> dict[str, Any]:
-    """The variables of a frame by name, in the order in which they were bound.
+    """Return the variables of a frame by name, in the order in which they were bound.
 
-    In a function, the globals that it reads follow. Names that start with "_" are private, and
-    those that are not identifiers Python's own: left out.
+    In a function, the globals that it reads follow. Names that start with "_" and names that are
+    not identifiers are left out.
 
     Args:
         without: types whose values are left out.
@@ -214,40 +213,43 @@ def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) ->
 
 
 def variables(frame: FrameType, *names: str) -> list[Any]:
-    """Some variables of a frame; None for one that it does not have."""
+    """Return the values of some variables of a frame, with None for each that does not exist."""
     values = _read(frame)
     return [values.get(name) for name in names]
 
 
 def _read(frame: FrameType) -> dict[str, Any]:
-    """A copy of a frame's variables; the frame keeps none of its own that nobody else has.
+    """Return a copy of a frame's variables without leaving references to them in the frame.
 
-    Before 3.13 a function's frame keeps the dict that it gave until the function ends, and so
-    would keep tensors alive.
+    Before Python 3.13, `frame.f_locals` of a function is a dict that the frame keeps until the
+    function ends, which would keep tensors alive.
     """
     values = frame.f_locals
     copy = dict(values)
     snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
-    if snapshot and sys.getrefcount(values) <= 3:  # this name, getrefcount's argument, the frame
+    # references: this variable, getrefcount's argument, the frame
+    if snapshot and sys.getrefcount(values) <= 3:
         values.clear()
     return copy
 
 
 def hide(error: BaseException) -> None:
-    """Take the frame that caught an error out of its traceback.
+    """Remove the frame that caught `error` from the error's traceback.
 
-    To be called in that frame's `except`, before a bare `raise`, which puts nothing back.
+    Call it in the `except` block of that frame, before a bare `raise`, which does not add the frame
+    again.
     """
     trace = error.__traceback__
     error.__traceback__ = None if trace is None else trace.tb_next
 
 
-_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
+# the original of each of our replacements
+_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _warnings: Any = warnings
 
 
 class WarningLines(Watch):
-    """While it is open, warnings that name a method of ours name its caller.
+    """A watch that makes warnings name the caller of a method of ours, not the method.
 
     Args:
         methods: `__torch_function__` of a mode, or `__torch_dispatch__` of a mode or a tensor.
@@ -283,7 +285,7 @@ def _around(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
         if mode is None or frame is None:
             theirs(message)
             return
-        # Ours is to forget it: the user's own tells whether it was shown.
+        # Drop our entry, since the user's registry records whether the warning was shown.
         mode.f_globals.get("__warningregistry__", {}).clear()
         warnings.warn_explicit(
             message.message,
@@ -299,11 +301,11 @@ def _around(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
-    """Who made the call that a mode's frame is of."""
+    """Return the frame that made the call which the mode in `frame` handles."""
     while frame is not None and frame.f_code in codes:
         frame = frame.f_back
         if frame is not None and frame.f_code is overrides.handle_torch_function.__code__:
-            frame = frame.f_back and frame.f_back.f_back  # the function itself lies between
+            frame = frame.f_back and frame.f_back.f_back  # skip the torch function itself
     return frame
 
 
@@ -312,34 +314,34 @@ WarningLines.installation = _INSTALLATION
 
 
 _programs: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
-programs = _programs.get  # keys of those that are watched here
+programs = _programs.get  # programs() returns the keys of the programs recorded in this context
 _aside: ContextVar[frozenset[object] | None] = ContextVar("graphviz_torch_aside", default=None)
 
 
 def enter_program(program: object) -> None:
-    """What runs here from now on, and in tasks that are made here, is this program."""
+    """Mark this context, and tasks created in it from now on, as belonging to `program`."""
     _programs.set(programs() | {program})
 
 
 def leave_program(program: object) -> None:
-    """It is not any more."""
+    """Undo `enter_program`."""
     _programs.set(programs() - {program})
     if (aside := _aside.get()) is not None:
         _aside.set(aside - {program})
 
 
 def leave_programs() -> None:
-    """Nothing that runs from now on in this context, a copy, is watched."""
+    """Record nothing from now on in this context, which should be a copy."""
     _programs.set(frozenset())
 
 
 def set_programs_aside() -> None:
-    """None of them is watched here until they are brought back."""
+    """Suspend all programs of this context until `bring_programs_back`."""
     _aside.set(programs())
     leave_programs()
 
 
 def bring_programs_back() -> None:
-    """Those that were set aside and have not ended meanwhile are watched again."""
+    """Resume the suspended programs, except those that have ended since."""
     _programs.set(programs() | (_aside.get() or frozenset()))
     _aside.set(None)

@@ -1,10 +1,9 @@
-"""Functions and classes of PyTorch that have no public name, and what each is.
+"""Functions and classes of PyTorch without a public name.
 
-A program may put a function of its own in the place of a method of `torch.Tensor`. The methods
-that are written in C++ are `TensorBase`'s, too, and nobody can change them there: what is called
-there is seen by no such function.
+A program may replace a method of `torch.Tensor`. Methods implemented in C++ exist on `TensorBase`
+as well, where they cannot be replaced; a call of `TensorBase`'s method bypasses such replacements.
 
-Private (2.13): all of them.
+All names used here are private (2.13).
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from torch._C import TensorBase as TensorBase
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-# What `GradScaler.unscale_` and `GradScaler.step` call first.
+# the first function called by `GradScaler.unscale_` and `GradScaler.step`
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
-# What `GradScaler.update` calls, if its scale is not set by hand.
+# called by `GradScaler.update` unless the scale is set by hand
 UPDATE_SCALE: Any = torch._amp_update_scale_
-# How a call is named that reads or sets an attribute.
+# A function mode sees reads and writes of an attribute under these names.
 _grad: Any = Tensor.grad
 _requires_grad: Any = Tensor.requires_grad
 _data: Any = Tensor.data
 READ_GRAD, SET_GRAD = _grad.__get__, _grad.__set__
 SET_REQUIRES_GRAD, SET_DATA = _requires_grad.__set__, _data.__set__
-# Norms and largest elements of many tensors in one call.
+# Compute norms and largest elements of many tensors in one call.
 foreach_norm: Any = torch._foreach_norm
-CUT_BELOW: Any = torch._foreach_clamp_min_  # what clip_grad_value_ begins with
+CUT_BELOW: Any = torch._foreach_clamp_min_  # the first function called by clip_grad_value_
 foreach_max: Any = torch._foreach_max
-# What behaves otherwise in training than in evaluation.
+# Modules that behave differently in training and in evaluation.
 BATCH_NORM: type[Any] = _BatchNorm
 DROPOUT: type[Any] = _DropoutNd
 
-_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that give the values
+_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that return the values
 
 
 def _metadata_calls() -> frozenset[Callable[..., Any]]:
@@ -60,5 +59,5 @@ def _metadata_calls() -> frozenset[Callable[..., Any]]:
     return frozenset(methods + reads + writes)
 
 
-# Calls that read what a tensor is, and not its values.
+# Calls that read metadata of a tensor, not its values.
 METADATA_CALLS = _metadata_calls()

@@ -1,6 +1,6 @@
-"""By how much a GradScaler multiplied a loss, without waiting for the device, and seen by no mode.
+"""Read the loss scale of a GradScaler without synchronizing and without being seen by modes.
 
-Private: `get_scale()` would wait; the tensor that it reads is `_scale` (2.13).
+`get_scale()` would synchronize with the device, so the private tensor `_scale` is read (2.13).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tensors.memory import has_memory
 
 _scale: CodeType = GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
-# The code that multiplies a loss, by its name: a code object is slow to hash.
+# Code objects that multiply a loss by the scale, by name, since a code object is slow to hash.
 SCALING = {part.co_name: part for part in _parts}
 
 _step: CodeType = GradScaler.step.__code__
@@ -25,10 +25,10 @@ _DEEP = 6  # frames between an optimizer's step and the scaler's
 
 
 def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
-    """The scaler that called for the step of an optimizer, if one did that scales.
+    """Return the enabled scaler that called an optimizer's step, or None.
 
     Args:
-        frame: PyTorch's around the step.
+        frame: PyTorch's frame around the step.
     """
     for _ in range(_DEEP):
         if frame is None:
@@ -41,13 +41,14 @@ def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
 
 
 def loss_scale(scaler: GradScaler) -> Tensor | None:
-    """What it multiplies by now, copied where it is; None where the device has failed.
+    """Return a copy of the current scale on its device.
 
-    None, too, where it has no value, as a fake tensor.
+    Returns None if the scale has no memory (a fake tensor), or if the device has failed.
     """
     scale: Tensor | None = scaler._scale
     if scale is None or not has_memory(scale):
         return None
-    with suppress(RuntimeError), no_operators(), no_autograd():  # the user is told by others
+    # PyTorch's own call reports a failed device
+    with suppress(RuntimeError), no_operators(), no_autograd():
         return TensorBase.clone(scale)
     return None

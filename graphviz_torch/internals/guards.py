@@ -1,6 +1,7 @@
-"""Contexts in which a computation of ours is nobody else's, cheap enough for every gradient.
+"""Context managers that hide our own tensor operations from modes, autograd and autocast.
 
-Private: PyTorch's own guards (2.13). They are C++ objects, entered in a tenth of a microsecond.
+They are PyTorch's private guards (2.13): C++ objects that are entered in 0.1 µs, fast enough to be
+used for every gradient.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from typing import Any
 
 import torch
 
-no_functions: Any = torch._C.DisableTorchFunction  # no function mode and no subclass sees it
-no_operators: Any = torch._C._DisableTorchDispatch  # nor a dispatch mode
-watched_operators: Any = torch._C._len_torch_dispatch_stack  # how many such modes there are
-no_autograd: Any = torch._C._AutoDispatchBelowAutograd  # nor a graph: no number is counted up
+no_functions: Any = torch._C.DisableTorchFunction  # hides calls from function modes and subclasses
+no_operators: Any = torch._C._DisableTorchDispatch  # hides operators from dispatch modes, too
+# returns the number of active dispatch modes
+watched_operators: Any = torch._C._len_torch_dispatch_stack
+# creates no graph and advances no sequence number
+no_autograd: Any = torch._C._AutoDispatchBelowAutograd
 
-no_autocast: Any = torch._C._DisableAutocast  # nor does autocast change a dtype
+no_autocast: Any = torch._C._DisableAutocast  # leaves dtypes as they are
 
-# As `torch.set_grad_enabled`, which function modes see.
+# As `torch.set_grad_enabled`; function modes see calls of it under this name.
 set_grad_enabled: Any = torch._C._set_grad_enabled

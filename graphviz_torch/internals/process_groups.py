@@ -1,6 +1,6 @@
-"""The key-value server at which the ranks of a process group met.
+"""Find the key-value store through which the ranks of a process group found each other.
 
-Private: a function of PyTorch's (2.8 to 2.15); from 2.9 on a group has a method for it, too.
+Uses a private function of PyTorch (2.8 to 2.15); from 2.9 on, a group has a method for it as well.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import torch.distributed as dist
 
 
 def group_store(group: Any) -> Any:
-    """The store of a process group that this rank is in."""
+    """Return the store of a process group that this rank belongs to."""
     distributed: Any = dist
     return distributed.distributed_c10d._get_process_group_store(group)

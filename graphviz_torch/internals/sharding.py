@@ -1,12 +1,12 @@
-"""How ranks divide a tensor, and which part of PyTorch asks for a collective, and for what.
+"""Describe how ranks shard a tensor, and which part of PyTorch issued a collective.
 
-The latter is read from the frames that lead to it:
+The caller of a collective is found by inspecting the stack frames above it:
 
     fully_shard    for a group of parameters          _fsdp_collectives.py
     FSDP           for a flat parameter               _runtime_utils.py, _flat_param.py
     DTensor        for a change of placements         _redistribute.py
 
-Private: these files, and what their functions call their variables (2.13).
+The file names and the names of local variables in them are private (2.13).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .frames import variables
 from .functions import TensorBase
 from .guards import no_autograd, no_functions, no_operators
 
-_FRAMES = 48  # that are looked into: of PyTorch, and of modes that run its operators
+_FRAMES = 48  # at most this many frames are inspected; PyTorch's and those of modes
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 
 
 class Asker(NamedTuple):
-    """Who asks for a collective."""
+    """The part of PyTorch or of the model that issued a collective."""
 
-    parameters: list[tuple[Module, str]] = []  # noqa: RUF012 - owner and name of each
+    parameters: list[tuple[Module, str]] = []  # noqa: RUF012 - module and name of each
     change: str = ""  # of placements: "Shard(0) → Replicate"
-    module: Module | None = None  # whose call, with its hooks, led there
+    module: Module | None = None  # the module whose call, or a hook of it, issued the collective
     mesh: Any = None  # the DeviceMesh of the ranks
 
 
 def asker(frame: FrameType | None) -> Asker:
-    """Who asks for a collective that `frame`, or what it has called, dispatches."""
+    """Return the caller of a collective dispatched in `frame` or in a function called there."""
     found = Asker()
     for _ in range(_FRAMES):
         if frame is None:
@@ -52,15 +52,16 @@ def asker(frame: FrameType | None) -> Asker:
 
 
 def dimensions(mesh: Any) -> Iterator[tuple[str, str]]:
-    """The name of the group and that of the dimension, for each of a mesh that has names."""
+    """Yield (group name, dimension name) for each dimension of a mesh that has names."""
     for at, name in enumerate(getattr(mesh, "mesh_dim_names", None) or ()):
         yield mesh.get_group(at).group_name, name
 
 
 def placement(tensor: Any) -> str:
-    """How the ranks divide a DTensor, and the shape of what this one has; "" for other tensors.
+    """Return the placements and the local shape of a DTensor, or "" for other tensors.
 
-    `"Shard(0) on tp, local [512, 4096]"`; a dimension of the mesh without a name has its number.
+    For example `"Shard(0) on tp, local [512, 4096]"`. A mesh dimension without a name is given by
+    its index.
     """
     spec, local = getattr(tensor, "_spec", None), getattr(tensor, "_local_tensor", None)
     if spec is None or local is None:
@@ -71,10 +72,10 @@ def placement(tensor: Any) -> str:
 
 
 def part(tensor: Any) -> tuple[int, int] | None:
-    """Which part of a DTensor this rank has, from 0, and how many there are.
+    """Return (index, count): the index of this rank's shard of a DTensor and the number of shards.
 
-    Ranks with the same number have the same part. None where each rank has a summand, where this
-    rank has nothing, and for other tensors.
+    Replicas have equal indices. Returns None for other tensors, for partial placements, and if this
+    rank is not in the mesh.
     """
     spec: Any = getattr(tensor, "_spec", None)
     at = None if spec is None else spec.mesh.get_coordinate()
@@ -88,9 +89,9 @@ def part(tensor: Any) -> tuple[int, int] | None:
 
 
 def replicas(tensor: Any) -> tuple[int, ...]:
-    """The ranks that have the same part of a DTensor as this one, by their global numbers.
+    """Return the global ranks that hold the same shard of a DTensor as this rank.
 
-    Empty for other tensors, and where each rank has a summand.
+    Returns () for other tensors, for partial placements, and if this rank is not in the mesh.
     """
     spec: Any = getattr(tensor, "_spec", None)
     at = None if spec is None else spec.mesh.get_coordinate()
@@ -130,7 +131,7 @@ def _of_change(frame: FrameType) -> Asker | None:
 
 
 def _name(placement: Any) -> str:
-    """`"Shard(0)"`, `"Replicate"`, `"Partial"`."""
+    """Return the name of a placement: `"Shard(0)"`, `"Replicate"` or `"Partial"`."""
     dimension = getattr(placement, "dim", None)
     kind = type(placement).__name__.lstrip("_")
     return kind if dimension is None else f"{kind}({dimension})"

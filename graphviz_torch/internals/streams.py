@@ -1,4 +1,4 @@
-"""The CUDA stream that work goes to: by its handle, for it is looked at for every gradient."""
+"""CUDA streams by handle, for code that runs for every gradient."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from .functions import TensorBase
 
 
 def current_stream(device: int) -> int:
-    """The handle of the stream that this thread's work on a device goes to."""
+    """Return the handle of this thread's current stream on a device."""
     return int(torch._C._cuda_getCurrentRawStream(device))  # private (2.13)
 
 
 def current_device() -> int:
-    """The CUDA device that is current in this thread."""
+    """Return the index of this thread's current CUDA device."""
     return int(torch._C._cuda_getDevice())  # private (2.13)
 
 
 def is_set_up(device: int) -> bool:
-    """Has this process used a CUDA device."""
+    """True if this process has a CUDA context on the device."""
     cuda: Any = torch._C  # private (2.13); a build without CUDA does not have it
     return bool(cuda._cuda_hasPrimaryContext(device))
 
 
 def fetch(tensor: Tensor, device: int) -> None:
-    """Let its device's current stream read a tensor that is there for the current device's.
+    """Let the current stream of `device` read a tensor computed on the current device's stream.
 
-    The engine brings a gradient to the stream of the node, on the first device of its outputs.
+    The autograd engine computes a gradient on the stream of its node, on the first device among the
+    node's outputs.
     """
     stream = torch.cuda.current_stream(device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -38,12 +39,12 @@ def fetch(tensor: Tensor, device: int) -> None:
 
 
 def on_stream(device: int, stream: int) -> AbstractContextManager[Any]:
-    """A context in which work goes to this stream."""
+    """Return a context manager that makes a stream current."""
     return torch.cuda.stream(_stream(device, stream))
 
 
 def wait_for(device: int, stream: int) -> None:
-    """Let the current stream wait for what was sent to this one so far."""
+    """Make the current stream wait for all work submitted to `stream` so far."""
     if stream != current_stream(device):
         torch.cuda.current_stream(device).wait_stream(_stream(device, stream))
 

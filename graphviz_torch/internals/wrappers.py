@@ -1,6 +1,6 @@
-"""What wraps a module: which part of it has the wrapper's name, and which parameters it hides.
+"""Recognize wrappers of modules: the attribute with the wrapped module, and hidden parameters.
 
-Seen on torch 2.13: torch.compile, DataParallel, DDP, FSDP, activation checkpointing, Fabric.
+Checked with torch 2.13: torch.compile, DataParallel, DDP, FSDP, activation checkpointing, Fabric.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from torch import Tensor
 from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
 
-# The children in which wrappers of any class hold what they wrap.
+# Names of the child that contains the wrapped module, for wrappers of any class.
 _INSIDE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 _NAMES = frozenset((*_INSIDE, "module"))
-_PARALLEL = (DataParallel, DistributedDataParallel)  # they hold it in `module`
+_PARALLEL = (DataParallel, DistributedDataParallel)  # these keep the wrapped module in `module`
 
 
 def is_inside(module: Module, child: str) -> bool:
-    """Is a module a wrapper, and its child of this name what it wraps."""
+    """True if `module` is a wrapper and the child named `child` is the wrapped module."""
     return child in _INSIDE or (child == "module" and isinstance(module, _PARALLEL))
 
 
 def wrapped_by(module: Module) -> Module | None:
-    """What this module is a wrapper of, if it is one."""
-    inside = module._modules  # of a scripted module it is not a dict, and has no `get`
+    """Return the module that `module` wraps, or None if it is no wrapper."""
+    inside = module._modules  # a scripted module's `_modules` is not a dict and has no `get`
     if inside and not _NAMES.isdisjoint(inside):
         for name in _INSIDE:
             if name in inside:
@@ -36,23 +36,24 @@ def wrapped_by(module: Module) -> Module | None:
 
 
 def is_sharded(kinds: Iterable[type[Module]]) -> bool:
-    """Is one of these classes one that `fully_shard` gave a module."""
+    """True if `fully_shard` created one of these classes."""
     return any(hasattr(kind, "_get_fsdp_state") for kind in kinds)
 
 
 def unsharded(module: Module) -> Iterable[tuple[Module, str, Tensor]]:
-    """Owner, name and tensor of the whole parameters of a module that `fully_shard` divided.
+    """Return (module, name, tensor) of each unsharded parameter of a module given to `fully_shard`.
 
-    They are what a graph holds. The owner has them only while it runs, its shards else.
+    The autograd graph contains these tensors. Outside of its forward and backward, the module has
+    the shards instead.
     """
     state_of = getattr(type(module), "_get_fsdp_state", None)
     return () if state_of is None else _parameters(state_of(module))
 
 
 def _parameters(state: Any) -> Iterator[tuple[Module, str, Tensor]]:
-    groups = getattr(state, "_fsdp_param_groups", None)  # of torch 2.11, one group
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.11 has a single group
     for group in [getattr(state, "_fsdp_param_group", None)] if groups is None else groups:
         for part in () if group is None else group.fsdp_params:
-            whole = getattr(part, "_unsharded_param", None)  # made by the first forward
+            whole = getattr(part, "_unsharded_param", None)  # the first forward creates it
             if whole is not None:
                 yield part._module_info.module, part._module_info.param_name, whole

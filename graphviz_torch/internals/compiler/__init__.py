@@ -1,1 +1,1 @@
-"""Seams of `torch.compile`: what it traces, and how compiled code is made to stand aside."""
+"""Private APIs of `torch.compile`: trace, inspect and rerun compiled regions."""

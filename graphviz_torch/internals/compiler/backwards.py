@@ -1,13 +1,14 @@
-"""The seam that runs a region's backward once more, before the compiled one, and compares the two.
+"""Run a region's backward graph eagerly, and compare its gradients with the compiled ones.
 
-AOTAutograd keeps the graph that it gave to the compiler. It runs here operation by operation, on
-the values that the compiled backward is about to take, seen by nobody. It says something of the
-compiled backward only where both end with the same gradients, bit by bit.
+AOTAutograd keeps the graph that it gave to the compiler. Before the compiled backward runs, that
+graph is run operation by operation on the same inputs, hidden from all modes. Its values describe
+the compiled backward only if both produce the same gradients bit by bit.
 
-It is not run where that could change anything: where an operation draws random numbers, writes into
-what it is given, or is not PyTorch's own, as one that other processes wait for.
+The graph is not run if that could have side effects: if an operation draws random numbers, mutates
+its arguments, or is not PyTorch's own (such as a collective, which other processes wait for).
 
-Private: what a region's node calls with all that its backward takes, and the graph (2.13).
+Uses private API (2.13): the function that a region's node calls with the inputs of its backward,
+and the graph.
 """
 
 from __future__ import annotations
@@ -27,42 +28,42 @@ from ..hooks.watch import Installation, Watch
 
 
 class Backwards(Protocol):
-    """What is told of the backward of one region."""
+    """Callbacks for the backward of one region."""
 
     @property
     def values(self) -> Collection[str]:
-        """Names of those in its graph that are to be shown."""
+        """Names of the graph's values to report."""
 
     def see(self, name: str, value: Tensor) -> None:
-        """The value of this name."""
+        """Called with a value and its name."""
 
     def describe(self) -> None:
-        """They were all shown, and are to be described now."""
+        """Called when all values have been reported, to describe them."""
 
     def equal(self) -> None:
-        """It ended with the gradients of the compiled backward."""
+        """Called if the gradients equal those of the compiled backward."""
 
     def miss(self, why: str) -> None:
-        """It did not, or could not run."""
+        """Called with the reason if the gradients differ, or if the graph could not be run."""
 
 
 class RegionBackwardWatch(Watch):
-    """A context in which the backwards of these regions run once more.
+    """A watch that runs the backward graphs of some regions.
 
     Args:
-        told: what is told of each, by the region's live node.
+        told: callbacks by the region's live node.
     """
 
     def __init__(self, told: Mapping[Any, Backwards]) -> None:
         self.told = dict(told)
 
     def close(self) -> None:
-        """Watch no more, and hold no node."""
+        """Stop watching and drop all references to nodes."""
         super().close()
         self.told.clear()
 
 
-_theirs: dict[Any, Callable[..., Any]] = {}  # by the class of the region
+_theirs: dict[Any, Callable[..., Any]] = {}  # PyTorch's functions, by the class of the region
 
 
 def _replaced(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +94,7 @@ def _compare(gradients: list[Any], result: Any, told: Backwards) -> None:
 
 
 def _run(node: Any, values: list[Any], told: Backwards) -> list[Any] | None:
-    """The gradients that the graph ends with; None where it was not run."""
+    """Return the gradients that the graph computes, or None if it was not run."""
     info = getattr(type(node)._forward_cls, "_lazy_backward_info", None)
     module = getattr(info, "bw_module", None)
     if not isinstance(module, GraphModule):
@@ -117,7 +118,7 @@ def _run(node: Any, values: list[Any], told: Backwards) -> list[Any] | None:
 
 
 class _Values(Interpreter):
-    """Runs a graph, and shows the values that are asked for."""
+    """Interpreter that reports the requested values of a graph."""
 
     def __init__(self, module: GraphModule, told: Backwards) -> None:
         super().__init__(module)
@@ -131,10 +132,11 @@ class _Values(Interpreter):
 
 
 def _refusal(module: GraphModule) -> str:
-    """Why a graph is not to be run once more; "" where it may."""
+    """Return the reason why a graph cannot be run without side effects, or "" if it can."""
     for op in module.graph.nodes:
         target: Any = op.target
-        drawn_again = str(target) == "run_with_rng_state"  # as in forward; it puts the state back
+        # draws the same numbers as forward did, and restores the state
+        drawn_again = str(target) == "run_with_rng_state"
         if drawn_again:
             target = op.args[1]
         if op.op in ("placeholder", "output") or target in _ON_SIZES:

@@ -1,12 +1,11 @@
-"""The seam that looks into what `torch.compile` made: each operation beside the eager one.
+"""Compare each operation inside a compiled module with the same operation run eagerly.
 
-The forward of the module is traced once more, as a function of its own, and its compiler is given a
-graph that also returns what each operation computes. Nothing stays: dynamo's counts are as before,
-its names go from the program's globals with that function, and the program's compiled code is let
-alone.
+The module's forward is traced again as a separate function, and its compiler gets a graph that also
+returns the result of each operation. Afterwards nothing is left: Dynamo's counters are restored,
+its names in the program's globals are removed, and the program's own compiled code is not touched.
 
-Private: which compiler a module was compiled with, dynamo's counts, and what its graphs know of an
-operation (2.13).
+Uses private API (2.13): the compiler of a module, Dynamo's counters, and the metadata of operations
+in its graphs.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from .retrace import counts_as_before
 
 
 class Inside(NamedTuple):
-    """An operation of a compiled region."""
+    """An operation of a compiled region, with its results."""
 
     name: str  # "layer_norm"
-    lines: tuple[tuple[str, int], ...]  # file and line of each call around it, outer ones first
+    lines: tuple[tuple[str, int], ...]  # file and line of each call on its stack, outermost first
     eager: Tensor
     compiled: Tensor
 
 
 def compiler_of(module: Module) -> Any:
-    """What compiles the graphs of a module, as `torch.compile` was told; None where none does."""
+    """Return the backend with which a module was compiled, or None if it was not compiled."""
     innermost = import_module("torch._dynamo.eval_frame").innermost_backend
     called = getattr(module, "_compiled_call_impl", None)
     if called is not None:
@@ -45,13 +44,13 @@ def compiler_of(module: Module) -> Any:
 
 
 def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], None]) -> None:
-    """Run a compiled module's forward, and show each operation of its graphs.
+    """Run a compiled module's forward, and report each operation of its graphs.
 
     Args:
-        module: what `torch.compile` made, or the module that was compiled in place.
-        args: of its forward; they may be changed.
-        kwargs: of its forward.
-        see: is shown each operation that gives a floating-point tensor, in order.
+        module: the result of `torch.compile`, or a module that was compiled in place.
+        args: arguments of its forward; they may be mutated.
+        kwargs: keyword arguments of its forward.
+        see: called in order with each operation that returns a floating-point tensor.
     """
     compiler, inner = compiler_of(module), getattr(module, "_orig_mod", module)
     forward = inner.forward
@@ -59,7 +58,7 @@ def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], 
         return
     function: Any = forward.__func__
     copy = FunctionType(
-        function.__code__.replace(),  # dynamo keeps what it compiles by the code
+        function.__code__.replace(),  # Dynamo caches compiled code by code object
         function.__globals__,
         function.__name__,
         function.__defaults__,
@@ -75,11 +74,12 @@ def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], 
         try:
             torch.compile(MethodType(copy, inner), backend=compile_both)(*args, **kwargs)
         finally:
-            frames.reset_code(copy.__code__)  # what was compiled goes now, and its names with it
+            # drops the compiled code and the global names that it uses
+            frames.reset_code(copy.__code__)
 
 
 def _both(graph: Any, inputs: Any, compiler: Any, see: Callable[[Inside], None]) -> Any:
-    """What runs a graph eagerly, and beside it what the compiler makes of it."""
+    """Return a function that runs a graph eagerly and compiled, and reports results to `see`."""
     plain, nodes = _with_results(graph)
     compiled = compiler(_with_results(graph)[0], inputs)
     count = len(plain.graph.output_node().args[0]) - len(nodes)
@@ -96,7 +96,7 @@ def _both(graph: Any, inputs: Any, compiler: Any, see: Callable[[Inside], None])
 
 
 def _with_results(module: Any) -> tuple[Any, list[Any]]:
-    """A copy of a graph that also returns copies of what its operations compute, and these."""
+    """Return a copy of a graph that also returns each operation's result, and those nodes."""
     graph, copies = torch.fx.Graph(), dict[Any, Any]()
     nodes, results = list[Any](), list[Any]()
     for node in module.graph.nodes:

@@ -1,11 +1,11 @@
-"""The seam that traces a compiled function's code once more, on tensors without memory.
+"""Trace the graph behind a compiled function again, on fake tensors.
 
-Dynamo keeps code of Python's that calls the compiled graph, and not the graph that it traced. The
-arguments of that code are all that dynamo needs to trace the program's own again. Nothing is
-compiled, and dynamo's counts, the random state and the globals of the program are as before.
+Dynamo keeps generated code that calls the compiled graph, but not the traced graph. The arguments
+of that code are sufficient for Dynamo to trace the original function again. Nothing is compiled,
+and Dynamo's counters, the random state and the program's globals are restored.
 
-Private: which code dynamo's came from, what traces a frame, and what has to be there while it does
-(2.13).
+Uses private API (2.13): the original of Dynamo's code, the function that traces a frame, and the
+state which that function needs.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from ..frames import variables
 from ..hooks.modules import take_off
 from . import traces
 
-_OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")  # its globals
-# Dynamo's code that has run while recorded, by id(), and what was told of its graph.
+# globals that Dynamo adds
+_OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")
+# The trace of each generated code object that has run while recording, by id() of the code.
 _met: dict[int, tuple[weakref.ref[CodeType], traces.Trace | None]] = {}
 
 
 def original(frame: FrameType) -> CodeType | None:
-    """The program's code for which a frame runs dynamo's; None where it does not."""
+    """Return the user's code object behind a frame of Dynamo's code, or None for other frames."""
     code: CodeType | None = _dynamo().orig_code_map.get(frame.f_code)
     return code
 
 
 def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> traces.Trace | None:
-    """What was told of the graph that a frame calls; it is traced where nothing was.
+    """Return the trace of the graph that a frame calls, tracing it if there is none yet.
 
-    Hooks on all modules are off afterwards.
+    Global module hooks are off afterwards.
 
     Args:
-        frame: runs dynamo's code, and is about to call a compiled graph.
-        new: makes what is told of the graph.
+        frame: a frame of Dynamo's code that is about to call a compiled graph.
+        new: creates a trace.
     """
     code, key = original(frame), id(frame.f_code)
     if key not in _met:
         if code is None or torch._C._len_torch_dispatch_stack():
-            return None  # a mode of the program's would see it
+            return None  # the program's dispatch modes would see the tracing
         trace = traces.new_trace(code) or _traced(code, frame, new)
         _met[key] = weakref.ref(frame.f_code, lambda _: _met.pop(key, None)), trace
     return _met[key][1]
@@ -58,10 +59,10 @@ def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> traces.Tra
 def _traced(
     code: CodeType, frame: FrameType, new: Callable[[], traces.Trace]
 ) -> traces.Trace | None:
-    """Trace this code; None where dynamo cannot."""
+    """Trace this code, or return None if Dynamo cannot."""
     found = list[traces.Trace]()
 
-    def begun() -> traces.Trace:  # dynamo may begin a graph anew
+    def begun() -> traces.Trace:  # Dynamo may restart a graph
         found.append(new())
         return found[-1]
 
@@ -73,7 +74,7 @@ def _traced(
             _run(code, frame)
         except traces.Whole:
             return found[-1] if found else None
-        except Exception:  # the region stays closed
+        except Exception:  # the region is then shown without its operations
             return None
         finally:
             traces.end()
@@ -85,7 +86,7 @@ def _traced(
 
 @contextmanager
 def counts_as_before() -> Iterator[None]:
-    """A context after which dynamo's counts are as before."""
+    """Restore Dynamo's counters at the end of this context."""
     counters = import_module("torch._dynamo.utils").counters
     counts = {name: dict(counted) for name, counted in counters.items()}
     try:
@@ -97,7 +98,7 @@ def counts_as_before() -> Iterator[None]:
 
 
 def _run(code: CodeType, frame: FrameType) -> None:
-    """Let dynamo trace this code, with the arguments of the frame that stands for it."""
+    """Let Dynamo trace `code` with the arguments in `frame`, a frame of its compiled version."""
     dynamo, guards = _dynamo(), import_module("torch._guards")
     metrics = import_module("torch._dynamo.utils").get_metrics_context
     count = code.co_argcount + code.co_kwonlyargcount

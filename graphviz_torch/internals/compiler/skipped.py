@@ -1,12 +1,12 @@
-"""The seam of functions that dynamo skips: it compiles nothing of them, and Python runs them.
+"""Find functions that Dynamo skips, so that Python runs them uncompiled.
 
-Where it can neither compile a function nor go on behind a break, as in a loop, it leaves the whole
-function to Python, from then on too. So it does with the code of PyTorch's own modules, where that
-is not called by code that it compiles. It says so once, and keeps nothing that says so later but
-that it has met a function, and has no code for it.
+If Dynamo can neither compile a function nor resume after a graph break, as in a loop, it skips the
+whole function from then on. It also skips PyTorch's own modules unless compiled code calls them. It
+reports a skip once. Later, the only sign is that Dynamo has met the function and has no code for
+it.
 
-Private: the code that dynamo has met, what it made of it, and its rules of which it leaves alone
-(2.11 to 2.14).
+Uses private API (2.11 to 2.14): the code that Dynamo has met, the compiled code for it, and the
+rules that decide which code to skip.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ _cache_entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
 
 
 class Skipped(NamedTuple):
-    """A function that dynamo skips."""
+    """A function that Dynamo skips."""
 
     code: CodeType
-    line: int  # where it could not go on; the first one where that is not known
-    reason: str  # dynamo's: a line on what it met, then explanations; "" where it is not known
+    line: int  # line where Dynamo stopped, or the first line if unknown
+    reason: str  # Dynamo's message: the cause in the first line, then explanations; "" if unknown
 
 
 def skipped_now(convert: Any, code: CodeType, error: Exception) -> Skipped | None:
-    """A function that dynamo skips for an error of its own; None where the program gets the error.
+    """Return the function that Dynamo skips because of `error`.
+
+    Returns None if the program gets the error.
 
     Args:
-        convert: dynamo's, that raised it.
-        code: of the function.
-        error: what it raised.
+        convert: Dynamo's frame converter that raised.
+        code: code object of the function.
+        error: the exception.
     """
     dynamo = import_module("torch._dynamo")
     soft = isinstance(error, (dynamo.exc.Unsupported, dynamo.exc.UserError))
@@ -51,7 +53,7 @@ def skipped_now(convert: Any, code: CodeType, error: Exception) -> Skipped | Non
 
 
 def skipped_before(function: Any) -> Skipped | None:
-    """The forward of the module that a compiled function runs, if dynamo has skipped that."""
+    """Return the forward of the module that a compiled function runs, if Dynamo has skipped it."""
     code = _forward(getattr(function, "__self__", None))
     dynamo = import_module("torch._dynamo.convert_frame")
     if code is None or code not in dynamo.input_codes or _cache_entries(code):
@@ -60,10 +62,10 @@ def skipped_before(function: Any) -> Skipped | None:
 
 
 def is_left_to_python(function: Any) -> bool:
-    """Does dynamo leave to Python all that a compiled function runs: a module, and those inside.
+    """True if Dynamo skips everything that a compiled function runs: a module and its children.
 
-    It does not, where code was compiled that is not known to be the forward of another module: that
-    may be called here, too.
+    Returns False if there is compiled code that is not the forward of a module, since it may be
+    called here as well.
     """
     module: Any = getattr(function, "__self__", None)
     code = _forward(module)
@@ -77,8 +79,11 @@ def is_left_to_python(function: Any) -> bool:
 
 
 def keeps_module_hooks(function: Any) -> bool:
-    """Has dynamo skipped the forward of the module that a compiled function runs, and asks no code
-    inside whether there are hooks: no module there has any of its own."""
+    """True if global module hooks can stay while the function runs.
+
+    Dynamo has skipped the forward of its module, and no module inside has hooks, so no compiled
+    code checks for hooks.
+    """
     module: Any = getattr(function, "__self__", None)
     return skipped_before(function) is not None and not any(map(_has_hooks, module.modules()))
 
@@ -100,5 +105,5 @@ def _forward(module: Any) -> CodeType | None:
 
 
 def _is_left_alone(code: CodeType) -> bool:
-    """Is it among the code that dynamo compiles nowhere but inside other code."""
+    """True if Dynamo compiles this code only when it inlines it into other code."""
     return bool(import_module("torch._dynamo.trace_rules").check(code))

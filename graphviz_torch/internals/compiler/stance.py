@@ -1,9 +1,9 @@
-"""The seam of `torch.compiler.set_stance`: compiled functions run as they are written.
+"""Run compiled functions eagerly through `torch.compiler.set_stance("force_eager")`.
 
-While the stance is "force_eager" PyTorch leaves alone what it has compiled, compiles nothing, and
-afterwards uses the same code again. The stance holds for every thread of the process.
+Under this stance PyTorch ignores code that it has compiled and compiles nothing; afterwards it uses
+the same code again. The stance applies to every thread of the process.
 
-Private: the stance as it is now (2.11 to 2.15).
+Reads the current stance, which is private (2.11 to 2.15).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..hooks.watch import Installation
 
 
 class EagerStance:
-    """A context in which compiled functions run as they are written.
+    """Context manager in which compiled functions run eagerly.
 
     Args:
-        told: called where it is so.
-        miss: told the error where it is not: PyTorch takes no stance inside a compiled function.
+        told: called once the stance is set.
+        miss: called with the exception if it cannot be set, as inside a compiled function.
     """
 
     def __init__(self, told: Callable[[], None], miss: Callable[[Exception], None]) -> None:
@@ -40,12 +40,12 @@ class EagerStance:
 
 
 def runs_as_written() -> bool:
-    """Does a compiled function that is called now run as it is written, whoever asked for it."""
+    """True if the stance is "force_eager" now, whoever set it."""
     stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
     return getattr(stance, "stance", None) == "force_eager"
 
 
-_stances: list[Any] = []  # ours, while somebody asks for it
+_stances: list[Any] = []  # our stance, while it is set
 
 
 def _install() -> None:
@@ -57,7 +57,7 @@ def _remove() -> None:
     while _stances:
         ours = _stances.pop()
         if import_module("torch._dynamo.eval_frame")._stance is ours.stance:
-            ours.__exit__(None, None, None)  # else the program has chosen another one meanwhile
+            ours.__exit__(None, None, None)  # otherwise the program has set another stance since
 
 
 _INSTALLATION: Installation[EagerStance] = Installation(_install, _remove)

@@ -1,11 +1,11 @@
-"""The seam of dynamo's tracing: each operation of a graph, while it runs on tensors without memory.
+"""Observe Dynamo's tracing: each operation of a graph while it runs on fake tensors.
 
-Dynamo runs every operation that it puts into a graph once, on tensors that have shapes and nodes of
-autograd, but no values. So autograd says there what it would say of the program uncompiled.
+Dynamo runs every operation that it adds to a graph once, on tensors that have shapes and autograd
+nodes, but no values. Autograd therefore builds the same graph as for the uncompiled program.
 
-Private: the function that runs one operation, the method that applies a custom Function, and the
-one that gives the graph to the compiler, with what ended the graph (2.11 to 2.14). They are
-replaced only while something is compiled.
+Uses private API (2.11 to 2.14): the function that runs an operation, the method that applies a
+custom Function, and the method that gives the graph to the compiler, with the reason why the graph
+ended. They are replaced only while something is compiled.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from torch.utils._pytree import tree_leaves
 
 
 class Break(NamedTuple):
-    """What ended a graph before the function did."""
+    """The graph break at which a graph ended."""
 
-    reason: str  # dynamo's: a line on what it met, then explanations, hints, an address
-    lines: tuple[tuple[str, int], ...]  # of the program, outermost first
+    reason: str  # Dynamo's message: the cause in the first line, then explanations, hints, a URL
+    lines: tuple[tuple[str, int], ...]  # (file, line) in the program, outermost first
 
 
 class Recompiled(NamedTuple):
-    """Why a function is compiled once more."""
+    """A recompilation of a function."""
 
     code: CodeType
-    reason: str  # dynamo's: the guard that does not hold
-    before: int  # how often it was compiled
+    reason: str  # Dynamo's message: the guard that failed
+    before: int  # how many times it was compiled before
 
 
 class Trace(Protocol):
-    """What is told of one graph."""
+    """Callbacks invoked while Dynamo traces one graph."""
 
     def begun(self, operands: list[Tensor]) -> None:
-        """An operation is about to run."""
+        """Called before an operation runs."""
 
     def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """It has run: what was called, what dynamo knows of the call, what it gave."""
+        """Called after an operation with its function, Dynamo's metadata and its outputs."""
 
     def called(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """The same, with all that it was given."""
+        """Called after `ended`, with the arguments and the result."""
 
     def applied(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """A custom `autograd.Function` has been applied, as one operation."""
+        """Called after a custom `autograd.Function` was applied as one operation."""
 
     def ordered(self, order: list[int]) -> None:
-        """Of what was applied last: which argument each operand is in the program."""
+        """Called after `applied`, with the argument position of each operand in the program."""
 
     def complete(
         self,
@@ -66,31 +66,31 @@ class Trace(Protocol):
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """The graph is whole; the compiler has not changed it yet.
+        """Called when the graph is complete, before the compiler changes it.
 
         Args:
-            inputs: tensors.
-            results: None stands for a result that is not a tensor.
-            broken: what ended the graph.
-            again: why it was compiled once more.
+            inputs: input tensors.
+            results: outputs, with None for one that is not a tensor.
+            broken: the graph break that ended the graph, if any.
+            again: the reason for a recompilation, if it is one.
         """
 
     def compiled(self, kinds: list[Any]) -> None:
-        """The compiler made these classes of nodes of it."""
+        """Called with the classes of nodes that the compiler created for the graph."""
 
 
 class Whole(Exception):
-    """A graph that was traced again is whole."""
+    """Raised to stop Dynamo once a graph that is traced again is complete."""
 
 
 class _Here(local):
-    """What belongs to the thread that asks."""
+    """The state of one thread."""
 
-    output: Any = None  # dynamo's, for the graph that is traced
-    trace: Trace | None = None  # None where one could not be read, too
-    again: bool = False  # nothing is compiled: the trace is all that is wanted
-    recompiled: Recompiled | None = None  # since the last graph
-    new: Any = None, None  # the code whose graph was compiled last, and its trace, until it runs
+    output: Any = None  # Dynamo's OutputGraph of the current graph
+    trace: Trace | None = None  # None also after a callback has raised
+    again: bool = False  # True to stop before the graph is compiled
+    recompiled: Recompiled | None = None  # the recompilation since the last graph
+    new: Any = None, None  # code and trace of the last compiled graph, until it runs
 
 
 _here = _Here()
@@ -98,11 +98,11 @@ _theirs: dict[str, Any] = {}
 
 
 def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
-    """Something is compiled: tell a new trace of each graph.
+    """Start observing a compilation.
 
     Args:
-        new: makes a trace.
-        again: end with `Whole` where the graph is, before it is compiled.
+        new: creates the callbacks for a graph.
+        again: raise `Whole` when the graph is complete, before it is compiled.
     """
     utils, output = _utils(), _output_graph()
     _here.again = again
@@ -112,7 +112,7 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
     _theirs.update(apply=_functions().call_apply)
 
     def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
-        if tracer is not _here.output:  # dynamo begins a graph, or begins it anew
+        if tracer is not _here.output:  # Dynamo starts or restarts a graph
             _here.output, _here.trace = tracer, new()
         _tell("begun", _tensors((args, kwargs)))
         result = _theirs["run"](tracer, node, args, kwargs, nnmodule)
@@ -126,7 +126,7 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         if self is not _here.output:
             return _theirs["compile"](self, gm, examples)
         before = set(_kinds())
-        with suppress(Exception):  # else the region stays closed
+        with suppress(Exception):  # otherwise the region is shown without its operations
             _tell("complete", *_completed(self, gm))
         if _here.again:
             raise Whole
@@ -154,12 +154,12 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
 
 
 def recompiled(code: CodeType, reason: str, before: int) -> None:
-    """A function is about to be compiled once more."""
+    """Record that a function is about to be compiled again."""
     _here.recompiled = Recompiled(code, reason, before)
 
 
 def _completed(output: Any, gm: Any) -> tuple[Any, ...]:
-    """What `Trace.complete` takes."""
+    """Return the arguments of `Trace.complete`."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     given = [getattr(one, "meta", {}) for one in gm.graph.output_node().args[0]]
     results = [
@@ -167,7 +167,7 @@ def _completed(output: Any, gm: Any) -> tuple[Any, ...]:
     ]
     again, _here.recompiled = _here.recompiled, None
     if again is not None and again.code is not output.root_tx.f_code:
-        again = None  # of a function that gave no graph
+        again = None  # the recompilation of a function without a graph
     return _values(inputs), results, _broken(output), again
 
 
@@ -179,7 +179,7 @@ def _broken(output: Any) -> Break | None:
 
 
 def end() -> None:
-    """Nothing is compiled any more."""
+    """Stop observing."""
     _here.output, _here.trace, _here.again, _here.recompiled = None, None, False, None
     if _theirs:
         _utils().run_node = _theirs["run"]
@@ -189,7 +189,7 @@ def end() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """The trace of this code's graph, if that was the last that was compiled here, once."""
+    """Return this code's trace, once, if it was the last one compiled in this thread."""
     (last, trace), _here.new = _here.new, (None, None)
     return trace if last is code else None
 
@@ -198,7 +198,7 @@ def _tell(event: str, *what: Any) -> None:
     if _here.trace is not None:
         try:
             getattr(_here.trace, event)(*what)
-        except Exception:  # the region stays closed
+        except Exception:  # then the region is shown without its operations
             _here.trace = None
 
 
@@ -223,20 +223,20 @@ def _functions() -> Any:
 
 
 def _last_applied(tx: Any) -> Any:
-    """The last node that stands in dynamo's graph for a custom Function; None for none."""
+    """Return the last node of a custom Function in Dynamo's graph, or None."""
     apply = import_module("torch._functorch.autograd_function").autograd_function_apply
     found = tx.output.graph.find_nodes(op="call_function", target=apply)
     return found[-1] if found else None
 
 
 def _order(node: Any, args: Any) -> list[int]:
-    """Which argument of the program's each operand of a custom Function is, among the tensors."""
+    """Return the position of each operand of a custom Function among its tensor arguments."""
     proxies = [arg.as_proxy() for arg in args]
     given = [proxy.node for proxy in proxies if isinstance(proxy, torch.fx.Proxy)]
     return [given.index(one) for one in node.args[2:] if _values([one])]
 
 
 def _kinds() -> list[Any]:
-    """The classes of nodes that regions have so far."""
+    """Return the node classes of all compiled regions so far."""
     functions: list[Any] = torch.autograd.Function.__subclasses__()
     return [one._backward_cls for one in functions if one.__name__ == "CompiledFunction"]

@@ -1,1 +1,1 @@
-"""A machine that is not there: tensors without memory, ranks that are one process, a device."""
+"""Fake devices, process groups and tensors, with which `rehearse` runs one rank of a large job."""

@@ -1,12 +1,13 @@
-"""A CUDA device that is not there: programs find it, and what they put there stays on the CPU.
+"""A simulated CUDA device for programs under fake tensors: tensors placed on it stay on the CPU.
 
-Modes turn "cuda" into "cpu" wherever PyTorch is given a device, and the functions of `torch.cuda`
-answer as with a device. So kernels and autocast lists are those of the CPU; an optimizer chooses as
-on CUDA, many parameters at a time. What goes from one side to the other is copied, as there. A
-tensor on the device says so, but for PyTorch's C++, which sees one on the CPU.
+Modes replace "cuda" by "cpu" wherever PyTorch takes a device, and the functions of `torch.cuda`
+answer as if there were a device. Kernels and autocast lists are therefore those of the CPU, while
+optimizers choose their multi-tensor versions as on CUDA. A move between host and device copies the
+tensor, as on a real machine. A tensor placed on the device reports a CUDA device in Python;
+PyTorch's C++ code sees a CPU tensor.
 
-Private: which devices optimizers know how to step at once; the accelerator that fully_shard asks
-for; the engine's function, as in `hooks/engine.py`; and fake tensors' `device` (2.13).
+Uses private API (2.13): the devices for which optimizers use multi-tensor kernels, the accelerator
+that fully_shard queries, the engine's function as in `hooks/engine.py`, and `FakeTensor.device`.
 """
 
 from __future__ import annotations
@@ -36,41 +37,41 @@ _ENGINE = "_engine_run_backward"
 _functions: Any = overrides._get_current_function_mode_stack
 _Fake: Any = FakeTensor
 _Mode: Any = TorchDispatchMode
-_optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` hides it
+_optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` shadows this module
 _several: Any = torch.utils._foreach_utils
 
 
 class Sides(Protocol):
-    """Knows which tensors lie on the device."""
+    """Keeps track of which tensors are on the device."""
 
     def put(self, given: Any) -> None:
-        """Tensors are on the device."""
+        """Mark the tensors in `given` as being on the device."""
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Is a tensor on the device."""
+        """True if a tensor is on the device."""
 
     def allocated(self) -> int:
-        """Bytes on the device now."""
+        """Return the bytes allocated on the device now."""
 
     def most(self) -> int:
-        """Bytes that were there at once, at most, in this step."""
+        """Return the peak of allocated bytes in this step."""
 
     def crossing(self) -> AbstractContextManager[None]:
-        """What operators make meanwhile does not lie where they found it."""
+        """Return a context manager in which outputs do not take the inputs' device."""
 
 
 class FakeAccelerator:
-    """A context in which there is a CUDA device.
+    """Context manager that simulates a CUDA device.
 
     Args:
-        local: which one is this process's.
-        count: how many the machine has.
-        memory: bytes of each.
-        sides: knows what lies on the device.
+        local: index of this process's device.
+        count: number of devices of the machine.
+        memory: bytes of memory of each device.
+        sides: keeps track of the tensors on the device.
     """
 
     def __init__(self, local: int, count: int, memory: int, sides: Sides) -> None:
-        self.asked = False  # has the program asked for the device
+        self.asked = False  # True once the program has used the device
         self.sides = sides
         self._moving = False
         self._local, self._count, self._memory = local, count, memory
@@ -95,7 +96,7 @@ class FakeAccelerator:
         self._open.__exit__(*raised)
 
     def translated(self, device: Any) -> Any:
-        """The CPU in the place of CUDA; anything else as it is."""
+        """Return the CPU if `device` is a CUDA device, otherwise `device` itself."""
         kind = type(device)
         if kind is torch.device and device.type == "cuda":
             self.asked = True
@@ -106,11 +107,11 @@ class FakeAccelerator:
         return device
 
     def operators(self) -> AbstractContextManager[Any]:
-        """A mode, to be entered last, that puts on the device what operators make there."""
+        """Return a mode that marks tensors created on the device; enter it last."""
         return _Operators(self)
 
     def _attributes(self) -> Iterator[tuple[Any, str, Any]]:
-        """What a tensor says of where it is."""
+        """Yield replacements of the attributes with which a tensor reports its device."""
         here = torch.device("cuda", self._local)
         for name, answer in {"device": here, "is_cuda": True, "is_cpu": False}.items():
             yield _TENSOR, name, property(self._answer(getattr(_TENSOR, name).__get__, answer))
@@ -121,14 +122,14 @@ class FakeAccelerator:
         return lambda tensor: answer if self.asked and self.sides.has(tensor) else real(tensor)
 
     def _moves(self) -> Iterator[tuple[Any, str, Any]]:
-        """What copies a tensor to the other side."""
+        """Yield replacements of the methods that copy a tensor between host and device."""
         yield _TENSOR, "to", lambda tensor, *given, **kwargs: self._to(tensor, given, kwargs)
         yield _TENSOR, "cuda", lambda tensor, *_, **__: self._to(tensor, ("cuda",), {})
         yield _TENSOR, "cpu", lambda tensor, *_, **__: self._to(tensor, ("cpu",), {})
 
     def _to(self, tensor: Any, given: Any, kwargs: Any) -> Any:
-        """`tensor.to(...)`: a copy where it lies on the other side."""
-        if self._moving:  # a mode calls again what it sees
+        """Run `tensor.to(...)`, as a copy if the tensor is on the other side."""
+        if self._moving:  # a mode calls the method again
             return _move(tensor, *given, **kwargs)
         self._moving = True
         try:
@@ -137,7 +138,7 @@ class FakeAccelerator:
             self._moving = False
 
     def _moved(self, tensor: Any, given: Any, kwargs: Any) -> Any:
-        if given and type(given[0]) is int:  # the device's number
+        if given and type(given[0]) is int:  # a device index
             given = "cuda", *given[1:]
         elif type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": "cuda"}
@@ -151,7 +152,7 @@ class FakeAccelerator:
         named = {name: self.translated(each) for name, each in kwargs.items()}
         if (
             onto is self.sides.has(tensor) or type(tensor) is torch.Tensor
-        ):  # a real one, as a seed's
+        ):  # a plain tensor is real, as a seed
             return _move(tensor, *new, **named)
         with self.sides.crossing():
             result = _move(tensor, *new, **{**named, "copy": True})
@@ -160,7 +161,7 @@ class FakeAccelerator:
         return result
 
     def _answers(self) -> dict[str, Any]:
-        """What the functions of `torch.cuda` give."""
+        """Return replacements of the functions of `torch.cuda`."""
         properties = SimpleNamespace(
             name="a device that is not there", total_memory=self._memory, major=9, minor=0,
             multi_processor_count=132, warp_size=32, gcnArchName="",
@@ -185,7 +186,7 @@ class FakeAccelerator:
         found |= {name: _giving(None) for name in nothing.split()}
         found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), Stream)
         found |= {"Event": Event, "stream": _on_stream, "device": _on_stream}
-        for kind in ("allocated", "reserved"):  # no allocator rounds up
+        for kind in ("allocated", "reserved"):  # no caching allocator, so both are equal
             found[f"memory_{kind}"] = lambda *_: self.sides.allocated()
             found[f"max_memory_{kind}"] = lambda *_: self.sides.most()
         found["mem_get_info"] = lambda *_: (self._memory - self.sides.allocated(), self._memory)
@@ -193,7 +194,10 @@ class FakeAccelerator:
         return found | {"get_rng_state": lambda *_: torch.get_rng_state()}
 
     def _statistics(self) -> dict[str, int]:
-        """Those of `torch.cuda.memory_stats` that a rehearsal knows; any other is 0."""
+        """Return the entries of `torch.cuda.memory_stats` that a rehearsal knows.
+
+        All others are 0.
+        """
         now, most = self.sides.allocated(), self.sides.most()
         kinds = [f"{kind}_bytes.all" for kind in ("allocated", "reserved", "active")]
         return {
@@ -223,7 +227,7 @@ class FakeAccelerator:
 
     def _autocast(self, init: Callable[..., None]) -> Callable[..., None]:
         def __init__(this: Any, device_type: str, dtype: Any = None, *args: Any, **kw: Any) -> None:
-            if device_type == "cuda":  # checkpoints say it on every machine
+            if device_type == "cuda":  # checkpoints pass "cuda" on any machine
                 device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
             init(this, device_type, dtype, *args, **kw)
 
@@ -231,7 +235,7 @@ class FakeAccelerator:
 
 
 class _Functions(TorchFunctionMode):
-    """Hands "cpu" on where a function of PyTorch's is given "cuda"."""
+    """Function mode that replaces "cuda" by "cpu" in arguments."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
         super().__init__()
@@ -240,12 +244,12 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         accelerator = self._accelerator
-        if func is torch.device:  # the program may ask for its type
+        if func is torch.device:  # the program may read the device's type
             numbered = args and type(args[0]) is int
             device = func("cuda", *args) if numbered else func(*args, **kwargs)
             accelerator.translated(device)
             return device
-        if func is _parse:  # of a module's `to`, which moves each tensor
+        if func is _parse:  # used by `Module.to`, which then moves each tensor
             return func(*args, **kwargs)
         if func is _TENSOR.pin_memory:
             return args[0]
@@ -262,7 +266,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def inside(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """The engine, whose hooks and checkpointed regions this mode sees as well."""
+        """Return `run`, of the engine, with this mode active for hooks and recomputed segments."""
 
         def run_inside(*args: Any, **kwargs: Any) -> Any:
             with nullcontext() if self in _functions() else self:
@@ -272,7 +276,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operators(_Mode):  # type: ignore[misc]
-    """The same where no mode sees functions: in those of PyTorch's that are written in Python."""
+    """Dispatch mode that does the same for operators called by PyTorch's own Python code."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
         super().__init__()
@@ -280,7 +284,7 @@ class _Operators(_Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(is_wrapper(kind) for kind in types):
-            return NotImplemented  # it dispatches its parts
+            return NotImplemented  # the subclass then dispatches operators on its inner tensors
         device = kwargs.get("device") if kwargs else None
         if device is None or device.type != "cuda":
             return func(*args, **(kwargs or {}))
@@ -297,7 +301,7 @@ def _is_host(value: Any) -> bool:
 
 
 class Stream:
-    """A stream, or an event in one, on which nothing runs."""
+    """Simulated stream or event; it runs nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_stream = 0
@@ -314,23 +318,23 @@ class Stream:
     synchronize = wait = wait_event = wait_stream = record = _nothing
 
     def record_event(self, event: Any = None) -> Any:
-        """An event."""
+        """Return `event` or a new simulated event."""
         return event or Event()
 
     def is_capturing(self) -> bool:
-        """Is a graph of CUDA's captured."""
+        """Return False: no CUDA graph is captured."""
         return False
 
     def query(self) -> bool:
-        """Is all done."""
+        """Return True: all work is complete."""
         return True
 
 
 class Event(Stream):
-    """An event on a stream on which nothing runs."""
+    """Simulated event of a stream that runs nothing."""
 
     def elapsed_time(self, other: Any) -> float:
-        """No time passes."""
+        """Return 0.0; a simulated device has no clock."""
         return 0.0
 
 
@@ -340,7 +344,7 @@ def _on_stream(*_: Any) -> Iterator[None]:
 
 
 def _to(to: Callable[..., Any]) -> Callable[..., Any]:
-    """A module's `to`: PyTorch reads the number of a device where no mode sees it."""
+    """Wrap `Module.to`, which parses a device index where no mode sees it."""
 
     def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and type(args[0]) is int:

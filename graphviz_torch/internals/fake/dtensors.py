@@ -1,15 +1,15 @@
-"""DTensors of a rehearsal: what PyTorch runs to learn a global shape is not a rank's work.
+"""Keep DTensor's own shape computations out of a rehearsal's counts of memory and operations.
 
-To learn the shape of a result, DTensor runs each new operator once more, on tensors of all ranks
-together. Here it does so out of sight of what counts memory and operations, and as on the CPU: a
-PyTorch without CUDA refuses some operators for it.
+To infer the shape of a result, DTensor runs each new operator once on tensors of the global shape,
+which is not work of a rank. Here this runs outside all modes and on the CPU, because a PyTorch
+without CUDA refuses some operators for it.
 
-PyTorch says of the GPU's kernels of attention how DTensors are cut for them, and not of the CPU's,
-which a rehearsal runs: by batch and by heads, as the GPU's. The states of random numbers, which
-DTensors of a GPU agree on, have no value here.
+PyTorch has sharding rules for CUDA's attention kernels, but not for the CPU's, which a rehearsal
+runs; the same rules are registered for those: by batch and by heads. The random states that
+DTensors synchronize on a GPU have no values here.
 
-Private: the propagation of shapes, DTensor's tables of operators and how it makes the tensor of all
-ranks, and how to leave modes (2.13).
+Uses private API (2.13): DTensor's shape propagation, its tables of operators, the creation of a
+tensor of global shape, and the function that disables modes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.
 
 
 class RankTensors:
-    """A context in which DTensors run what this rank runs, attention on the CPU too."""
+    """Context manager in which DTensors run only this rank's work, on CPU attention as well."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -77,7 +77,7 @@ def _forget() -> None:
 
 
 def _whole(spec: Any) -> Any:
-    """The tensor of all ranks together."""
+    """Return an uninitialized CPU tensor of the DTensor's global shape."""
     meta = spec.tensor_meta
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
 

@@ -1,11 +1,11 @@
-"""Process groups of many ranks in one process, which send nothing.
+"""Simulate process groups of many ranks in one process; nothing is sent.
 
-The environment is that of torchrun. A group of any backend becomes PyTorch's fake group, which ends
-each collective at once and leaves its results as they are. Meshes are made of real numbers, outside
-fake tensors. Objects that ranks exchange are this rank's own.
+Environment variables are those of torchrun. A group of any backend becomes PyTorch's fake group,
+which completes each collective immediately and leaves the output buffers unchanged. Device meshes
+consist of real numbers, outside fake tensors. Objects exchanged between ranks are this rank's own.
 
-Private: `_new_process_group_helper`, which makes every group; `_get_default_timeout`; the fake
-group of PyTorch's tests; and DDP's comparison of shapes between ranks (2.13).
+Uses private API (2.13): `_new_process_group_helper`, which creates every group;
+`_get_default_timeout`; the fake group of PyTorch's tests; DDP's comparison of shapes between ranks.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ..tensors.pytree import tensors
 from .pieces import Pieces
 from .values import real
 
-NODE = 8  # ranks on one machine, as GPUs have
+NODE = 8  # ranks per machine, the usual number of GPUs
 
 _c10d: Any = dist.distributed_c10d
 _group: Any = dist.ProcessGroup
 _reducer: Any = vars(dist)["Reducer"]
 _Mode: Any = TorchDispatchMode
-# Methods of a mesh that compute with its ranks.
+# Methods of a device mesh that compute with rank numbers.
 _MESH: tuple[str, ...] = (
     "mesh",
     "__getitem__",
@@ -53,19 +53,19 @@ _MESH += ("_get_all_submeshes", "_get_mesh_tensor_from_full_mesh")
 
 
 class FakeGroups:
-    """A context in which this process is one rank of many.
+    """Context manager in which this process is one rank of many.
 
     Args:
-        ranks: how many there are.
-        rank: which one this is.
+        ranks: number of ranks.
+        rank: this process's rank.
 
     Raises:
-        RuntimeError: if there is a process group already.
+        RuntimeError: if a process group exists already.
     """
 
     def __init__(self, ranks: int, rank: int) -> None:
         self._ranks, self._rank = ranks, rank
-        self._on_host: set[str] = set()  # names of groups that send what lies on the host
+        self._on_host: set[str] = set()  # names of groups that send CPU tensors
         self._open = ExitStack()
 
     def __enter__(self) -> FakeGroups:
@@ -78,7 +78,7 @@ class FakeGroups:
             for owner, name, new in self._replacements():
                 opened.enter_context(patch.object(owner, name, new))
             opened.enter_context(patch.dict(os.environ, self._environment()))
-            # The first group puts a function there that says the rank, and nobody takes it away.
+            # The first group installs an excepthook that adds the rank, and never removes it.
             opened.enter_context(patch.object(sys, "excepthook", sys.excepthook))
             opened.callback(_destroy)
             self._open = opened.pop_all()
@@ -88,9 +88,9 @@ class FakeGroups:
         self._open.__exit__(*raised)
 
     def on_host(self, args: Iterable[Any]) -> bool:
-        """Is the group among these arguments of an operator one of gloo's."""
+        """True if the process group among an operator's arguments is a gloo group."""
         groups = [each for each in args if isinstance(each, torch.ScriptObject)]
-        with suppress(RuntimeError):  # another object of C++
+        with suppress(RuntimeError):  # the argument may be another C++ object
             return any(_group.unbox(each).group_name in self._on_host for each in groups)
         return False
 
@@ -151,7 +151,7 @@ class FakeGroups:
             *((DeviceMesh, name, _outside(vars(DeviceMesh)[name])) for name in methods),
             (DeviceMesh, "__init__", _of_real_numbers(DeviceMesh.__init__)),
             (_c10d, "rendezvous", rendezvous),
-            # It warns of a PyTorch without NCCL.
+            # The original warns if PyTorch was built without NCCL.
             (_c10d, "_get_default_timeout", lambda backend: _c10d.default_pg_timeout),
             (_c10d, "_new_process_group_helper", new_group),
             (_fsdp_param, "_chunk_with_empty", Pieces),
@@ -163,12 +163,13 @@ class FakeGroups:
 
 
 def _of_real_numbers(init: Callable[..., None]) -> Callable[..., None]:
-    """A mesh's: it reads the numbers of the ranks."""
+    """Wrap `DeviceMesh.__init__` so that rank numbers are real tensors, as it reads them."""
 
     @wraps(init)
     def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         with real():
-            if kwargs.get("_rank_map") is not None:  # every rank once, in order: it may be fake
+            # each rank once and in order; the tensor given may be fake
+            if kwargs.get("_rank_map") is not None:
                 kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
             init(this, device_type, *args, **kwargs)
 
@@ -176,7 +177,7 @@ def _of_real_numbers(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _outside(function: Any) -> Any:
-    """A function that runs on real tensors."""
+    """Wrap a function, method or property so that it runs on real tensors."""
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_outside(function.__func__))
     if isinstance(function, property):
@@ -191,7 +192,7 @@ def _outside(function: Any) -> Any:
 
 
 def _anywhere(init: Callable[..., None]) -> Callable[..., None]:
-    """DDP's: it refuses to be told of a device where parameters are on the CPU."""
+    """Wrap DDP's `__init__` to drop the device arguments, which it refuses for CPU parameters."""
 
     @wraps(init)
     def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
@@ -202,12 +203,16 @@ def _anywhere(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """DDP's forward: what the fake group's work tells of its result, its own hook cannot read."""
+    """Wrap DDP's `forward` to add a communication hook.
+
+    DDP's built-in hook reads the result from the group's work, which the fake group does not
+    provide.
+    """
 
     @wraps(forward)
     def with_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._comm_hooks:
-            # DDP reads the annotations of a hook: of a lambda there are none.
+            # DDP checks the annotations of a hook; a lambda has none.
             self.register_comm_hook(
                 self.process_group, lambda group, bucket: _reduce(group, bucket)
             )
@@ -217,7 +222,7 @@ def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _RealIntegers(_Mode):  # type: ignore[misc]
-    """While it is on, tensors of int32 are real: C++ reads them."""
+    """Dispatch mode under which int32 tensors are real, since C++ reads them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -230,7 +235,7 @@ class _RealIntegers(_Mode):  # type: ignore[misc]
 
 
 def _rebuild(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """DDP orders its buckets anew, with numbers that go from rank to rank."""
+    """Wrap DDP's rebuilding of buckets, which broadcasts int32 tensors."""
 
     def _rebuild_buckets(self: Any) -> bool:
         with _RealIntegers():

@@ -1,9 +1,7 @@
-"""What a program hands to others, on fake tensors: done here, in the order that it would have.
+"""Run DataLoaders and thread pools in the calling thread, since fake tensors are set per thread.
 
-A DataLoader starts no process. A pool of threads runs in the thread that asks: what makes tensors
-fake and counts them is set for one thread.
-
-Private: nothing.
+A DataLoader starts no worker process, and a `ThreadPoolExecutor` runs a submitted function
+immediately. The order of the program's operations is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +30,10 @@ _ALONE = {
 
 
 class LoadersHere:
-    """A context in which loaders and pools run here, and the order of a loader is a real one."""
+    """Context manager in which loaders and pools run in this thread.
+
+    The order of a sampler is computed on real tensors.
+    """
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -54,7 +55,7 @@ class LoadersHere:
 
 
 def _submit_of(thread: int) -> Any:
-    """`submit` of a pool: of this thread it runs what it is given, and then has its result."""
+    """Return a `submit` that runs the function immediately if called from `thread`."""
     submit: Any = ThreadPoolExecutor.submit
 
     def submit_here(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What `.item()` gives in a rehearsal: a number that may be printed, and asks before it decides.
+"""The result of `.item()` in a rehearsal: a number that can be printed but not compared.
 
-A rehearsal has no values. A `Number` counts and is printed as 0. What is computed from it is one,
-too. Compared, or taken for the truth or for another kind of number, it asks: what follows would
-depend on a value. `math` and C see the 0.
+A rehearsal has no values. A `Number` is printed as 0, and arithmetic with it gives a `Number`. A
+comparison or a conversion calls a function that decides whether the program may go on, because what
+follows would depend on the value. `math` and C code read 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# What is computed of numbers gives numbers; what is asked of one decides something.
+# Arithmetic returns a Number; comparisons and conversions use its value.
 _COMPUTES = (
     "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos"
 )
@@ -19,10 +19,10 @@ _DECIDES = "eq ne lt le gt ge bool int float"
 
 
 class Number(float):
-    """The value of a tensor, which is not known.
+    """A float whose value is unknown.
 
     Args:
-        asks: is called where the number decides something.
+        asks: called when the program uses the value; returns the value to use.
     """
 
     asks: Callable[[], float]
@@ -33,7 +33,7 @@ class Number(float):
         return made
 
     def __reduce__(self) -> Any:
-        return float, (0.0,)  # of a copy, or of a checkpoint
+        return float, (0.0,)  # for a copy or a checkpoint
 
     __hash__ = float.__hash__
 
@@ -45,7 +45,7 @@ def _compute(self: Number, *others: Any) -> Any:
 def _deciding(name: str) -> Callable[..., Any]:
     def decide(self: Number, *others: Any) -> Any:
         if not _are_numbers(others):
-            return NotImplemented  # a tensor's or an array's to answer
+            return NotImplemented  # defer to a tensor or an array
         return getattr(float, name)(self.asks(), *others)
 
     return decide

@@ -1,9 +1,10 @@
-"""The pieces of a parameter that fully_shard cuts for all ranks, each made when it is asked for.
+"""Create the chunks of a parameter given to fully_shard on access, one at a time.
 
-PyTorch cuts a parameter into as many pieces as there are ranks, and keeps one. On a thousand ranks
-that takes longer than the step. `Pieces` stands in the place of the list, and has the same pieces.
+PyTorch splits a parameter into one chunk per rank and keeps one of them. With a thousand ranks,
+that takes longer than the training step. `Pieces` replaces the list of chunks and returns equal
+chunks.
 
-Private: `_chunk_with_empty`, which fully_shard cuts with, and pads with empty pieces (2.13).
+The function replaced is the private `_chunk_with_empty`, which pads with empty chunks (2.13).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from torch import Tensor
 
 
 class Pieces:
-    """What `_chunk_with_empty` lists.
+    """Lazy sequence of the chunks that `_chunk_with_empty` returns.
 
     Args:
-        tensor: is cut.
-        num_chunks: into so many pieces, the last of which may be shorter or empty.
-        dim: along this dimension.
+        tensor: tensor to split.
+        num_chunks: number of chunks; the last ones may be shorter or empty.
+        dim: dimension along which to split.
     """
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:

@@ -1,9 +1,9 @@
-"""Is a value only printed or logged: what the program's text says of the line that asks for it.
+"""Decide from source code whether a line only prints or logs the value that it reads.
 
-Counted: a statement that calls `print` or a logger, and an assignment to a name that the function
-(or the file, where the name is not a function's own) reads in such statements alone, or to compute
-other names that are only printed. Not followed: attributes, containers, and what a function gives
-back.
+Such a line is a statement that calls `print` or a logger. It may also be an assignment to a name
+that is read only by such statements, or only to compute other names that are only printed. Names
+are resolved in the function, or in the file for globals. Attributes, containers and return values
+are not followed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 def only_printed(frame: FrameType) -> bool:
-    """Does the line that runs print or log what it asks for, and nothing else with it."""
+    """True if the running line of `frame` does nothing but print or log the value that it reads."""
     text = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     return _line_prints(text, frame.f_lineno)
 
@@ -32,7 +32,7 @@ def _line_prints(text: str, line: int) -> bool:
     if tree is None:
         return False
     scope: _Scope = tree
-    for each in ast.walk(tree):  # from the outside in
+    for each in ast.walk(tree):  # outer functions first
         if isinstance(each, _FUNCTIONS) and _covers(each, line):
             scope = each
     found = [each for each in _statements(scope) if _covers(each, line)]
@@ -43,7 +43,7 @@ def _line_prints(text: str, line: int) -> bool:
 def _tree(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError):  # a cell of a notebook with a command of its own
+    except (SyntaxError, ValueError):  # a notebook cell with a magic command
         return None
 
 
@@ -52,7 +52,7 @@ def _covers(node: ast.stmt, line: int) -> bool:
 
 
 def _statements(scope: _Scope) -> Iterator[ast.stmt]:
-    """The statements of a scope that have no statements inside, and the heads of the others."""
+    """Yield the simple statements of a scope, and the conditions of its `if` and `while`."""
     for node in ast.walk(scope):
         if isinstance(node, ast.stmt) and node is not scope and not hasattr(node, "body"):
             yield node
@@ -61,7 +61,7 @@ def _statements(scope: _Scope) -> Iterator[ast.stmt]:
 
 
 def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
-    """Does a statement do nothing with a value but print it."""
+    """True if a statement only prints the values that it reads."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Call) and _logs(statement.value.func)
     if isinstance(statement, ast.Assign):
@@ -75,7 +75,7 @@ def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str
 
 
 def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
-    """Do all statements that read a name only print it. `known` are names that are asked for."""
+    """True if all statements that read `name` only print it; names in `known` are being checked."""
     if name in known:
         return True
     known.add(name)
@@ -92,7 +92,7 @@ def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> 
 
 
 def _logs(function: ast.expr) -> bool:
-    """`print`, `logger.info`, `self.writer.add_scalar`."""
+    """True if an expression names a logger: `print`, `logger.info`, `self.writer.add_scalar`."""
     while isinstance(function, ast.Attribute):
         if function.attr in _LOGS:
             return True

@@ -1,13 +1,14 @@
-"""Tensors that have shapes and no values, and what a program is told where it asks for a value.
+"""Run a program on fake tensors, and answer its reads of tensor values.
 
-Every tensor that is made inside is one of PyTorch's fake tensors, on the CPU as PyTorch's C++ sees
-it. A value that PyTorch's own optimizers and scalers ask for has no influence on a shape: they are
-told 1 and 0. A value that the program asks for is the one that was given for its line, or else 0
-where it is only printed or logged. What decides a branch is 0 as well, until the first step has
-ended: an error then says all the lines, and what to give.
+Every tensor created inside is a fake tensor; PyTorch's C++ code sees it on the CPU. Reads by
+PyTorch's optimizers and gradient scalers have no influence on shapes and return 1 or 0. A read by
+the program returns the value given for its line, or 0 if the line only prints or logs it. A read
+that decides a branch returns 0 as well, until the first step has ended. Then an error lists all
+such lines and the values to give.
 
-Private: fake tensors, their table of operators, their memo of converted tensors, which makes
-`swap_tensors` refuse, their errors, and the classes whose tensors optimizers step at once (2.13).
+Uses private API (2.13): fake tensors, their table of operators, their memo of converted tensors
+(which makes `swap_tensors` fail), their exceptions, and the classes of tensors that optimizers
+update together.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from .printing import only_printed
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = (_TORCH, os.path.join(str(Path(__file__).parents[2]), ""))
-# What parts of PyTorch are told: the number of a step, that all is finite, a seed, that no random
-# number lies outside its bounds, that all stages know the shapes that they get and give.
+# Answers to parts of PyTorch: the number of a step, that all gradients are finite, a seed, that no
+# random number is out of bounds, that all stages know their shapes.
 _TOLD = {
     os.path.join(_TORCH, *path): value
     for path, value in {
@@ -47,8 +48,8 @@ _TOLD = {
         ("distributed", "pipelining", ""): 1,
     }.items()
 }
-# What files of libraries are told, by what their path ends with: a seed, that a loss is finite; how
-# many tokens there are, which a sum is divided by.
+# Answers to libraries, by the end of the file's path: a seed, that a loss is finite, the number of
+# tokens by which a sum is divided.
 _LIBRARIES = {
     os.path.join(*path): value
     for path, value in {
@@ -59,8 +60,8 @@ _LIBRARIES = {
     }.items()
 }
 _RANDOM = torch.ops.aten.randint.default, torch.ops.aten.randint.low
-_PLACES = 1024  # integers at most that have values
-_TIMES = 100  # at most that a line is told 0: a loop may wait for another value
+_PLACES = 1024  # random integer tensors up to this size have values
+_TIMES = 100  # a line reads 0 at most this often, as a loop may wait for another value
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
 _Mode: Any = fake_tensor.FakeTensorMode
@@ -73,22 +74,23 @@ _UNKNOWN = (
 
 
 class Unknown(RuntimeError):
-    """What a program needs is not known without values."""
+    """Raised if the program needs a value that fake tensors do not have."""
 
 
 class FakeTensors:
-    """A context in which every new tensor is fake.
+    """Context manager in which every new tensor is fake.
 
     Args:
-        values: what `.item()` gives, by line ("train.py:30", "30"); by "" at every other.
+        values: results of `.item()` by line ("train.py:30", "30"); the key "" is for all other
+            lines.
     """
 
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
-        self.printed: set[str] = set()  # lines that print a value, and were told 0
-        self._asked: Counter[str] = Counter()  # lines that decide by a value, and were told 0
-        self._writes = False  # is the value only written
-        self._items: list[str] = []  # of each `.item()` that runs, the line that a `Number` is for
+        self.printed: set[str] = set()  # lines that only print a value and read 0
+        self._asked: Counter[str] = Counter()  # lines that decide by a value and read 0
+        self._writes = False  # True while a value is being formatted
+        self._items: list[str] = []  # for each running `.item()`, the line its `Number` belongs to
         self.mode: Any = _Mode(allow_non_fake_inputs=True)
         self._open = ExitStack()
 
@@ -110,7 +112,7 @@ class FakeTensors:
             for owner in (import_module("torch.optim.optimizer"), torch.utils._foreach_utils):
                 plain = [*owner._foreach_supported_types, fake_tensor.FakeTensor]
                 opened.enter_context(patch.object(owner, "_foreach_supported_types", plain))
-            # What is compiled is run as it is written: inductor would make code for values.
+            # Compiled functions run eagerly, as inductor would generate code for values.
             opened.enter_context(torch.compiler.set_stance("force_eager"))
             opened.enter_context(self.mode)
             self._open = opened.pop_all()
@@ -141,14 +143,14 @@ class FakeTensors:
         return kind(0)
 
     def _places(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """A few random integers: a program may cut its data there, and so they have values."""
+        """Return random integers with values if there are few, as a program may slice by them."""
         with real():
             made = operator(*args, **kwargs)
         convert = mode.fake_tensor_converter.from_real_tensor
         return convert(mode, made, make_constant=made.dim() == 1 and made.numel() <= _PLACES)
 
     def _item(self, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`.item()`: a number that asks when it decides, where its line was given no value."""
+        """Wrap `.item()` to return a `Number` for a line without a given value."""
 
         def number(tensor: Any) -> Any:
             self._items.append("")
@@ -166,7 +168,7 @@ class FakeTensors:
         return number
 
     def _format(self, written: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
-        """A tensor of one value as text: its number's."""
+        """Wrap `__format__` of a one-element tensor to format its number."""
 
         def __format__(tensor: Any, spec: str) -> str:
             if tensor.dim() or not isinstance(tensor, fake_tensor.FakeTensor):
@@ -180,7 +182,7 @@ class FakeTensors:
         return __format__
 
     def _decides(self, line: str) -> float:
-        """A number decides something, whose value a line asked for."""
+        """Return the value to use when a `Number` read in `line` is compared or converted."""
         answer, frame = _answer(), user_frame(sys._getframe(1))
         if answer is None and not (frame is not None and only_printed(frame)):
             self.printed.discard(line)
@@ -194,11 +196,11 @@ class FakeTensors:
 
     @property
     def asks(self) -> bool:
-        """Does the program ask for values that decide something."""
+        """True if the program has read values that decide something."""
         return bool(self._asked)
 
     def question(self) -> Unknown:
-        """What the program asks for, all of it."""
+        """Return an exception that lists all lines whose values are needed."""
         lines = list(self._asked)
         values = " ".join(f"--value {line.rpartition(':')[2]}=0.5" for line in lines)
         if len(lines) == 1:
@@ -211,12 +213,12 @@ class FakeTensors:
 
 
 def real() -> Any:
-    """A context in which tensors are real again."""
+    """Return a context manager in which new tensors are real."""
     return _real()
 
 
 def unknown(error: BaseException) -> Unknown | None:
-    """What an error says that a fake tensor raised; None for any other."""
+    """Return an `Unknown` that explains an exception of fake tensors, or None for others."""
     if isinstance(error, Unknown):
         return error
     if not isinstance(error, _UNKNOWN):
@@ -241,7 +243,7 @@ def unknown(error: BaseException) -> Unknown | None:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """ "train.py:30"."""
+    """Return the file name and line of a frame, as "train.py:30"."""
     if frame is None:
         return "the program"
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -252,7 +254,7 @@ def _names(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _answer() -> float | None:
-    """What PyTorch or a library is told that asks for a value; None where the program asks."""
+    """Return the answer to a read by PyTorch or a library, or None if the program itself reads."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         for path, value in _TOLD.items():

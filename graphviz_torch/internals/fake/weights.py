@@ -1,10 +1,10 @@
-"""Files of weights in safetensors' format, read as names and shapes: no byte of a tensor is read.
+"""Read safetensors files as names and shapes, without reading the tensors.
 
-`torch.load` does so by itself where tensors are fake. `safe_open` is replaced: whatever builds on
-safetensors opens its files with it. A module that is imported meanwhile may keep the replacement:
-outside the context it opens a file as the real one does.
+`torch.load` does so by itself under fake tensors. `safe_open`, which other libraries use to open
+safetensors files, is replaced here. A module imported meanwhile may keep the replacement; outside
+of the context it opens files as the original does.
 
-Private: safetensors' table of dtypes (0.8).
+Uses safetensors' private table of dtypes (0.8).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 
 class WeightFiles:
-    """A context in which files of safetensors have shapes and no values."""
+    """Context manager in which tensors of safetensors files have shapes and no values."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -50,7 +50,7 @@ class WeightFiles:
 
 
 class _File:
-    """An open file, whose tensors are made when they are asked for."""
+    """An open safetensors file that creates uninitialized tensors on access."""
 
     def __init__(self, file: Any, device: Any, types: dict[str, torch.dtype]) -> None:
         self._file, self._device, self._types = file, device, types
@@ -65,17 +65,17 @@ class _File:
         return getattr(self._file, name)  # keys, metadata, offset_keys
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """A tensor of the right shape."""
+        """Return an uninitialized tensor of the stored shape and dtype."""
         part = self._file.get_slice(name)
         dtype = self._types[part.get_dtype()]
         return torch.empty(part.get_shape(), dtype=dtype, device=self._device)
 
     def get_tensors(self) -> dict[str, torch.Tensor]:
-        """All of them."""
+        """Return all tensors by name."""
         return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
 
     def get_slice(self, name: str) -> _Slice:
-        """A tensor that is made when a part of it is asked for."""
+        """Return a tensor that is created when it is indexed."""
         return _Slice(self, name, self._file.get_slice(name))
 
 

@@ -1,12 +1,12 @@
-"""The seam of calls: every call into torch that a program makes, by what is called.
+"""Watch calls into torch, selected by the function called.
 
-A listener with `calling` is told before a call, one with `called` after it, one with `raised` where
-it raises. `functions` selects the calls: a set of functions and names of keywords; None for every
-call that computes. Half of the calls of a step read what a tensor is (`x.shape`), and compute
-nothing: those are told to who names them, and to nobody else. `before` selects in the same way the
-calls that it is told before; None for all.
+A listener's method `calling` is called before a call, `called` after it and `raised` if it raises.
+The listener's `functions`, a set of functions and keyword names, selects the calls; None selects
+every call that computes something. Half of the calls of a training step read metadata (`x.shape`)
+and compute nothing; only listeners that name them receive those. `before` selects the calls passed
+to `calling` in the same way; None selects all.
 
-Private: how many function modes there are, and whether torch.jit.trace is at work (2.13).
+Uses private API: the number of function modes and the flag of torch.jit.trace (2.13).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .dispatch import sequence_number
 from .modes import FUNCTIONS, leave
 from .watch import Miss, Tell, methods, tell
 
-# torch.compile knows these as methods of a tensor, and in no other way.
+# torch.compile supports these only as methods of a tensor.
 _METHODS: tuple[Any, ...] = (
     Tensor.backward,
     Tensor.dim_order,
@@ -40,66 +40,68 @@ _METHODS: tuple[Any, ...] = (
     Tensor.unflatten,
 )
 _PLAIN = (Tensor, Parameter)
-# Calls that read what a tensor is, and make no node and no copy meanwhile.
+# Calls that read metadata and create neither a node nor a copy.
 _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
-_REMEMBERED = (
-    10_000  # kinds of calls whose listeners are known: a program may make new ones for ever
-)
+_REMEMBERED = 10_000  # bound of the cache: a program may keep creating new functions
 
 
 _IN_PYTHON = {
     name: method
     for name, method in vars(Tensor).items()
     if isinstance(method, FunctionType)
-    and method.__code__.co_filename == torch._tensor.__file__  # not a program's already
+    # leaves out methods that the program has already replaced
+    and method.__code__.co_filename == torch._tensor.__file__
 }
 
-_new: Any = tuple.__new__  # an event from a row of its fields, without a call of Python's
+_new: Any = tuple.__new__  # creates an event without a Python-level call
 
 
 class Calling(NamedTuple):
-    """A call into torch is about to be made."""
+    """A call into torch that is about to be made."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any] | None
-    frame: FrameType  # that makes it
-    start: int  # number of this thread's next node
+    frame: FrameType  # the frame that makes the call
+    start: int  # sequence number of this thread's next node
 
 
 class Called(NamedTuple):
-    """A call into torch has returned. It made the nodes start <= number < end."""
+    """A call into torch that has returned.
+
+    It created the nodes with start <= sequence number < end.
+    """
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any] | None
     result: Any
-    frame: FrameType  # that made it
+    frame: FrameType  # the frame that made the call
     start: int
     end: int
 
 
 class Raised(NamedTuple):
-    """A call into torch has raised."""
+    """A call into torch that raised."""
 
     error: BaseException
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any] | None
-    frame: FrameType  # that made it
+    frame: FrameType  # the frame that made the call
 
 
 class _Listening(NamedTuple):
-    """Who listens to calls of one kind."""
+    """The listeners for calls of one kind."""
 
     before: Tell
     after: Tell
     computes: bool
-    own: Any  # PyTorch's function, where a program has put this one in its place; else None
+    own: Any  # PyTorch's original, if the program replaced it by the called function; else None
 
 
 class _ByKind(dict[Any, _Listening]):
-    """That, by function, with the names of keywords if there are any: the one look-up of a call."""
+    """Cache of the listeners by function, or by (function, *keyword names): one lookup per call."""
 
     def __init__(self, listeners: Sequence[Any]) -> None:
         self._listeners = listeners
@@ -109,7 +111,7 @@ class _ByKind(dict[Any, _Listening]):
         computes = func not in _READS
         wanting = [one for one in self._listeners if wants(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
-        own = original(func)  # of `x.grad` each call has another object, which is equal
+        own = original(func)  # each access of `x.grad` returns a new, equal object
         told = methods(before, "calling"), methods(wanting, "called")
         found = _Listening(*told, computes, None if own == func else own)
         if len(self) < _REMEMBERED:
@@ -118,7 +120,7 @@ class _ByKind(dict[Any, _Listening]):
 
 
 def wants(listener: object, func: Any, computes: bool, keywords: Sequence[str] = ()) -> bool:
-    """Does a listener want to be told of the calls of a function with these keywords."""
+    """True if `listener` selects calls of `func` with these keywords."""
     functions: Container[Any] | None = getattr(listener, "functions", None)
     return computes if functions is None else _is_named(functions, func, keywords)
 
@@ -128,12 +130,12 @@ def _is_named(names: Container[Any] | None, func: Any, keywords: Sequence[str]) 
 
 
 class CallWatch(TorchFunctionMode):
-    """Tells of each call into torch that a program makes.
+    """Function mode that notifies listeners of each call into torch.
 
     Args:
-        listeners: in the order in which they are told.
-        program: a key of `programs`: calls that are made where it is not there are another's.
-        miss: takes what a listener raised.
+        listeners: notified in this order.
+        program: key in `programs`; calls made in contexts without this key are ignored.
+        miss: called with each exception that a listener raises.
     """
 
     def __init__(self, listeners: Sequence[object], program: object, miss: Miss) -> None:
@@ -144,7 +146,8 @@ class CallWatch(TorchFunctionMode):
         self._raised = methods(listeners, "raised")
         self.program = program
         self._miss = miss
-        self._end = sequence_number()  # when a call that computes was told last
+        # sequence number when listeners last received a call that computes
+        self._end = sequence_number()
 
     def __enter__(self) -> CallWatch:
         self._end = sequence_number()
@@ -152,17 +155,18 @@ class CallWatch(TorchFunctionMode):
         return self
 
     def __exit__(self, *_: object) -> None:
-        leave(self, FUNCTIONS)  # where recordings overlap, another's may be uppermost
+        leave(self, FUNCTIONS)  # if recordings overlap, another one's mode may be on top
 
     def tell(self, called: Called) -> None:
-        """Tell of a call that the mode did not see."""
+        """Notify listeners of a call that the mode did not see."""
         tell(self._by_kind[called.func].after, called, self._miss)
 
     @uncompiled_itself
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is set_grad_enabled:  # at once: a Ctrl-C on the way would leave the mode as it is
+        # return immediately: an interrupt in our code would leave the grad mode wrong
+        if func is set_grad_enabled:
             return func(*args, **(kwargs or {}))
         if is_dynamo_compiling():
             if func in _METHODS and type(args[0]) in _PLAIN:
@@ -172,7 +176,7 @@ class CallWatch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
         if own is not None and _is_called_by_itself(own, sys._getframe(1)):
-            func = own  # the program's function has run already, or was never called
+            func = own  # the program's function has already run, or was never called
             before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1
         if before:
@@ -180,7 +184,7 @@ class CallWatch(TorchFunctionMode):
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            # In no variable: frames below this one, which the error holds, hold this one.
+            # Not stored in a variable: the error's traceback refers to this frame (a cycle).
             tell(
                 self._raised,
                 Raised(error, func, args, kwargs, _outside(sys._getframe(1))),
@@ -193,7 +197,7 @@ class CallWatch(TorchFunctionMode):
             start = end
             if end == self._end and not after:
                 return result
-            if end != self._end:  # nodes were made by no call that was seen
+            if end != self._end:  # a call that no mode saw created nodes
                 after = (*self._every, *after)
         self._end = end
         if after:
@@ -209,7 +213,7 @@ _HANDLER = CallWatch.__torch_function__.__code__
 
 
 def under_way() -> Any:
-    """The function whose call, as far as it is watched, is under way in this thread; None: none."""
+    """Return the function whose call a `CallWatch` is handling in this thread, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _HANDLER:
         frame = frame.f_back
@@ -217,20 +221,20 @@ def under_way() -> Any:
 
 
 def _outside(frame: FrameType) -> FrameType:
-    """The program's own frame, where another watch of calls stands above this one."""
+    """Return the program's frame, skipping those of other call watches."""
     while frame.f_code is _HANDLER and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
 
 def original(function: Any) -> Any:
-    """PyTorch's own method of a tensor where a program has put this function in its place.
+    """Return PyTorch's own tensor method if the program has replaced it by `function`.
 
-    A method that is written in C++ names itself to a function mode by `torch.Tensor`'s attribute of
-    its name, which is the program's function then.
+    A function mode looks up methods implemented in C++ as attributes of `torch.Tensor`, so it
+    receives the program's replacement instead.
 
     Returns:
-        The function itself where it stands in the place of no method, or of more than one.
+        `function` itself if it replaces no method, or more than one.
 
     >>> original(torch.relu) is torch.relu, original(Tensor.norm) is Tensor.norm
     (True, True)
@@ -242,13 +246,13 @@ def original(function: Any) -> Any:
 
 
 def _is_called_by_itself(method: Any, caller: FrameType) -> bool:
-    """Has PyTorch's own method, and not a function in its place, called the function mode.
+    """True if PyTorch's own method, and not the program's replacement, called the function mode.
 
     Args:
-        method: from `original`.
+        method: the result of `original`.
         caller: the frame that called the mode.
     """
-    if caller.f_code is not handle_torch_function.__code__:  # C++ has called
+    if caller.f_code is not handle_torch_function.__code__:  # called from C++
         return not isinstance(method, FunctionType)
     python = caller.f_back
     its = getattr(method, "__code__", None)

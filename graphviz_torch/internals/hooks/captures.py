@@ -1,13 +1,13 @@
-"""The seam of CUDA graphs: one is about to be captured, and one was replayed.
+"""Watch captures and replays of CUDA graphs.
 
-What is captured is not watched: whatever we did on the device would become a part of the graph, and
-to read a value there ends the capture. So from `capture_begin` to `capture_end` nothing is told of
-what the thread does. PyTorch captures and replays graphs of its own, for `torch.compile` and
-`make_graphed_callables`: nothing is told of these, and what goes on around them is.
+Nothing may be recorded during a capture: our own device work would become part of the graph, and
+reading a value would abort the capture. From `capture_begin` to `capture_end`, all watches of the
+capturing thread are therefore suspended. Graphs that PyTorch captures for itself, in
+`torch.compile` and `make_graphed_callables`, are ignored, and watching continues around them.
 
-Private: that `torch.cuda.graph` calls the methods of `torch.cuda.CUDAGraph` by name (2.8 to 2.13).
-They are replaced while anybody watches. Whoever replaces them in turn keeps theirs: what we put
-there then passes every call until they take it out.
+Uses private API: `torch.cuda.graph` calls the methods of `torch.cuda.CUDAGraph` by name (2.8 to
+2.13). The methods are replaced while a watch is open. If other code replaces them after us, its
+replacement is kept; ours then forwards every call.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ import torch
 from ..frames import TORCH, bring_programs_back, set_programs_aside
 from .watch import Installation, Watch
 
-_CONTEXT = ("__enter__", "__exit__")  # of torch.cuda.graph, which call the methods of a graph
+# methods of torch.cuda.graph, which call the methods of a CUDAGraph
+_CONTEXT = ("__enter__", "__exit__")
 _NONE: frozenset[int] = frozenset()
-# id() of the graphs that are captured here, for a thread has its own; and what `_watched` was then.
+# The ids of the graphs being captured in this context, and the value of `_watched` at that time.
 _captured: ContextVar[tuple[object, frozenset[int]]] = ContextVar(
     "graphviz_torch_captured", default=(None, _NONE)
 )
-_watched = object()  # another one after the last watch has gone, which may be amid a capture
-_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
+_watched = object()  # replaced when the last watch closes, which may happen during a capture
+# the original of each of our replacements
+_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class CaptureWatch(Watch):
-    """Tells of the CUDA graphs of the thread that opens it, until `close()`.
+    """A watch on CUDA graphs captured and replayed by the thread that opens it.
 
     Args:
-        begins: is called before one is captured.
-        replayed: is called after one was replayed.
+        begins: called before a capture.
+        replayed: called after a replay.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class CaptureWatch(Watch):
 
 
 def is_captured() -> bool:
-    """Is a CUDA graph captured in this thread? Then nothing is told of it."""
+    """True while this thread captures a CUDA graph; nothing is recorded then."""
     return bool(_graphs())
 
 
@@ -103,7 +105,7 @@ def _around_replay(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watches(frame: FrameType | None) -> list[CaptureWatch]:
-    """Who is told of a method of a graph that is called in this frame: nobody of PyTorch's own."""
+    """Return the watches to notify of a method called in `frame`; none if PyTorch called it."""
     if frame is not None and frame.f_code.co_name in _CONTEXT:
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith(TORCH):
@@ -112,7 +114,7 @@ def _watches(frame: FrameType | None) -> list[CaptureWatch]:
 
 
 def _end(graph: Any) -> None:
-    """This graph is captured no more; after the last one the programs are watched again."""
+    """Mark the capture of `graph` as ended, and resume the programs after the last one."""
     before = _graphs()
     left = before - {id(graph)}
     if before and not left:

@@ -1,12 +1,14 @@
-"""The seam of checkpoints: what `torch.utils.checkpoint` knows of a part that it runs again.
+"""Watch activation checkpointing: the tensors that each `torch.utils.checkpoint` segment keeps.
 
-Autograd saves a `_Holder` there in place of each tensor. The `_CheckpointFrame` of the part has
-what its forward was given; all holders keep it alive, but none tells whose it is.
+In a checkpointed segment autograd saves a `_Holder` in place of each tensor. The segment's
+`_CheckpointFrame` has the arguments of its forward. Each holder keeps the frame alive, but does not
+say which frame it belongs to.
 
-Private: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its function,
-and where a policy keeps results (2.13); an older frame's `input_saver` (2.11) is the result of a
-node that saves the tensors among the arguments, and has the others in a function of its own. The
-other kind of checkpoint, `use_reentrant=True`, is a node of the graph and needs no seam.
+Uses private API: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its
+function, and the storage of a selective-checkpoint policy (2.13). In 2.11, a frame has
+`input_saver` instead: the output of a node that saves the tensors among the arguments and has the
+others in a closure. With `use_reentrant=True` the segment is a node of the graph, which needs no
+watch.
 """
 
 from __future__ import annotations
@@ -29,54 +31,57 @@ _Saved: Any = torch._C._autograd.SavedTensor
 
 
 class CheckpointWatch(Watch):
-    """Knows the checkpointed parts that its thread begins, until `close()`, and holds none."""
+    """A watch that lists the checkpointed segments of its thread, by weak references."""
 
     def __init__(self) -> None:
-        # Each with the sequence number of the first node in it, the outer before the inner.
+        # The sequence number of each segment's first node; outer segments come before inner ones.
         self._frames: WeakKeyDictionary[Frame, int] = WeakKeyDictionary()
 
     def began(self, frame: Frame) -> None:
-        """A part begins, in any thread."""
+        """Add a segment that begins, if it is in this watch's thread."""
         if threading.get_ident() == self.thread:
             self._frames[frame] = sequence_number()
 
     def frames(self) -> list[tuple[Frame, int]]:
-        """Those that are alive, the inner before the outer."""
+        """Return the live segments with their first sequence numbers, inner before outer."""
         return [*self._frames.items()][::-1]
 
 
 def is_holder(data: Any) -> bool:
-    """Does this stand for a tensor that is made again."""
+    """True if `data` is the placeholder of a tensor that will be recomputed."""
     return type(data) is checkpoint._Holder
 
 
 def holders_of(frame: Frame) -> list[Any]:
-    """What stands for the tensors of a part, in the order of its forward; None for dead ones."""
+    """Return the placeholders of a segment in the order of its forward, with None for dead ones."""
     return [reference() for reference in frame.weak_holders]
 
 
 def contents_of(frame: Frame) -> list[Any]:
-    """What a part keeps to run again; a holder stands for what the part around it makes again."""
+    """Return all that a segment keeps for recomputation.
+
+    A placeholder among them is a tensor that an outer segment recomputes.
+    """
     older = getattr(frame, "input_saver", None)
     if older is None:
         given, others = frame.saved_args, _variable(frame.recompute_fn, "kwargs")
     else:
         node = older.grad_fn
-        given = node._raw_saved_tensors[1:]  # after one of its own
+        given = node._raw_saved_tensors[1:]  # the first one belongs to the node itself
         others = _variable(node.get_args, "args")
     values = [each.data if isinstance(each, _Saved) else each for each in given]
     return [*values, others, cache_of(frame)]
 
 
 def cache_of(frame: Frame) -> list[Any] | None:
-    """The results that a policy keeps (`create_selective_checkpoint_contexts`); None without."""
+    """Return the results that a policy of `create_selective_checkpoint_contexts` keeps, or None."""
     context = _variable(frame.recompute_fn, "recompute_context")
     storage = getattr(context, "storage", None)
     return None if storage is None else [getattr(e, "val", None) for e in tree_leaves(storage)]
 
 
 def _variable(function: Any, name: str) -> Any:
-    """What a function has from around it; None where it has none of this name."""
+    """Return a variable of a function's closure, or None if it has none of this name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     return cells[name].cell_contents if name in cells else None
 

@@ -1,26 +1,26 @@
-"""The seam of operators: a few, as PyTorch dispatches them, at no cost to all the others.
+"""Watch a few operators as PyTorch dispatches them, at no cost to the others.
 
-A `TorchDispatchMode` takes every operator of forward and backward through Python and doubles a step
-that is small. Here only the watched operators take that way: a dispatch key that no device uses any
-more is switched on for the thread, every operator falls through it, and the watched ones have a
-kernel there. It lies above autograd and above all modes, so it sees the caller's own tensors
-whatever is entered before or after, in the engine's threads too.
+A `TorchDispatchMode` routes every operator of forward and backward through Python, which doubles
+the time of a small step. Here only the watched operators take that route: a dispatch key that no
+device uses any more is enabled for the thread, every operator falls through it, and watched
+operators have a kernel there. The key is above autograd and above all modes. The kernel therefore
+sees the caller's own tensors whichever modes are entered before or after, also in the engine's
+threads.
 
-A watch of copies has no kernel where there is only the CPU, for nothing can be copied to
-another: one that is called hundreds of times a step from inside others would cost a quarter of a
-small step.
+A watch on copies between devices has no kernels in a process with only a CPU, because nothing can
+be copied between devices. A kernel of an operator that other operators call hundreds of times a
+step would cost a quarter of a small step.
 
-What stays after the last watch: that every operator falls through the key, registered once. The key
-itself is switched off for the thread, and the kernels of the watched operators are taken away.
-Where the last watch of a thread is left by another thread, which cannot reach the switch, or inside
-a watched operator, whose guard would turn it back, the key stays on and passes everything until
-the thread leaves its next watch.
+After the last watch closes, the fallthrough registration of the key remains. The key itself is
+disabled for the thread and the kernels are removed. If another thread closes the last watch, or if
+it is closed inside a watched operator (whose guard would restore the key), the key stays enabled
+without effect until the thread closes its next watch.
 
-Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
-its backend is gone from PyTorch, so nothing else registers there. Switched on it counts as autocast
-for `torch._C._is_any_autocast_enabled`, which RNNs and the compiler ask (2.13): ours, which stands
-there meanwhile, asks without the key. Higher-order operators have a list of keys that they fall
-through, in `torch._ops` (2.13).
+Uses private API (2.13): `torch._C._dispatch_tls_*` enable a key for one thread. The key is
+`AutocastIPU`, whose backend was removed from PyTorch, so nothing else registers kernels for it. As
+an autocast key it makes `torch._C._is_any_autocast_enabled` return True, which RNNs and the
+compiler check; we replace that function by one that ignores the key. Higher-order operators have
+their own list of fallthrough keys, in `torch._ops`.
 """
 
 from __future__ import annotations
@@ -40,55 +40,54 @@ from .watch import Installation
 
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)
-_libraries: dict[str, Library] = {}  # by operator
+_libraries: dict[str, Library] = {}  # by name of the operator
 
-# Private (2.13).
-sequence_number: Callable[[], int] = (
-    torch._C._autograd._get_sequence_nr
-)  # of this thread's next node
+# The sequence number of this thread's next node; private (2.13).
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class Dispatched(NamedTuple):
-    """An operator was dispatched: what went in, what came out."""
+    """A watched operator that has run, with its arguments and its result."""
 
     operator: str  # "aten::_to_copy"
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
-    start: int  # this thread's sequence number before and after: nodes made have start <= n < end
+    start: int  # the operator created the nodes with start <= sequence number < end
     end: int
 
 
 def watch_devices() -> None:
-    """A device beside the CPU has appeared: the open watches are to see what goes there."""
+    """Install kernels for open watches after a device other than the CPU has become available."""
     _KERNELS.refresh()
 
 
 def unseen() -> Any:
-    """A context in which no operator is watched."""
+    """Return a context manager in which no operator is watched."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY))
 
 
 def switch_back() -> None:
-    """From here on this thread's operators are not watched, and its key is as without us."""
+    """Stop watching operators in this thread and restore its dispatch key."""
     _here.key.suspend()
 
 
 def switch_on() -> None:
-    """They are watched again, if anybody watches."""
+    """Resume watching operators in this thread, if a watch is open."""
     _here.key.refresh()
 
 
 class OperatorWatch:
-    """A context that tells of each watched operator of this thread.
+    """Context manager that notifies of each watched operator of this thread.
 
-    An operator that runs inside another one is told too, unless this watch is to be told of the
-    outer one: each watch is told what it would be told alone. Exceptions pass unseen.
+    An operator that runs inside another one is reported, unless this watch reports the outer one.
+    Other watches do not change what a watch reports. An operator that raises is not reported.
 
     Args:
-        operators: their names ("aten::copy_"), and a test of arguments and result: is it told.
-        dispatched: takes the event.
-        everywhere: also where there is only the CPU.
+        operators: names of operators ("aten::copy_"), each with a predicate on (arguments, result)
+            that selects the calls to report.
+        dispatched: called with each event.
+        everywhere: also install the kernels if the process has only a CPU.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class OperatorWatch:
                 self._state.forget()
         finally:
             _KERNELS.discard(self)
-            # An interrupt may have come just when one of its operators had run.
+            # An interrupt may have occurred just after an operator of this watch ran.
             _here.inside = tuple([watch for watch in _here.inside if watch is not self])
 
 
@@ -134,7 +133,7 @@ _THEIRS: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def _ask(asked: Callable[[], bool], before: Callable[[], bool]) -> None:
-    """Let PyTorch ask this, where it asks the one before."""
+    """Replace PyTorch's autocast check by `asked` if it is `before` now."""
     if torch._C._is_any_autocast_enabled is before:
         torch._C._is_any_autocast_enabled = asked
 
@@ -146,7 +145,7 @@ def _install_kernels() -> None:
     for name in {name: None for watch in watches for name in watch.operators}:
         if name not in _libraries:
             namespace, _, operator = name.partition("::")
-            # First: an interrupt may come between the two.
+            # Stored before it is used, since an interrupt may occur in between.
             library = _libraries[name] = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             library.impl(  # type: ignore[no-untyped-call]
                 operator, _kernel(name), _NAME, with_keyset=True
@@ -165,48 +164,54 @@ _KERNELS: Installation[OperatorWatch] = Installation(_install_kernels, _remove_k
 
 
 class _Key:
-    """The key of one thread: on while somebody watches, but for where it is switched back.
+    """The dispatch key of one thread, enabled while the thread has an open watch.
 
-    A backward gives its thread the keys of its begin back, so what the key is now tells nothing.
+    A backward restores the keys that its thread had at its start, so the current state of the key
+    does not show whether a watch is open.
     """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._before: tuple[bool, bool] | None = None  # included, excluded, until somebody watches
+        # (included, excluded) before the first watch opened
+        self._before: tuple[bool, bool] | None = None
 
     def switch_on(self) -> None:
         if self._before is None:
             self._before = _state()
-        if _state() != (True, False) and _state() != (True, True):  # inside a watched operator
+        if _state() != (True, False) and _state() != (True, True):  # not inside a watched operator
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
 
     def switch_back(self) -> None:
-        """Not from another thread, nor inside a watched operator, whose guard would undo it."""
+        """Restore the key.
+
+        Does nothing in another thread, or inside a watched operator, whose guard would undo it.
+        """
         if self._before is None or self._thread != threading.get_ident():
             return
-        if _state() != (True, True):  # inside a watched operator both are
-            # In this order, so that a Ctrl-C between any two of these lines looks like no operator.
+        if _state() != (True, True):  # both are True inside a watched operator
+            # Any state between these two lines differs from that inside an operator, if
+            # interrupted.
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, self._before[0])
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, self._before[1])
 
     def forget(self) -> None:
-        """Nobody watches any more."""
+        """Forget the earlier state of the key once no watch is open."""
         if self._thread == threading.get_ident() and _state() == self._before:
             self._before = None
 
 
 class _Here(threading.local):
-    """What belongs to the thread that asks."""
+    """The state of one thread."""
 
     def __init__(self) -> None:
         self.state = state = _Key()
         self.key: Installation[OperatorWatch] = Installation(state.switch_on, state.switch_back)
-        self.inside: tuple[OperatorWatch, ...] = ()  # whose operator is running
+        self.inside: tuple[OperatorWatch, ...] = ()  # watches whose operator is running
 
 
 def _state() -> tuple[bool, bool]:
-    """Is the key included, and is it excluded, in this thread."""
+    """Return whether the key is included and whether it is excluded in this thread."""
     return (
         torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
         torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
@@ -218,10 +223,10 @@ _here = _Here()
 
 @cache
 def _fall_through() -> Library:
-    """Lets every operator pass the key. It stays: it takes 4 ms to register, and does nothing."""
+    """Register the key's fallthrough for every operator, once; it takes 4 ms and has no effect."""
     everything = Library("_", "IMPL")  # type: ignore[no-untyped-call]
     everything.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
-    # `torch.cond` and its like ask a list in Python, those to come when they are made.
+    # Higher-order operators such as `torch.cond` read a list in Python when they are created.
     higher_order: Any = torch._ops
     higher_order._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
     for operator in tuple(higher_order._higher_order_ops.values()):
@@ -237,10 +242,10 @@ def _kernel(watched: str) -> Callable[..., Any]:
     below = torch._C._dispatch_keyset_full_after(_KEY)
     exclude = torch._C._ExcludeDispatchKeyGuard
     name = operator._schema.name
-    run = operator._op  # private: what the operator's __call__ calls (2.13)
+    run = operator._op  # private: called by the operator's __call__ (2.13)
 
     def kernel(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        # Most calls come from inside kernels, and are over before the first comparison.
+        # Most calls come from inside kernels and end here or at the lookup below.
         if args and type(args[0]) in _NUMBERS:
             with exclude(this):
                 return _of_number(name, run, args, kwargs)
@@ -249,7 +254,8 @@ def _kernel(watched: str) -> Callable[..., Any]:
         start = sequence_number()
         try:
             now = _here.inside = (*inside, *told)
-            if set(watchers).difference(now):  # who may watch what runs inside
+            # another watch may report operators that run inside this one
+            if set(watchers).difference(now):
                 result = operator.redispatch(keys & below, *args, **kwargs)
             else:
                 with exclude(this):
@@ -270,8 +276,7 @@ _NUMBERS = frozenset((int, float, bool, complex))
 
 
 def _of_number(name: str, run: Any, args: Any, kwargs: Any) -> Any:
-    # A number that PyTorch made a tensor of, and Python a number again: it is inside a kernel,
-    # where no mode sees it.
+    # A kernel wraps a Python number in a tensor and reads it back; modes do not see such a read.
     if name == "aten::_local_scalar_dense":
         return args[0]
     if not torch._C._len_torch_dispatch_stack():

@@ -1,9 +1,9 @@
-"""The seam of backwards: `Tensor.backward`, `autograd.backward` and `autograd.grad`.
+"""Watch backward passes: `Tensor.backward`, `autograd.backward` and `autograd.grad`.
 
-Private: all three go through `torch.autograd.graph._engine_run_backward`, which `torch.autograd`
-holds by name too (2.13); it is replaced while anybody watches. Whoever replaces it in turn keeps
-theirs: what we put there then passes every run until they take it out. Not noticed: a run started
-from C++, and one by which a pipeline learns shapes, on memory that nobody has set.
+All three call the private `torch.autograd.graph._engine_run_backward`, to which `torch.autograd`
+has a reference as well (2.13). Both are replaced while a watch is open. If other code replaces them
+after us, its replacement is kept; ours then forwards every call. Not seen: backward passes started
+from C++, and those with which a pipeline infers shapes on uninitialized memory.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ from .watch import Installation, Watch
 
 
 class EngineCalled(NamedTuple):
-    """The engine is about to run a backward."""
+    """A backward pass that is about to start."""
 
     outputs: Any
-    given: Any  # their gradients
-    inputs: Any  # that were asked for
-    retains: bool  # is the graph retained
-    creates: bool  # is a graph of the gradients made
-    accumulates: bool  # into `.grad`; else it is autograd.grad
-    frame: FrameType  # that calls the engine
+    given: Any  # gradients of the outputs
+    inputs: Any  # tensors to differentiate with respect to
+    retains: bool  # retain_graph
+    creates: bool  # create_graph
+    accumulates: bool  # True if gradients are accumulated into `.grad`, False for autograd.grad
+    frame: FrameType  # the frame that calls the engine
 
 
 class EngineReturned(NamedTuple):
-    """The engine has run it, or raised."""
+    """A backward pass that has ended or raised."""
 
-    run: Any  # what was returned when it began
-    gradients: tuple[torch.Tensor | None, ...]  # of `autograd.grad`
+    run: Any  # the value that the watch's `began` returned
+    gradients: tuple[torch.Tensor | None, ...]  # the result of `autograd.grad`
     error: BaseException | None
 
 
-_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
-_here = threading.local()  # .outputs: of the run that this thread was last told of
+# the original of each of our replacements
+_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_here = threading.local()  # .outputs: argument of the backward last reported in this thread
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
-# Called in a node, it has a function called when the run is over. Private (2.13).
+# Calls a function at the end of the backward, if called inside a node. Private (2.13).
 queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
 _PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 
 class EngineWatch(Watch):
-    """Tells of each backward of the thread that opens it, until `close()`.
+    """A watch on the backward passes of the thread that opens it.
 
     Args:
-        began: takes the event; what it returns stands in the event of the end.
-        ended: takes the event.
+        began: called with the event; its result is passed on as `EngineReturned.run`.
+        ended: called with the event.
     """
 
     def __init__(
@@ -93,32 +94,34 @@ EngineWatch.installation = _INSTALLATION
 def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not _INSTALLATION.watchers or getattr(_here, "outputs", None) is outputs:
-            return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
+            # an outer replacement of ours has already reported this run
+            return theirs(outputs, *args, **kwargs)
         if is_captured() or runs_ahead(sys._getframe(1)):
             return theirs(outputs, *args, **kwargs)
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             return _run(theirs, outputs, args, kwargs, sys._getframe(1))
         except BaseException as error:
-            # An interrupt may have come just where we had switched one of these off.
+            # An interrupt may have occurred while we had disabled one of the two.
             torch._C._set_grad_enabled(enabled)
             if collects:
                 gc.enable()
             hide(error)
-            hide(error)  # of the function below
+            hide(error)  # removes the frame of `_run` as well
             raise
 
     return watched
 
 
 def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame: FrameType) -> Any:
-    """Run backward, and tell this thread's watchers before and after."""
+    """Run backward, and notify this thread's watches before and after it."""
     thread = threading.get_ident()
     given, keeps, creates, inputs = args[:4]
     accumulates = kwargs.get("accumulate_grad", True)
     began = EngineCalled(outputs, given, inputs, bool(keeps), bool(creates), accumulates, frame)
     outer = getattr(_here, "outputs", None)
-    told: list[tuple[Callable[[EngineReturned], object], Any]] = []  # each with what it returned
+    # with the result of each `began`
+    told: list[tuple[Callable[[EngineReturned], object], Any]] = []
     result, failure = None, None
     try:
         for watch in _INSTALLATION.watchers:
@@ -135,13 +138,13 @@ def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame
         try:
             _end(told, result or (), failure)  # `backward` returns None
         finally:
-            del failure  # which holds this frame
+            del failure  # the error refers to this frame (a cycle)
 
 
 def _end(
     told: list[tuple[Callable[[EngineReturned], object], Any]], gradients: Any, error: Any
 ) -> None:
-    """Tell all, the last first, though one raises."""
+    """Notify all watches of the end, last first, even if one of them raises."""
     while told:
         ended, run = told.pop()
         try:

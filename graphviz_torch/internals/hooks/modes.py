@@ -1,13 +1,14 @@
-"""PyTorch's two stacks of modes: a mode below the others, and out again wherever it stands.
+"""Enter a torch mode below the modes that are active, and leave it from any position in the stack.
 
-A mode that ends takes the uppermost one off the stack of the thread that ends it. So where modes
-end in another order than they began, or in another thread, the wrong one is lost. Here a mode takes
-itself; where it is out of reach, in another thread's stack or in a call that is running, it passes
-everything from then on, and goes when a mode of that thread next ends through here.
+A mode that exits pops the top of the exiting thread's stack. If modes exit in another order than
+they were entered, or in another thread, the wrong mode is lost. The functions here remove the mode
+itself. A mode that is out of reach, in another thread's stack or in a running call, becomes a
+pass-through mode and is removed at the next `leave` in that thread.
 
-Beside them: contexts in which what we read of a tensor is seen by nobody.
+Also here: context managers that hide our reads of tensors from modes.
 
-Private: the stacks themselves, and `DisableTorchFunction`, `_DisableTorchDispatch` (2.11 to 2.14).
+Uses private API: the mode stacks, `DisableTorchFunction` and `_DisableTorchDispatch` (2.11 to
+2.14).
 """
 
 from __future__ import annotations
@@ -26,32 +27,33 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-unseen_calls: Any = torch._C.DisableTorchFunction  # no mode and no subclass sees calls into torch
-others: Any = torch._C._len_torch_function_stack  # how many modes see a call that is made here
-unseen_operators: Any = torch._C._DisableTorchDispatch  # nor operators
+# hides calls into torch from function modes and subclasses
+unseen_calls: Any = torch._C.DisableTorchFunction
+others: Any = torch._C._len_torch_function_stack  # returns the number of active function modes
+unseen_operators: Any = torch._C._DisableTorchDispatch  # hides operators from dispatch modes, too
 
 
 class _EndedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What a mode becomes that has ended out of reach."""
+    """Pass-through dispatch mode; the class of a mode that ended out of reach."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 class _EndedFunctions(TorchFunctionMode):
-    """What a mode becomes that has ended out of reach."""
+    """Pass-through function mode; the class of a mode that ended out of reach."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 class Stack(NamedTuple):
-    """One of the stacks, of the thread that asks."""
+    """Functions that access one of the two mode stacks of the calling thread."""
 
-    now: Callable[[], list[Any]]  # the uppermost last
+    now: Callable[[], list[Any]]  # returns the modes, top of the stack last
     pop: Callable[[], Any]
     push: Callable[[Any], None]
-    leave: Callable[..., None]  # a mode of this stack that is uppermost
+    leave: Callable[..., None]  # exits a mode at the top of the stack
     ended: type
 
 
@@ -72,7 +74,7 @@ FUNCTIONS = Stack(
 
 
 def enter_below(mode: Any, stack: Stack) -> None:
-    """Enter a mode, and put it below those that are there."""
+    """Enter `mode` and place it below the modes that are active."""
     others = movable(stack)
     try:
         mode.__enter__()
@@ -81,7 +83,7 @@ def enter_below(mode: Any, stack: Stack) -> None:
 
 
 def leave(mode: Any, stack: Stack) -> None:
-    """Leave a mode, wherever it stands; one that is not on the stack becomes an ended one."""
+    """Exit `mode` at any position of the stack; if it is not in the stack, make it pass-through."""
     others = (other for other in movable(stack) if type(other) is not stack.ended)
     rest = [other for other in others if other is not mode]
     try:
@@ -99,10 +101,10 @@ def _holds(stack: Stack, mode: Any) -> bool:
 
 
 def movable(stack: Stack) -> list[Any]:
-    """The modes that can stand in any order, the uppermost last.
+    """Return the modes whose order can be changed, top of the stack last.
 
-    Not PyTorch's own for fake tensors and the like, which have fixed places; nor the default
-    device's, which insists on the bottom.
+    PyTorch's infrastructure modes (as for fake tensors) have fixed positions, and the mode of the
+    default device has to stay at the bottom.
     """
     modes = [mode for mode in stack.now() if getattr(mode, "_mode_key", None) is None]
     bottom = [i for i, mode in enumerate(modes) if isinstance(mode, DeviceContext)]
@@ -110,7 +112,7 @@ def movable(stack: Stack) -> list[Any]:
 
 
 def arrange(stack: Stack, modes: list[Any]) -> None:
-    """Let these be the movable modes. Done once more if a Ctrl-C comes between."""
+    """Set the order of the movable modes; retried once if an interrupt occurs."""
     try:
         _put(stack, modes)
     except BaseException:

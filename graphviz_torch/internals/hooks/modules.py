@@ -1,11 +1,12 @@
-"""The seam of modules: hooks on the calls of all, at the same key whenever they are there.
+"""Watch the forward of every module, through global hooks registered under a constant key.
 
-PyTorch counts the keys of its hooks up, and torch.compile looks at them: it would compile a module
-again in every recording, and after eight of them leave it uncompiled. `torch.export` refuses such
-hooks, so they are off while it runs, and a compiled module warns of them, but not of these.
+PyTorch numbers its hooks, and torch.compile guards on those numbers. With new numbers it would
+recompile a module in each recording, and give up after eight recompilations. `torch.export` refuses
+global hooks, so ours are removed while it runs. A compiled module warns of global hooks; ours are
+exempt.
 
-Private: the dictionaries that hold the hooks, the question whether there are any, and the flag that
-says that an export runs (2.13).
+Uses private API: the dictionaries of global hooks, the check whether there are any, and the flag
+that an export is running (2.13).
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
 _COMPILER: Any = torch.compiler
 _any_hook: Any = nn_module._has_any_global_hook
-_new: Any = tuple.__new__  # an event from a row of its fields, without a call of Python's
+_new: Any = tuple.__new__  # creates an event without a Python-level call
 
 
 class ModuleBegan(NamedTuple):
-    """A module's forward is about to run."""
+    """A module's forward that is about to run."""
 
     module: Any
     args: Any
-    frame: FrameType  # that calls its forward
+    frame: FrameType  # the frame that calls the forward
 
 
 class ModuleEnded(NamedTuple):
-    """A module's forward has run."""
+    """A module's forward that has run."""
 
     module: Any
     output: Any  # None if it raised
-    frame: FrameType  # that called its forward
+    frame: FrameType  # the frame that called the forward
 
 
 class ModuleWatch(Watch):
-    """Tells of every module's forward, of any thread, until `close()`.
+    """A watch on every module's forward, in any thread.
 
     Args:
-        began, ended: take the events.
-        first: is it told before those that watch already.
+        began, ended: called with the event.
+        first: notify this watch before those already open.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class ModuleWatch(Watch):
 
 
 def take_off() -> None:
-    """From here on no module is watched, and its calls are as without us."""
+    """Remove our hooks from all modules."""
     _INSTALLATION.suspend()
 
 
 def take_on() -> None:
-    """They are watched again, if anybody watches."""
+    """Register our hooks again, if a watch is open."""
     _INSTALLATION.refresh()
 
 
@@ -92,13 +93,16 @@ def _after(module: Any, args: Any, output: Any) -> None:
 
 @uncompiled
 def _any_other_hook() -> bool:
-    """Are there hooks on all modules beside these."""
+    """True if there are global module hooks other than ours."""
     hooks = (known for name, known in vars(_HOOKS).items() if name.startswith("_global_"))
     return any(key != _KEY for known in hooks if isinstance(known, dict) for key in known)
 
 
 class _Compiler(ModuleType):
-    """What `torch.compiler` is while anybody watches: it notices that an export begins and ends."""
+    """Class of the module `torch.compiler` while a watch is open.
+
+    Notices that an export starts or ends.
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -106,7 +110,8 @@ class _Compiler(ModuleType):
             _INSTALLATION.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return import_module, (self.__name__,)  # what pickles modules does it by their class
+        # pickles a module as an import, as its class changes
+        return import_module, (self.__name__,)
 
 
 def _install() -> None:
@@ -127,7 +132,7 @@ def _remove() -> None:
 
 
 def _replace(owner: Any, name: str, old: object, new: object) -> None:
-    if getattr(owner, name) is old:  # else somebody else has put theirs there
+    if getattr(owner, name) is old:  # otherwise other code has replaced it
         setattr(owner, name, new)
 
 

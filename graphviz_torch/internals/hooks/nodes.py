@@ -1,9 +1,9 @@
-"""Hooks on many live nodes, put on and taken off together.
+"""Register hooks on many live autograd nodes, and remove them together.
 
-Private: a node that is given a hook asks `torch.autograd.Function._register_hook` for the
-dictionary to keep it in (2.11 to 2.15). PyTorch's answer makes a handle with a weak reference too,
-which on a thousand nodes takes longer than all else that a hook costs. Here the answer is the
-dictionary alone, to the thread that asks for many.
+To register a hook, a node calls the private `torch.autograd.Function._register_hook`, which returns
+the node's dictionary of hooks (2.11 to 2.15). PyTorch's version also creates a handle with a weak
+reference, which on a thousand nodes takes longer than everything else about a hook. Here that
+function is replaced, for the registering thread, by one that returns just the dictionary.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from typing import Any
 
 import torch
 
-_lock = threading.RLock()  # `put` takes its hooks off again where it fails
+_lock = threading.RLock()  # reentrant: `put` calls `remove` if it fails
 
 
 class Hooks:
-    """Hooks that are on from `put` to `remove`."""
+    """Hooks on autograd nodes, registered by `put` and removed by `remove`."""
 
     def __init__(self) -> None:
-        self._dictionaries: list[OrderedDict[Any, Any]] = []  # that hold one of ours
+        self._dictionaries: list[OrderedDict[Any, Any]] = []  # each contains one of our hooks
         self._handles: list[Any] = []
 
     def put(self, hooks: Iterable[tuple[Callable[[Any], Any], Callable[..., Any]]]) -> None:
-        """Put hooks on nodes that have none of these yet.
+        """Register hooks on nodes that have none of these hooks yet.
 
         Args:
-            hooks: pairs of a node's `register_prehook` or `register_hook`, and what to give it.
+            hooks: pairs of a node's `register_prehook` or `register_hook`, and the hook.
         """
         dictionaries, own = self._dictionaries, None
 
         def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
-            if hook is not own:  # another thread's
+            if hook is not own:  # called from another thread
                 return theirs(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
-            dictionaries.append(known)  # first: an interrupt may come between the two
+            # stored before it is used, since an interrupt may occur in between
+            dictionaries.append(known)
             known[self] = hook
             return known, None
 
@@ -57,21 +58,21 @@ class Hooks:
                 _inherit(function)
 
     def remove(self) -> None:
-        """Take all of them off."""
+        """Remove all of the hooks."""
         for known in self._dictionaries:
             if self in known:
                 del known[self]
         for handle in self._handles:
             handle.remove()
         self._dictionaries, self._handles = [], []
-        with _lock:  # a Ctrl-C may have come before `put` could
+        with _lock:  # `put` may have been interrupted before it restored the function
             _inherit(torch.autograd.Function)
 
 
 def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
-    """The dictionary that each node keeps its hooks in, made if it has none: it dies with the node.
+    """Return the dictionary in which each node keeps its hooks, creating it if needed.
 
-    No hook is added.
+    No hook is added. A dictionary lives as long as its node.
     """
     thread = threading.get_ident()
     found: list[OrderedDict[Any, Any]] = []
@@ -96,4 +97,4 @@ def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
 
 def _inherit(function: Any) -> None:
     if "_register_hook" in vars(function):
-        del function._register_hook  # what it inherits is there again
+        del function._register_hook  # makes the inherited function visible again

@@ -1,12 +1,12 @@
-"""The seam of steps: a batch is asked for and came, an optimizer is about to step, and has stepped.
+"""Watch training steps: requests for batches and their arrival, the start and end of each step.
 
-PyTorch walks over its hooks while they run, and a hook that is added or removed meanwhile, in
-another thread, makes that thread's `step()` raise. So two hooks are registered by the first watch,
-and stay: without a watch they do nothing. Loaders of other libraries than PyTorch are not noticed.
+PyTorch iterates over its optimizer hooks while they run: if another thread adds or removes a hook
+meanwhile, `step()` raises. The first watch therefore registers two hooks that stay registered; they
+do nothing if no watch is open. Data loaders of libraries other than PyTorch are not seen.
 
-Private: the mark that the first optimizer of a class leaves on its `step`; the iterator that all
-DataLoaders hand out, whose `__next__` is replaced while anybody watches, and what it knows of its
-loader (2.13).
+Uses private API (2.13): the mark that the first optimizer of a class leaves on the class's `step`,
+the iterator class of all DataLoaders (its `__next__` is replaced while a watch is open), and that
+iterator's attributes.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ _next: Any = _ITERATOR.__next__
 
 
 class Stepping(NamedTuple):
-    """An optimizer is about to step."""
+    """An optimizer that is about to step."""
 
     optimizer: Optimizer
-    args: tuple[Any, ...]  # what `step` is called with
-    frame: FrameType  # PyTorch's around the step
+    args: tuple[Any, ...]  # arguments of `step`
+    frame: FrameType  # PyTorch's frame around the step
 
 
 class Stepped(NamedTuple):
-    """An optimizer has stepped. Of a step that raised nothing is told."""
+    """An optimizer that has stepped. A step that raised is not reported."""
 
     optimizer: Optimizer
 
 
 class BatchCame(NamedTuple):
-    """A DataLoader has given a batch."""
+    """A batch that a DataLoader has returned."""
 
     batch: Any
-    loader: int  # the same number in all passes through the loader
-    number: int  # of the batch, in its pass
-    left: int  # batches that its pass is still to give; 0 where that is not known
+    loader: int  # an id of the loader, equal in all passes through it
+    number: int  # index of the batch in its pass
+    left: int  # batches left in the pass; 0 if unknown
     workers: int
-    stream: bool  # is it of an IterableDataset
-    frame: FrameType  # that asked for it
+    stream: bool  # True for an IterableDataset
+    frame: FrameType  # the frame that requested the batch
 
 
 class BatchWatch(Watch):
-    """Tells when any thread asks a DataLoader for a batch, until `close()`.
+    """A watch on the batches that any thread requests from a DataLoader.
 
     Args:
-        came: takes the event, once the batch is there.
-        asked: is called before it is made.
+        came: called with the event when the batch is there.
+        asked: called before the batch is computed.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class BatchWatch(Watch):
 
 
 class StepWatch(Watch):
-    """Tells of each optimizer, of any thread, that steps, until `close()`.
+    """A watch on the steps of every optimizer, in any thread.
 
     Args:
-        stepping, stepped: take the events.
+        stepping, stepped: called with the event before and after a step.
     """
 
     def __init__(
@@ -94,20 +94,23 @@ class StepWatch(Watch):
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters of an optimizer."""
+    """Return the parameters of an optimizer, over all parameter groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]:
-    """id() of the parameters that the optimizers of this process hold.
+    """Return the id() of each parameter of any optimizer in this process.
 
     Args:
-        without: what each optimizer holds that is left out, and what is wrapped around it.
+        without: sets of parameter ids; an optimizer with exactly such a set is left out, as are its
+            wrappers.
     """
     kinds = _kinds()
-    if not any(getattr(kind.step, "hooked", False) for kind in kinds):  # none was ever made
-        return set()  # all objects of the process need not be looked through
-    # Garbage that the collector has yet to take too: no harm. No call of Python's for each object.
+    # no optimizer was ever created
+    if not any(getattr(kind.step, "hooked", False) for kind in kinds):
+        return set()  # skips the scan of all objects in the process
+    # Garbage not collected yet is included, which does no harm. `map` avoids a Python call per
+    # object.
     there = gc.get_objects()
     found = list(compress(there, map(kinds.__contains__, map(type, there))))
     del there
@@ -116,9 +119,9 @@ def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]
 
 
 def _kinds() -> set[Any]:
-    """All classes of optimizers."""
+    """Return `Optimizer` and all of its subclasses."""
     kinds: list[Any] = [Optimizer]
-    for kind in kinds:  # which grows
+    for kind in kinds:  # the list grows while it is iterated
         kinds += kind.__subclasses__()
     return set(kinds)
 
@@ -140,7 +143,8 @@ def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
     watchers = () if is_captured() else _INSTALLATION.watchers
-    for watch in reversed(watchers):  # a recording knows of it before it is closed
+    # reversed, so that a recording sees the step before another watch closes it
+    for watch in reversed(watchers):
         watch.stepped(event)
 
 
@@ -156,7 +160,7 @@ def _watched(iterator: Any) -> Any:
 
 
 def _event_of(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
-    """None of an iterator that PyTorch's __init__ has not made: it tells nothing."""
+    """Return the event, or None if the iterator lacks attributes that PyTorch's `__init__` sets."""
     try:
         sampler, number = iterator._index_sampler, iterator._num_yielded - 1
         stream = iterator._dataset_kind == dataloader._DatasetKind.Iterable
@@ -164,13 +168,13 @@ def _event_of(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
     except AttributeError:
         return None
     left = 0
-    with suppress(TypeError):  # a sampler without a length
+    with suppress(TypeError):  # the sampler may have no length
         left = 0 if stream else len(sampler) - number - 1
     return BatchCame(batch, id(sampler), number, left, workers, stream, frame)
 
 
 def _replace_next() -> None:
-    if _ITERATOR.__next__ is _next:  # else somebody else has put theirs there
+    if _ITERATOR.__next__ is _next:  # otherwise other code has replaced it
         _ITERATOR.__next__ = _watched
 
 

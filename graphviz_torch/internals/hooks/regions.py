@@ -1,29 +1,29 @@
-"""The seam of compiled regions: while one runs, nothing of ours is there that its code looks at.
+"""Disable our modes, dispatch keys and hooks while a compiled region runs, to avoid recompiles.
 
-What `torch.compile` made of a function holds for the function modes and the dispatch keys that were
-there when it was made. A call that finds others compiles it again, which takes seconds to minutes.
-So what watches the calls and operators of a thread is taken away where a region begins. It is put
-back where the region ends, and in each function inside that is not compiled, such as the one that
-runs a compiled graph. What Python does by itself between two graphs of a region is not seen.
+Code compiled by `torch.compile` is guarded on the function modes and dispatch keys that were active
+when it was compiled. A call under other ones recompiles it, which takes seconds to minutes. The
+watches on calls and operators of a thread are therefore disabled when a region starts. They are
+enabled again when the region ends, and in each function inside that is not compiled, such as the
+one that runs a compiled graph. Python code between two graphs of a region is not seen.
 
-Hooks on all modules are taken away with them, for code of a module that has a hook of its own looks
-whether there are any on all. Where a module was compiled in place they go only while something is
-compiled: Python itself runs its `_call_impl`, and that of its layers if it is a container of
-PyTorch's, and calls the hooks there. So it is where dynamo skips the forward of a module.
+Global module hooks are removed as well, because compiled code of a module that has hooks of its own
+checks for global hooks. For a module compiled in place they are removed only during compilation:
+Python runs the module's `_call_impl`, and that of its layers if it is one of PyTorch's containers,
+and calls the hooks there. The same holds if Dynamo skips the forward of a module.
 
-Where dynamo skips all that a region runs, as it does with an LSTM, nothing of ours is taken away:
-Python runs it, so no compiled code looks whether there are hooks.
+If Dynamo skips everything that a region runs, as with an LSTM, nothing is removed: Python runs the
+region, and no compiled code checks guards.
 
-Python runs more there than the program: the collector comes when it likes, and calls the finalizers
-of what it frees; a warning is shown. Dynamo compiles what these call, as if it were the program's.
-So it is told to leave every frame of this package and of `weakref` as it is. It would also forget
-what `uncompiled` says of a function, at the next `reset()` after it came to it once.
+Python runs more inside a region than the program itself. The garbage collector runs at any time and
+calls finalizers; warnings are shown. Dynamo would compile those functions as part of the program.
+It is therefore told to skip every frame of this package and of `weakref`. It would also forget the
+mark set by `uncompiled` at the next `reset()` after it reached such a function.
 
-Private: three functions that are called by every compiled callable and by every function that is
-not compiled, whose name is "_fn"; which function that calls, and what dynamo's code calls a graph;
-whether something is being compiled; who is told that this begins and ends; the questions whether a
-frame is compiled, and why once more; what is made of a frame (2.11 to 2.15). Dynamo may be loaded
-while somebody watches.
+Uses private API (2.11 to 2.15): three functions called by every compiled callable and by every
+disabled function (both named "_fn"); the caller of those functions, and the name of a graph in
+Dynamo's code; the flag that a compilation is running and the callbacks at its start and end; the
+check whether to skip a frame; the reasons of a recompilation; the conversion of a frame. Dynamo may
+be imported while a watch is open.
 """
 
 from __future__ import annotations
@@ -64,40 +64,48 @@ from .watch import Installation
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
-_LAST = "torch._dynamo.convert_frame"  # when it is loaded, the others are
+_LAST = "torch._dynamo.convert_frame"  # the last of the three to be imported
 _FINALIZERS = weakref.finalize.__call__.__code__.co_filename
-_CONTEXTS = contextmanager.__code__.co_filename  # PyTorch enters some where a mode sees a call
-_TUPLES = "<string>", "<lambda>"  # a function that makes a NamedTuple
+# PyTorch enters some context managers where a mode sees a call
+_CONTEXTS = contextmanager.__code__.co_filename
+_TUPLES = "<string>", "<lambda>"  # file and name of the function that creates a NamedTuple
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class Graphs(Protocol):
-    """What is told of compiled callables, and of the graphs that compiled code calls."""
+    """Callbacks for compiled callables, and for the graphs that compiled code calls."""
 
     def entered(self, given: tuple[Any, ...]) -> None:
-        """A compiled callable is called with this: nothing of ours is there until it is left."""
+        """Called when a compiled callable is called with `given`.
+
+        Our hooks are off until `left`.
+        """
 
     def left(self) -> None:
-        """It has run, whether dynamo has compiled it or leaves it to Python."""
+        """Called when a compiled callable has run, whether Dynamo compiled or skipped it."""
 
     def began(self, frame: FrameType, own: bool) -> None:
-        """This frame of dynamo's code is about to call one; nothing of ours is there. Is it the
-        program's own, operation by operation; else what a compiler made of it."""
+        """Called when `frame`, of Dynamo's code, is about to call a graph; our hooks are off.
+
+        `own` is True if the graph runs the program's operations one by one, False if a backend
+        compiled it.
+        """
 
     def gave(self, args: tuple[Any, ...], result: Any) -> None:
-        """It was given this, and has given that."""
+        """Called with the arguments and the result of the graph."""
 
     def ended(self) -> None:
-        """It has run."""
+        """Called when the graph has run."""
 
 
 class RegionWatch:
-    """A context in which compiled regions find the modes and keys of the program without ours.
+    """Context manager that hides our modes and dispatch keys from compiled regions.
 
     Args:
-        trace: makes what is told of each graph that is compiled.
-        graphs: makes, when a compiled callable is first called, what is told of each.
-        skipped: is told of each function that dynamo skips.
+        trace: returns the callbacks for each graph that is compiled.
+        graphs: called at the first call of a compiled callable; returns the callbacks for all of
+            them.
+        skipped: called with each function that Dynamo skips.
     """
 
     def __init__(
@@ -110,7 +118,7 @@ class RegionWatch:
 
     @cached_property
     def graphs(self) -> Graphs | None:
-        """What is told of compiled callables; None: nobody."""
+        """Callbacks for compiled callables, or None."""
         return self._made()
 
     def __enter__(self) -> RegionWatch:
@@ -124,23 +132,23 @@ class RegionWatch:
 
 
 class _Region(NamedTuple):
-    """A region that runs."""
+    """A compiled region that is running."""
 
-    keeps_hooks: bool  # do hooks on all modules stay: Python runs those that it calls
-    inside: bool  # was what is ours away already when it began
-    frame: int  # id() of dynamo's frame around it
-    in_python: bool  # does dynamo skip all that it runs
+    keeps_hooks: bool  # True if global module hooks stay, because Python runs the modules' calls
+    inside: bool  # True if our modes were already off when the region started
+    frame: int  # id() of Dynamo's frame around the region
+    in_python: bool  # True if Dynamo skips everything that the region runs
 
 
 class _Here(threading.local):
-    """What belongs to the thread that asks."""
+    """The state of one thread."""
 
-    modes: tuple[Any, ...] = ()  # the function modes as they stood before ours were taken away
-    away: bool = False  # is what is ours taken away
-    regions: tuple[_Region, ...] = ()  # those around, the innermost last
-    begins: bool = False  # a region does
-    cell: CellType | None = None  # where the graph stands that is called
-    graph: Any = None  # it
+    modes: tuple[Any, ...] = ()  # the function modes before ours were removed
+    away: bool = False  # True while our modes are off
+    regions: tuple[_Region, ...] = ()  # the running regions, innermost last
+    begins: bool = False  # True while a region is starting
+    cell: CellType | None = None  # cell of the graph being called
+    graph: Any = None  # the original content of the cell
 
 
 _here = _Here()
@@ -165,7 +173,8 @@ def _put_back() -> None:
         return
     _here.away = False
     modes, _here.modes = _here.modes, ()
-    ours = [mode for mode in modes if isinstance(mode, CallWatch)]  # which one that ended is not
+    # a mode that has ended is of another class
+    ours = [mode for mode in modes if isinstance(mode, CallWatch)]
     if ours:
         others = movable(FUNCTIONS)
         theirs = [mode for mode in modes if not isinstance(mode, CallWatch)]
@@ -175,7 +184,7 @@ def _put_back() -> None:
 
 
 def _forget_ended(frame: FrameType | None) -> None:
-    """Leave the regions whose end was not told: of compiled autograd, and after an interrupt."""
+    """Drop regions whose end was not reported: with compiled autograd, or after an interrupt."""
     if _here.regions:
         around = set()
         while frame is not None:
@@ -188,10 +197,10 @@ def _forget_ended(frame: FrameType | None) -> None:
         _put_back()
 
 
-# A compiled callable calls the first of these before it notes the dispatch keys. Then it calls the
-# second with its compiler, and at its end with what was there before: None outside. A function that
-# is not compiled calls the third at its begin, and the second at its end. Dynamo is off while the
-# rest of these runs.
+# A compiled callable calls the first of these functions before it records the dispatch keys. Then
+# it calls the second with its compiler, and at its end with the previous callback (None outside of
+# any region). A function that is not compiled calls the third at its start and the second at its
+# end. Dynamo is off while the rest of them runs.
 
 
 @uncompiled_itself
@@ -201,7 +210,8 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
     function = frame.f_locals.get("fn")
     in_place = getattr(function, "__func__", None) is Module._call_impl
     keeps_hooks = in_place or _answer(keeps_module_hooks, function)
-    # As written, PyTorch would force the keys on it that stand here: ours among them.
+    # With the stance "force_eager", PyTorch would force the current dispatch keys, ours included,
+    # on it.
     in_python = not _here.away and (runs_as_written() or _answer(is_left_to_python, function))
     _here.regions = (*_here.regions, _Region(keeps_hooks, _here.away, id(frame), in_python))
     _here.begins = True
@@ -226,7 +236,7 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
                 watch.graphs.ended()
     elif _here.begins:
         _here.begins = False
-        if callback is None:  # dynamo was told to compile nothing
+        if callback is None:  # Dynamo was told to compile nothing
             _put_back()
     else:
         ended, _here.regions = _here.regions[-1:], _here.regions[:-1]
@@ -259,7 +269,7 @@ def _set_eval_frame(callback: Any) -> Any:
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
-    """Where it stands which graph dynamo's code calls now; None where it calls no graph."""
+    """Return the cell that contains the graph which Dynamo's code calls now, or None."""
     for name in frame.f_code.co_names:
         if name.startswith("__compiled_fn"):
             caller: Any = frame.f_globals.get(name)
@@ -271,7 +281,7 @@ def _graph_of(frame: FrameType, function: Any) -> CellType | None:
 
 
 def _intercept(cell: CellType, graph: Callable[..., Any]) -> None:
-    """Have the graph tell what it gives, the next time that it is called: nothing else does."""
+    """Make the graph report its arguments and result at its next call."""
 
     def run(*args: Any) -> Any:
         result = graph(*args)
@@ -286,14 +296,14 @@ def _intercept(cell: CellType, graph: Callable[..., Any]) -> None:
 
 
 def _let_go() -> None:
-    """From now on the graph is called as before."""
+    """Put the original graph back into its cell."""
     cell, _here.cell = _here.cell, None
     if cell is not None:
         cell.cell_contents, _here.graph = _here.graph, None
 
 
 def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-    if _here.regions and _here.regions[-1].in_python:  # as far as was known
+    if _here.regions and _here.regions[-1].in_python:  # as far as known until now
         region = _here.regions[-1]._replace(in_python=False, keeps_hooks=True)
         _here.regions = (*_here.regions[:-1], region)
         _take_away()
@@ -318,12 +328,12 @@ def _tell(skipped: Skipped | None) -> None:
 def _answer(question: Callable[[Any], bool], function: Any) -> bool:
     try:
         return question(function)
-    except Exception:  # then what is ours goes, as from any region
+    except Exception:  # then our hooks are removed as for any region
         return False
 
 
 def _look_again() -> None:
-    """Dynamo skips a function: what is ours is put back if it skips all of the region."""
+    """Enable our hooks again if Dynamo turns out to skip all of the innermost region."""
     region = _here.regions[-1] if _here.regions else None
     if region is None or region.inside or region.in_python:
         return
@@ -351,7 +361,7 @@ def _get_and_maybe_log_recompilation_reasons(
 ) -> Any:
     reasons = _THEIRS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args, **more)
     if reasons and not more.get("skip_logging"):
-        with suppress(Exception):  # one for each code that was compiled before
+        with suppress(Exception):  # one reason for each code object compiled before
             traces.recompiled(frame.f_code, str(reasons[0]), len(reasons))
     return reasons
 
@@ -360,15 +370,15 @@ _OURS: dict[str, tuple[str, Callable[..., Any]]] = {
     "_is_skip_guard_eval_unsafe_stance": (_DYNAMO, _is_skip_guard_eval_unsafe_stance),
     "_maybe_set_eval_frame": (_DYNAMO, _maybe_set_eval_frame),
     "set_eval_frame": (_DYNAMO, _set_eval_frame),
-    "check": (_RULES, _check),  # is a frame left as it is
+    "check": (_RULES, _check),  # decides whether to skip a frame
     "get_and_maybe_log_recompilation_reasons": (_LAST, _get_and_maybe_log_recompilation_reasons),
     "__call__": (_LAST + ".ConvertFrameAssert", _convert),
 }
-_THEIRS: dict[str, Callable[..., Any]] = {}  # what those replaced
+_THEIRS: dict[str, Callable[..., Any]] = {}  # the originals of the functions above
 
 
 def _owner(place: str) -> Any:
-    """A module, or a class in one."""
+    """Return the module with this dotted name, or the class in it."""
     module, _, name = place.rpartition(".")
     return getattr(import_module(module), name) if name[:1].isupper() else import_module(place)
 
@@ -386,15 +396,18 @@ def _end(*_: object) -> None:
 
 
 def _compilations() -> Any:
-    """Who is told that a compilation begins, and that it ends; `torch._dynamo.reset()` forgets."""
+    """Return the handler of compilation callbacks; `torch._dynamo.reset()` clears it."""
     return import_module("torch._dynamo.callback").callback_handler
 
 
 class _Import(MetaPathFinder):
-    """Notices that dynamo is loaded."""
+    """Import hook that notices when Dynamo is loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """What loads dynamo, and installs the seam then."""
+        """Return Dynamo's spec with a loader that also installs our patch.
+
+        Returns None for other modules.
+        """
         if name != _LAST:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -437,7 +450,7 @@ def _remove() -> None:
     for name, theirs in _THEIRS.items():
         place, ours = _OURS[name]
         module = _owner(place)
-        if getattr(module, name) is ours:  # else somebody else has put theirs there
+        if getattr(module, name) is ours:  # otherwise other code has replaced it
             setattr(module, name, theirs)
     handler = _compilations()
     for told, ours in (handler.start_callbacks, _begin), (handler.end_callbacks, _end):

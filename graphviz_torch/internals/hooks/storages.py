@@ -1,11 +1,12 @@
-"""The seam of memory: each storage that an operator makes, and when it is made larger or freed.
+"""Watch memory: each storage that an operator creates, resizes or frees.
 
-A dispatch mode looks at what every operator returns, below autograd and inside wrapper subclasses,
-whose parts are what has memory. So it counts on real tensors and on fake ones alike. Not seen: what
-a kernel allocates and frees inside, and what C++ allocates without an operator.
+A dispatch mode inspects the outputs of every operator, below autograd and inside wrapper
+subclasses, whose inner tensors own the memory. It therefore counts real and fake tensors in the
+same way. Not seen: memory that a kernel allocates and frees internally, and memory that C++
+allocates without an operator.
 
-Private: `_cdata` identifies a storage; a storage's object in Python lives as long as its memory,
-so that a weak reference tells when it is freed (2.8 to 2.15).
+Uses private API (2.8 to 2.15): `_cdata` identifies a storage. The Python object of a storage lives
+as long as its memory, so a weak reference notices when the memory is freed.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _new_size: Any = torch.UntypedStorage.resize_
 
 
 class StorageWatch(_Mode):  # type: ignore[misc]
-    """A mode that tells of storages by their number, which another one may get after the end.
+    """Dispatch mode that reports storages by number; the number of a freed storage may be reused.
 
     Args:
-        changed: takes the number of a storage and its bytes, when it was made or has another size.
-        freed: takes the number of one that is gone.
-        ran: takes an operator, its arguments and its result.
+        changed: called with the number and size in bytes of a new or resized storage.
+        freed: called with the number of a freed storage.
+        ran: called with each operator (func, args, kwargs, result).
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class StorageWatch(_Mode):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._changed, self._freed, self._ran = changed, freed, ran
-        self.inside = False  # does an operator run
+        self.inside = False  # True while an operator runs
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._patch = patch.object(torch.UntypedStorage, "resize_", self._resize_of())
 
@@ -60,7 +61,7 @@ class StorageWatch(_Mode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(is_wrapper(kind) for kind in types):
-            return NotImplemented  # it dispatches its parts
+            return NotImplemented  # the subclass then dispatches operators on its inner tensors
         outside, self.inside = self.inside, True
         try:
             result = func(*args, **kwargs)
@@ -108,5 +109,5 @@ class StorageWatch(_Mode):  # type: ignore[misc]
 
 
 def is_wrapper(kind: type) -> bool:
-    """Is a tensor of this class made of others, which have the memory."""
+    """True if tensors of this class wrap other tensors, which own the memory."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")

@@ -1,14 +1,14 @@
-"""What all seams have in common: to be there while anybody watches, and to tell listeners.
+"""Base of all watches: install a hook while somebody needs it, and notify listeners of events.
 
-An `Installation` changes something of PyTorch's while anybody watches, and puts it back. Watchers
-come and go in any order, in any thread; the collector may take one that was forgotten. The first
-one that comes installs, the last one that goes removes. A Ctrl-C between two lines of this leaves
-nothing: what was begun is undone, or done once more, and so both steps can be done twice.
+An `Installation` patches something in PyTorch while it has watchers, and restores it afterwards.
+Watchers are added and removed in any order and from any thread; the garbage collector may remove
+one that was forgotten. The first watcher installs the patch, the last one removes it. Both steps
+are idempotent, so an interrupt between two lines leaves nothing behind: the step is undone or
+repeated.
 
-`tell` hands an event to all listeners, in their order. A listener is any object with methods that
-are named after events (`called`, `module_began`). What one of them raises reaches neither the
-others nor the program that is watched. No mode, no subclass and no compiler sees what a listener
-reads.
+`tell` passes an event to all listeners in order. A listener is any object with methods named after
+events (`called`, `module_began`). An exception in a listener reaches neither the other listeners
+nor the user's program. Reads by a listener are hidden from modes, subclasses and compilers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Watcher = TypeVar("Watcher")
 
 
 class Installation(Generic[Watcher]):
-    """Something that is installed while it has watchers.
+    """A patch that is installed while it has watchers.
 
     Args:
-        install: called when a watcher comes; does nothing where all is there already.
-        remove: called when none is left; does nothing where nothing is there any more.
+        install: called when a watcher is added; does nothing if the patch is complete.
+        remove: called when no watcher is left; does nothing if nothing is patched.
 
     >>> switched = []
     >>> light = Installation[str](lambda: switched.append("on"), lambda: switched.append("off"))
@@ -41,14 +41,14 @@ class Installation(Generic[Watcher]):
     """
 
     def __init__(self, install: Callable[[], object], remove: Callable[[], object]) -> None:
-        self.watchers: tuple[Watcher, ...] = ()  # never changed in place: read it without a lock
+        self.watchers: tuple[Watcher, ...] = ()  # replaced, never mutated: reading it needs no lock
         self._install = install
         self._remove = remove
-        # The collector may end a forgotten watcher while this thread holds the lock.
+        # Reentrant: the garbage collector may remove a watcher while this thread holds the lock.
         self._lock = threading.RLock()
 
     def add(self, watcher: Watcher, *, first: bool = False) -> None:
-        """A watcher comes, and is told last, or first. If installing fails, it has not come."""
+        """Add a watcher, notified last unless `first`. If installing raises, nothing is added."""
         with self._lock:
             try:
                 before, after = ((), self.watchers) if first else (self.watchers, ())
@@ -59,22 +59,22 @@ class Installation(Generic[Watcher]):
                 raise
 
     def discard(self, watcher: Watcher) -> None:
-        """A watcher goes; one that is not there may."""
+        """Remove a watcher, if it is there."""
         with self._lock:
             try:
                 self._take(watcher)
-            except BaseException:  # a Ctrl-C
+            except BaseException:  # an interrupt
                 self._take(watcher)
                 raise
 
     def refresh(self) -> None:
-        """Install once more, if anybody watches: what is to be installed has changed."""
+        """Install again if there are watchers, after the content of the patch has changed."""
         with self._lock:
             if self.watchers:
                 self._install()
 
     def suspend(self) -> None:
-        """Remove it, whoever watches, until it is refreshed or another one comes."""
+        """Remove the patch until `refresh` or until a watcher is added."""
         with self._lock:
             self._remove()
 
@@ -85,19 +85,19 @@ class Installation(Generic[Watcher]):
 
 
 class Watch:
-    """Somebody who watches what its class is for, from `open()` to `close()`, or in a `with`."""
+    """Base class of watches, active from `open()` to `close()` or within a `with` block."""
 
     installation: ClassVar[Installation[Any]]
-    first = False  # is it told before those that are there
-    thread = 0  # that opened it
+    first = False  # True to be notified before the watches already open
+    thread = 0  # ident of the thread that opened it
 
     def open(self) -> None:
-        """Watch from now on."""
+        """Start watching."""
         self.thread = threading.get_ident()
         self.installation.add(self, first=self.first)
 
     def close(self) -> None:
-        """Watch no more, if it does."""
+        """Stop watching; does nothing if the watch is not open."""
         self.installation.discard(self)
 
     def __enter__(self) -> Self:
@@ -109,16 +109,16 @@ class Watch:
 
 
 Tell = tuple[Callable[[Any], object], ...]  # methods that take one event
-Miss = Callable[[Exception], object]  # takes what a listener raised
+Miss = Callable[[Exception], object]  # called with an exception of a listener
 
 
 def methods(listeners: Iterable[object], event: str) -> Tell:
-    """The methods of this name, in the order of the listeners that have one.
+    """Return the bound methods of this name, in the order of the listeners that have it.
 
     >>> class Loud:
     ...     def called(self, event):
     ...         return event.upper()
-    >>> [tell("sum") for tell in methods([Loud(), object()], "called")]
+    >>> [notify("sum") for notify in methods([Loud(), object()], "called")]
     ['SUM']
     """
     found = (getattr(listener, event, None) for listener in listeners)
@@ -127,7 +127,7 @@ def methods(listeners: Iterable[object], event: str) -> Tell:
 
 @uncompiled
 def tell(listening: Tell, event: object, miss: Miss) -> None:
-    """Tell each of an event."""
+    """Call each method with the event, and `miss` with each exception."""
     with unseen_calls():
         for method in listening:
             try:

@@ -1,1 +1,1 @@
-"""A module's forward, run again as it was called: beside itself with one thing changed."""
+"""Run a module's forward again as it was called, next to a second run with one thing changed."""

@@ -1,10 +1,11 @@
-"""How a module was called: what a second run of its forward needs to be the same one.
+"""Record how a module was called, so that its forward can be run again with the same result.
 
-Kept are copies of its tensors among the arguments and of its buffers, the random state, autocast,
-and the default dtype. Its parameters are not copied: a second run takes those of then.
+A `Call` has copies of the tensors among the arguments and of the buffers, the random state,
+autocast and the default dtype. Parameters are not copied: a second run uses their values at that
+time.
 
-Private: `torch._C._functorch` tells what torch.func wraps; `torch.random`,
-`torch.cuda` and `torch.get_autocast_dtype` (2.13).
+Uses private API (2.13): `torch._C._functorch`, and parts of `torch.random`, `torch.cuda` and
+`torch.get_autocast_dtype`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def without_values(tensor: Tensor) -> bool:
-    """May nothing read it: is it on the meta device, fake, inside vmap, or is its memory freed."""
+    """True if the tensor cannot be read: meta, fake, inside vmap, or with freed memory."""
     if _functorch.is_functorch_wrapped_tensor(tensor):
         return True
     if any(each.__name__ == "FakeTensor" for each in type(tensor).__mro__):
@@ -48,7 +49,7 @@ def without_values(tensor: Tensor) -> bool:
 
 
 def copied(nesting: Any) -> Any:
-    """The same nesting with copies of its tensors, a tensor that comes twice copied once."""
+    """Return nested containers with each tensor copied once, however often it occurs."""
     known: dict[int, Tensor] = {}
 
     def once(tensor: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def _of_numpy() -> Any:
 
 
 class PythonDraws:
-    """Tells whether `random` or numpy have drawn numbers since."""
+    """True, as a bool, once `random` or numpy has drawn numbers since this was created."""
 
     def __init__(self) -> None:
         self._before = random.getstate(), _of_numpy()
@@ -80,7 +81,7 @@ class PythonDraws:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The random state of PyTorch on every device, of `random`, and of numpy where it is there."""
+    """The random state of PyTorch on every device, of `random`, and of numpy if it is imported."""
 
     cpu: Tensor
     cuda: tuple[Tensor, ...]
@@ -89,7 +90,7 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """That of this moment."""
+        """Return the current random state."""
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return cls(
             torch.get_rng_state(),
@@ -99,7 +100,7 @@ class RandomState:
         )
 
     def put(self) -> None:
-        """Let it be that again."""
+        """Restore this random state."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))
@@ -116,18 +117,19 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     state: RandomState
-    buffers: dict[str, Tensor]  # copies, by name
-    autocast: dict[str, tuple[bool, torch.dtype]]  # by device type
-    dtype: torch.dtype  # the default one
-    contents: Contents  # of objects among its arguments
-    generators: tuple[Callable[[], object], ...]  # put the states of those that modules hold
-    start: int = -1  # number of the thread's next node when it began
+    buffers: dict[str, Tensor]  # copies of the buffers by name
+    autocast: dict[str, tuple[bool, torch.dtype]]  # (enabled, dtype) by device type
+    dtype: torch.dtype  # the default dtype
+    contents: Contents  # state of objects among the arguments
+    # each restores the state of a random generator that a module has
+    generators: tuple[Callable[[], object], ...]
+    start: int = -1  # sequence number of the thread's next node at the start of the call
 
     @classmethod
     def of(
         cls, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], start: int = -1
     ) -> Call:
-        """The call of `module` that begins now."""
+        """Record the call of `module` that is about to start."""
         with unseen_calls(), torch.no_grad():
             devices = {"cpu"} | {t.device.type for t in tensors(args, kwargs)}
             known = [device for device in devices if device not in ("meta",)]
@@ -151,13 +153,13 @@ class Call:
             )
 
     def unreadable(self) -> str:
-        """The name of a parameter or buffer of the module that nothing may read; "" for none."""
+        """Return the name of a parameter or buffer that cannot be read, or "" if there is none."""
         with unseen_calls():
             named = [*self.module.named_parameters(), *self.module.named_buffers()]
             return next((name for name, tensor in named if without_values(tensor)), "")
 
     def put(self) -> None:
-        """Let buffers, arguments and random generators be as they were when it was called."""
+        """Restore buffers, arguments and random generators to their state at the call."""
         self.put_buffers()
         self.contents.put()
         for put_state in self.generators:
@@ -165,7 +167,7 @@ class Call:
         self.state.put()
 
     def put_buffers(self) -> None:
-        """Let the buffers have the values that they had when the module was called."""
+        """Restore the buffers to their values at the time of the call."""
         for name, buffer in self.module.named_buffers():
             value = self.buffers.get(name)
             alike = value is not None and value.shape == buffer.shape
@@ -176,7 +178,10 @@ class Call:
 
     @contextmanager
     def context(self, *, eager: bool = True) -> Iterator[None]:
-        """Autocast and default dtype as they were; what was compiled runs eagerly."""
+        """Apply the call's autocast and default dtype.
+
+        With `eager`, compiled functions run eagerly.
+        """
         dtype = torch.get_default_dtype()
         before = {
             device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
@@ -185,7 +190,8 @@ class Call:
         try:
             _cast(self.autocast)
             torch.set_default_dtype(self.dtype)
-            # A program that has compiled nothing has not loaded the compiler, which takes seconds.
+            # A program that has compiled nothing has not loaded the compiler, which takes seconds
+            # to load.
             with _eagerly() if eager and "torch._dynamo" in sys.modules else nullcontext():
                 yield
         finally:

@@ -1,8 +1,9 @@
-"""What lies in objects, put back: their attributes, lists, dicts and sets, and random generators.
+"""Save and restore the state of Python objects: attributes, containers and random generators.
 
-Entered are lists, tuples, dicts, sets, deques, objects with attributes, and those whose methods are
-hooks. Not entered: classes, functions, tensors, what the standard library, PyTorch and this package
-define except modules, and what holds a lock or a thread: another thread may change it meanwhile.
+Searched are lists, tuples, dicts, sets, deques, objects with attributes, and the objects of bound
+methods (such as hooks). Not searched: classes, functions, tensors, instances of classes defined by
+the standard library, PyTorch (except modules) and this package, and objects that have a lock or a
+thread, because another thread may change them meanwhile.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ _ATOMS = frozenset((int, float, bool, str, bytes, type(None), Tensor, torch.nn.P
 
 
 class Contents:
-    """What lies in some objects now."""
+    """The saved state of some objects and of all that they refer to."""
 
     def __init__(self, *values: Any) -> None:
-        self._inside: list[tuple[Any, Any]] = []  # containers, each with a copy
+        self._inside: list[tuple[Any, Any]] = []  # (container, copy of it)
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.generators: list[Callable[[], object]] = []  # put their states back
+        # each restores the state of a random generator
+        self.generators: list[Callable[[], object]] = []
         self._walk(values)
 
     def put(self) -> None:
-        """Let it lie in them again."""
+        """Restore the saved state."""
         for now, before in self._attributes:
             _put(now, before)
         for value, inside in self._inside:
@@ -49,7 +51,7 @@ class Contents:
             put_state()
 
     def files(self) -> Iterator[tuple[Any, Any]]:
-        """The files that are open for writing, each with the dict or list that it lies in."""
+        """Yield (container, key) of each file open for writing, in a dict or a list."""
         for container in [now for now, _ in self._attributes] + [now for now, _ in self._inside]:
             pairs: Any = ()
             if isinstance(container, dict):
@@ -85,7 +87,7 @@ class Contents:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """Where an object keeps its attributes; None for one that is not entered."""
+    """Return the `__dict__` of an object, or None if the object is not searched."""
     kind = type(value)
     if issubclass(kind, (type, Tensor)):
         return None
@@ -101,7 +103,7 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def _generator(value: Any) -> Callable[[], object] | None:
-    """What puts back the state of a random generator; None for any other object."""
+    """Return a function that restores the state of a random generator; None for other objects."""
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return lambda: value.set_state(state)
@@ -127,7 +129,7 @@ def _put(now: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def _refill(value: Any, before: Any) -> None:
-    """Let a container have what was in it."""
+    """Restore the content of a container."""
     if isinstance(value, dict):
         if list(value) != list(before) or any(value[k] is not before[k] for k in before):
             value.clear()

@@ -1,11 +1,11 @@
-"""What a forward does outside of the program, while it runs again.
+"""Suppress the side effects of a forward that is run again.
 
     prints, log records     dropped
-    files                   to open one for writing, or to write to one that a module holds, raises
-                            `Refused`: the run ends there, and nothing was written
+    files                   opening one for writing, or writing to one that a module has open,
+                            raises `Refused`: the run ends there and nothing is written
 
-Only what the thread of the run does; all else goes its way. What PyTorch itself writes, as the
-compiler's files, is let through.
+This applies to the thread of the run only. Files that PyTorch itself writes, such as the
+compiler's, are let through.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .contents import Contents
 
 
 class Refused(Exception):
-    """A forward was about to do what cannot be put back.
+    """Raised before a forward does something that cannot be undone.
 
     Args:
         does: "writes to the file log.txt".
@@ -38,13 +38,13 @@ class Refused(Exception):
 
 
 class _Prints:
-    """Drops what one thread prints."""
+    """A stream that drops the output of one thread."""
 
     def __init__(self, stream: Any, thread: int) -> None:
         self._stream, self._thread = stream, thread
 
     def write(self, text: str) -> int:
-        """Drop it."""
+        """Drop text from the thread; pass on text from other threads."""
         if threading.get_ident() != self._thread and self._stream is not None:
             return int(self._stream.write(text))
         return len(text)
@@ -54,10 +54,10 @@ class _Prints:
 
 
 class Effects:
-    """Takes or refuses what a forward does outside of the program.
+    """Suppresses or refuses side effects of a forward.
 
     Args:
-        contents: of the modules: where they hold open files.
+        contents: state of the modules, which shows the files that they have open.
     """
 
     def __init__(self, contents: Contents) -> None:
@@ -67,7 +67,7 @@ class Effects:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """A context in which the forward runs."""
+        """Suppress or refuse side effects inside this context."""
         opens, handlers = builtins.open, logging.Logger.callHandlers
         thread = self._thread
 
@@ -85,7 +85,7 @@ class Effects:
         files = list(self._contents.files())
         builtins.open = io.open = open_file
         logging.Logger.callHandlers = log  # type: ignore[assignment,method-assign]
-        for container, key in files:  # the contents are put back when all is
+        for container, key in files:  # restored together with the other contents
             container[key] = _File(self, container[key])
         try:
             with redirect_stdout(out), redirect_stderr(err):
@@ -95,13 +95,13 @@ class Effects:
             logging.Logger.callHandlers = handlers  # type: ignore[method-assign]
 
     def refuse(self, does: str) -> None:
-        """Let the run end here."""
+        """Stop the run by raising `Refused`."""
         self.refused = Refused(does)
         raise self.refused
 
 
 class _File:
-    """Stands for an open file that a module holds."""
+    """Proxy of an open file that raises on a write."""
 
     def __init__(self, effects: Effects, file: Any) -> None:
         self._effects, self._file = effects, file
@@ -118,7 +118,7 @@ def _name(file: Any) -> str:
 
 
 def _of_torch(frame: FrameType | None) -> bool:
-    """Is PyTorch the innermost that calls, outside of the standard library."""
+    """True if PyTorch is the innermost caller outside of the standard library."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(TORCH):

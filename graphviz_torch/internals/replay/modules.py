@@ -1,4 +1,4 @@
-"""Which module runs, and at which line, while a forward runs again."""
+"""Find the running module and source line while a forward is run again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FUNCTIONAL = "nn/functional.py"
 
 
 class RunningModules:
-    """Which module of this thread runs."""
+    """Keeps track of the running module of this thread."""
 
     def __init__(self, root: Module) -> None:
         self._names = {id(module): name for name, module in root.named_modules()}
@@ -29,7 +29,7 @@ class RunningModules:
         self._watch.close()
 
     def now(self) -> tuple[str, str]:
-        """Its path, and the classes around it."""
+        """Return path and classes of the running module: ("1.fc", "Net/Block/Linear")."""
         return self._running[-1][:2] if self._running else ("", "")
 
     def _began(self, event: ModuleBegan) -> None:
@@ -48,7 +48,12 @@ class RunningModules:
 def places(
     frame: FrameType | None, last: CodeType
 ) -> tuple[Place | None, Place | None, tuple[str, ...]]:
-    """The innermost line outside of PyTorch, that of the user's, functions on the way there."""
+    """Return code positions in the stack from `frame` up to the frame of `last`.
+
+    Returns:
+        The innermost position outside of PyTorch and the standard library, the innermost one in the
+        user's own code, and the functions of torch.nn.functional that are running.
+    """
     place = user = None
     functions: list[str] = []
     while frame is not None and frame.f_code is not last:

@@ -1,7 +1,7 @@
-"""What is known of an operator from its schema: what it changes, whether it draws random numbers.
+"""Read properties of an operator from its schema: which arguments it mutates, if it is random.
 
-Private: the schema of an operator. Some kernels of batch norm change their running statistics, and
-their schema does not say so (2.13).
+Schemas are private API. Some batch norm kernels update the running statistics although their schema
+does not say so (2.13).
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from torch import Tensor
 from ..tensors.pytree import map_tensors, tensors
 from .shadows import DOUBLE
 
-# Their memory is not set: what differs in it says nothing.
+# Their results are uninitialized, so differences mean nothing.
 _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _RUNNING = {"running_mean", "running_var"}
 
 
 class Kind(NamedTuple):
-    """What is known of an operator from its schema."""
+    """Properties of an operator."""
 
     name: str  # "aten::_softmax"
-    writes: tuple[tuple[int, str], ...]  # positions and names of arguments that it changes
+    writes: tuple[tuple[int, str], ...]  # positions and names of the arguments that it mutates
     is_view: bool
     is_random: bool
     is_unset: bool
-    has_workspace: bool  # a result in bytes is its kernel's own, in an order that tells nothing
+    has_workspace: bool  # a uint8 result is a buffer of the kernel in an undefined order
 
 
 @lru_cache(1024)
 def kind_of(func: Any) -> Kind:
-    """What is known of an operator."""
+    """Return the properties of an operator."""
     schema = getattr(func, "_schema", None)
     called = str(func).replace(".", "::", 1).rpartition(".")[0]
     if schema is None:  # a higher-order operator
@@ -56,6 +56,7 @@ def kind_of(func: Any) -> Kind:
 def written_by(
     kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Tensor]:
+    """Return the tensors that this call of an operator mutates."""
     found: list[Tensor] = []
     for position, name in kind.writes:
         value = args[position] if position < len(args) else kwargs.get(name)
@@ -64,6 +65,8 @@ def written_by(
 
 
 def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the arguments with each dtype replaced by its double-precision one."""
+
     def wide(value: Any) -> Any:
         return DOUBLE.get(value, value) if isinstance(value, torch.dtype) else value
 
@@ -71,7 +74,7 @@ def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def with_the_same_numbers(func: Any, args: Any, result: Any) -> Any:
-    """What a random operator gives in float64, of the numbers that it drew."""
+    """Return the float64 result of a random operator for the numbers that it drew in `result`."""
     if str(func).startswith("aten.native_dropout") and args[2]:
         _, mask = result
         share = args[1]

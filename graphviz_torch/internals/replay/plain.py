@@ -1,7 +1,7 @@
-"""A module's forward, run again on its own: what it, its modules and its calls of torch return.
+"""Run a module's forward again on its own, and collect results of modules and of calls into torch.
 
-A call of torch is one that Python makes: `F.layer_norm`, and not the kernels below it, for these
-are other ones where tensors lie in another order in memory.
+A call into torch is one made in Python, such as `F.layer_norm`. The kernels that it calls are not
+collected, because they depend on the memory layout of the tensors.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from .operators import kind_of, written_by
 from .streams import Streams
 from .world import World
 
-# What they return has no values of its own yet.
+# Their results are uninitialized.
 _UNSET = ("empty", "resize", "set_")
-_MOST = 16  # calls of compiled modules that are looked into
+_MOST = 16  # calls of compiled modules that are inspected
 
 
 class Made(NamedTuple):
-    """What a call of torch returned."""
+    """The result of a call into torch."""
 
     name: str  # "layer_norm"
-    tensors: tuple[Tensor, ...]  # as they are now: they may be changed later
-    is_random: bool  # did it draw random numbers
-    module: str  # path of the module that runs
-    place: Place | None  # innermost line outside of PyTorch and the standard library
-    user_place: Place | None  # innermost line of the user's own
+    tensors: tuple[Tensor, ...]  # the result itself, which may be mutated later
+    is_random: bool  # True if the call drew random numbers
+    module: str  # path of the running module
+    place: Place | None  # innermost position outside of PyTorch and the standard library
+    user_place: Place | None  # innermost position in the user's own code
 
 
 class Plain(NamedTuple):
-    """What came of a forward on its own."""
+    """The result of a forward that was run again."""
 
     output: Any
-    modules: tuple[tuple[str, Tensor, int], ...]  # path, its result, the version of that
+    modules: tuple[tuple[str, Tensor, int], ...]  # path, result and version counter of the result
     error: BaseException | None
 
 
@@ -63,16 +63,16 @@ def run_plainly(
     inside: Callable[[Inside], None] | None = None,
     budget: int = 1 << 28,
 ) -> Plain:
-    """Run a module's forward again, and keep what its modules return, up to so many bytes.
+    """Run a module's forward again, and collect the results of its modules up to `budget` bytes.
 
     Args:
-        call: the module, its arguments, and how it was called.
-        change: given copies of the arguments, other tensors for some of them, by `id()`.
-        training: the mode of each module meanwhile; None: as it is.
-        eager: what was compiled runs eagerly.
-        each: is told what each call of torch returned.
-        inside: is shown each operation of what was compiled, beside the eager one.
-        budget: bytes of the modules' results.
+        call: the module, its arguments, and the state in which it was called.
+        change: called with copies of the arguments; returns replacements of tensors by `id()`.
+        training: the training mode of each module during the run; None leaves it as it is.
+        eager: run compiled functions eagerly.
+        each: called with the result of each call into torch.
+        inside: called with each operation of compiled modules, with its compiled and eager results.
+        budget: total bytes of the modules' results.
     """
     return copy_context().run(_run_plainly, call, change, training, eager, each, inside, budget)
 
@@ -103,12 +103,12 @@ def _run_plainly(
         if not eager or inside is not None:
             for parameter in call.module.parameters():
                 world.protect(parameter)
-        if not eager:  # a mode would have the compiled regions compiled again
+        if not eager:  # a mode would cause compiled regions to be recompiled
             watch = nullcontext()
         for tensor in tensors(args, kwargs):
             world.own(tensor)
         calls: Any = nullcontext() if each is None else _Calls(results, each)
-        # Compiled code is of one mode of gradients: in another one it would be compiled again.
+        # Compiled code is guarded on the grad mode: another one would recompile it.
         gradients = torch.set_grad_enabled(not eager)
         regions = None if inside is None else _Compiled(call.module)
         try:
@@ -124,7 +124,7 @@ def _run_plainly(
 
 
 class _Compiled:
-    """How the compiled modules of a forward are called; hooks go when all is put back."""
+    """The calls of compiled modules in a forward; its hooks are removed when state is restored."""
 
     def __init__(self, module: Module) -> None:
         self._calls: list[tuple[Module, Any, Any, RandomState]] = []
@@ -136,14 +136,14 @@ class _Compiled:
             self._calls.append((module, *copied((args, kwargs)), RandomState.now()))
 
     def look(self, inside: Callable[[Inside], None]) -> None:
-        """Look into each, called as it was."""
+        """Inspect each of the modules with its recorded arguments."""
         for module, args, kwargs, state in self._calls:
             state.put()
             look_inside(module, args, kwargs, inside)
 
 
 class _Calls(TorchFunctionMode):
-    """Tells what each call of torch returned."""
+    """Function mode that reports the result of each call into torch."""
 
     def __init__(self, modules: RunningModules, each: Callable[[Made], object]) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Calls(TorchFunctionMode):
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what an operator is about to change of the program."""
+    """Dispatch mode that saves tensors of the program before an operator mutates them."""
 
     supports_higher_order_operators = True
 
@@ -184,7 +184,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if any(each.__name__ == "DTensor" for each in types):
-            return NotImplemented  # its local tensors come here
+            return NotImplemented  # its local tensors are dispatched in turn
         kind, kwargs = kind_of(func), kwargs or {}
         for tensor in written_by(kind, func, args, kwargs):
             self._world.protect(tensor)
@@ -196,7 +196,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Results(RunningModules):
-    """What the modules return, up to so many bytes."""
+    """Collects the results of modules, up to a number of bytes."""
 
     def __init__(self, root: Module, budget: int) -> None:
         super().__init__(root)

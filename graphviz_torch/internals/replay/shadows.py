@@ -1,12 +1,12 @@
-"""The values that tensors have in the changed run, beside those that they have in the first.
+"""Values that tensors have in the changed run, where they differ from the first run.
 
-Most tensors are the same in both, and have no shadow. One that differs has one: all tensors that
-share its storage share the shadow's, so views and changes in place need no care. What has no
-storage of its own (sparse, nested, wrappers) has a shadow for each tensor.
+A tensor with the same value in both runs has no shadow. Shadows belong to storages: all tensors
+that share a storage share its shadow, so that views and in-place changes need no special care. A
+tensor without a storage of its own (sparse, nested, wrapper) has a shadow of its own.
 
-    shadows.of(tensor)          its values in the changed run; None: those that it has
-    shadows.put(tensor, other)  let it have these
-    shadows.part(tensor)        it is about to be changed: give it a shadow, equal so far
+    shadows.of(tensor)          the value in the changed run, or None if it is the same
+    shadows.put(tensor, other)  set the value in the changed run
+    shadows.part(tensor)        create an equal shadow, before the tensor is mutated
     shadows.maker(tensor)       the number of the operator that wrote to it last
 """
 
@@ -29,17 +29,17 @@ DOUBLE |= dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.fl
 class _Entry(NamedTuple):
     """The shadow of a storage."""
 
-    ref: Any  # of the storage
-    dtype: torch.dtype  # of the tensors on it
-    flat: Tensor  # all that the storage holds, as this dtype or wider
+    ref: Any  # weak reference to the storage
+    dtype: torch.dtype  # dtype of the tensors on it
+    flat: Tensor  # content of the whole storage, in this dtype or a wider one
     maker: int
 
 
 class Shadows:
-    """The tensors that differ, with their other values.
+    """The tensors whose values differ in the changed run, with those values.
 
     Args:
-        double: floating-point shadows are in float64.
+        double: keep floating-point shadows in float64.
     """
 
     def __init__(self, *, double: bool = False) -> None:
@@ -52,7 +52,10 @@ class Shadows:
         return len(self._entries) + len(self._others)
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """Its values in the changed run, if it has others there; of a DTensor the local ones."""
+        """Return the tensor's value in the changed run, or None if it is the same.
+
+        For a DTensor it is the value of the local tensor.
+        """
         tensor = _local(tensor)
         if not has_storage(tensor):
             found: tuple[Tensor, int] | None = self._others.get(tensor)
@@ -65,7 +68,7 @@ class Shadows:
         return shadow.conj() if tensor.is_conj() else shadow
 
     def makers(self, tensors: Sequence[Tensor]) -> dict[int, int]:
-        """By `id()`, of those that have a shadow: the number of the operator that wrote it last."""
+        """Return the last operator that wrote to each tensor with a shadow, by `id()`."""
         found = {}
         for each in tensors:
             tensor = _local(each)
@@ -79,7 +82,7 @@ class Shadows:
         return found
 
     def _flat(self, tensor: Tensor, entry: _Entry) -> Tensor | None:
-        """All that the shadow of its storage holds, as the tensor's dtype; None: it has none."""
+        """Return the shadow of the whole storage in the tensor's dtype, or None if it has none."""
         if tensor.is_meta:
             return None
         flat, dtype = entry.flat, tensor.dtype
@@ -95,7 +98,7 @@ class Shadows:
         return flat
 
     def maker(self, tensor: Tensor) -> int:
-        """The number of the operator that wrote to it last; -1: it came in."""
+        """Return the number of the last operator that wrote to the tensor; -1 for an input."""
         tensor = _local(tensor)
         if not has_storage(tensor):
             found: tuple[Tensor, int] | None = self._others.get(tensor)
@@ -104,7 +107,7 @@ class Shadows:
         return -1 if entry is None else entry.maker
 
     def put(self, tensor: Tensor, other: Tensor, maker: int = -1) -> None:
-        """Let a tensor have other values in the changed run."""
+        """Set the tensor's value in the changed run."""
         if not has_storage(tensor):
             self._others[tensor] = (other, maker)
             return
@@ -120,7 +123,7 @@ class Shadows:
             shadow.copy_(other)
 
     def part(self, tensor: Tensor) -> None:
-        """Give a tensor that has none a shadow, equal to it."""
+        """Create a shadow equal to the tensor, if it has none."""
         if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widened(tensor.detach().clone()), -1)
@@ -136,7 +139,7 @@ class Shadows:
         self._purge()
 
     def wrote(self, tensor: Tensor, maker: int) -> None:
-        """An operator has written to a tensor that has a shadow."""
+        """Record that an operator has written to a tensor that has a shadow."""
         if not has_storage(tensor):
             if tensor in self._others:
                 self._others[tensor] = (self._others[tensor][0], maker)
@@ -144,12 +147,12 @@ class Shadows:
             self._entries[storage_id(tensor)] = entry._replace(maker=maker)
 
     def forget(self) -> None:
-        """Nothing differs any more."""
+        """Drop all shadows."""
         self._entries.clear()
         self._others.clear()
 
     def widened(self, tensor: Tensor) -> Tensor:
-        """A tensor without shadow, as the changed run takes it."""
+        """Return a tensor without a shadow as the changed run sees it: in float64 if `double`."""
         return tensor.to(DOUBLE[tensor.dtype]) if self._widens(tensor) else tensor
 
     def _widens(self, tensor: Tensor) -> bool:
@@ -163,7 +166,7 @@ class Shadows:
         return entry
 
     def _purge(self) -> None:
-        """Let the shadows of storages go that are gone; now and then."""
+        """Drop shadows of freed storages, from time to time."""
         if len(self._entries) >= self._purge_at:
             with suppress(RuntimeError):
                 self._entries = {k: e for k, e in self._entries.items() if not e.ref.expired()}
@@ -171,7 +174,7 @@ class Shadows:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Has it one storage: is it dense, or of a subclass that sees no operators, and is dense."""
+    """True if the tensor is strided with one storage and sees no operators."""
     if is_dense(tensor):
         return True
     sees = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
@@ -184,7 +187,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
-    """All that lies in the storage of `other`, if it lies there as the tensor does in its own."""
+    """Return the whole storage of `other` if both tensors have the same layout in theirs."""
     if not has_storage(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
         return None
     places = [(t.stride(), t.storage_offset(), t.shape) for t in (tensor, other)]

@@ -1,17 +1,17 @@
-"""A forward runs again, and beside each operator the same one on what is changed.
+"""Run a forward again and compare each operator with the same operator on changed values.
 
-One run of the user's code makes both: where an operand differs in the changed run, its operator is
-run twice, on the first values and on the others, and the two results are compared at once. Nothing
-is stored but the other values of tensors that are alive. So the path through the code is that of
-the first run. Where it depends on data that differ, this is told, and no more is compared.
+A single run of the user's code computes both versions. An operator whose operands differ in the
+changed run is run twice, on the first and on the changed values, and the results are compared
+immediately. Only the changed values of live tensors are stored. The control flow is that of the
+first run. If it depends on values that differ, this is reported and comparing ends.
 
-Random operators draw the same numbers for both. With `other_seed` others for the changed run; then
-nothing else differs, and what follows from the numbers is not run.
+Random operators draw the same numbers for both versions. With `other_seed`, the changed version
+draws other numbers. Nothing else differs then, and operators on those numbers are not run twice.
 
-`numpy`, `tolist` and `data_ptr` take values out of PyTorch. A run that calls one of them on values
-that differ depends on data: nobody follows what comes back.
+`numpy`, `tolist` and `data_ptr` take values out of PyTorch. If a run calls one of them on values
+that differ, its control flow counts as depending on data, since the results cannot be followed.
 
-Private: `_should_skip_dynamo`, which else loads the compiler (2.13).
+Defines the private `_should_skip_dynamo`; without it, a mode loads the compiler (2.13).
 """
 
 from __future__ import annotations
@@ -39,42 +39,43 @@ from .shadows import DOUBLE, Shadows, has_storage
 from .streams import Streams
 from .world import World
 
-_MOST = 100_000  # operators that are compared
+_MOST = 100_000  # operators compared
 _LEAVES = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 
 class Compared(NamedTuple):
-    """An operator whose result may differ."""
+    """An operator with its results in both runs, which may differ."""
 
-    number: int  # in the order of the run
+    number: int  # position in the run
     name: str  # "aten::_softmax"
-    first: Tensor  # its result in the first run
-    other: Tensor  # and in the changed one
-    makers: frozenset[int]  # operators that made the operands that differ; -1: they came in
-    operands: tuple[Tensor, ...]  # those that do not differ
+    first: Tensor  # result in the first run
+    other: Tensor  # result in the changed run
+    makers: frozenset[int]  # operators that made the operands that differ; -1 for an input
+    operands: tuple[Tensor, ...]  # operands that do not differ
     is_view: bool
     is_random: bool
-    module: str  # path of the module that runs
+    module: str  # path of the running module
     classes: str  # its class and those around it: "Net/Block/BatchNorm1d"
-    # Asked while it is told: the innermost line outside of PyTorch and the standard library, that
-    # of the user's own, and the functions of torch.nn.functional that are running.
+    # Call it within the callback. Returns the innermost position outside of PyTorch and the
+    # standard library, the innermost one in the user's own code, and the running functions of
+    # torch.nn.functional.
     lines: Callable[[], tuple[Place | None, Place | None, tuple[str, ...]]]
-    node: int  # how many nodes the run had made before this operator's own; -1: none
+    node: int  # index of the operator's autograd node in the run; -1 for none
 
 
 class Run(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
 
     output: Any  # of the module
     shadows: Shadows
-    nodes: int  # that its forward made
-    error: BaseException | None  # what it raised
-    depends: Place | None  # the first line whose path depends on what differs
-    dependent: bool  # is there one
-    leaves: str  # the function that takes them out of PyTorch there: "numpy"; or ""
-    at: int  # the number of the operator there; of the last one where there is none
-    unsupported: int  # operators that refused the changed operands
-    draws_in_python: bool  # did `random` or numpy draw numbers
+    nodes: int  # number of autograd nodes that the forward created
+    error: BaseException | None  # exception that the forward raised
+    depends: Place | None  # first position whose control flow depends on values that differ
+    dependent: bool  # True if there is such a position
+    leaves: str  # function that takes values out of PyTorch there, as "numpy"; or ""
+    at: int  # number of the operator there, else of the last operator
+    unsupported: int  # number of operators that raised on the changed operands
+    draws_in_python: bool  # True if `random` or numpy drew numbers
 
 
 def run(
@@ -87,16 +88,17 @@ def run(
     other_seed: int | None = None,
     views: bool = False,
 ) -> Run:
-    """Run a module's forward again, beside one in which something is changed.
+    """Run a module's forward again, next to a version in which something is changed.
 
     Args:
-        call: the module, its arguments, and how it was called.
-        change: given copies of the arguments, other values of some of their tensors, by `id()`.
-        compare: is told of each operator whose operands differ; does its result?
-        training: the mode of each module meanwhile; None: as it is.
-        double: the changed run computes in float64.
-        other_seed: the changed run draws from this seed.
-        views: `compare` is told of views, too.
+        call: the module, its arguments, and the state in which it was called.
+        change: called with copies of the arguments; returns changed values of tensors by `id()`.
+        compare: called with each operator whose operands differ; returns True if its result
+            differs.
+        training: the training mode of each module during the run; None leaves it as it is.
+        double: compute the changed version in float64.
+        other_seed: seed of the changed version.
+        views: call `compare` for views as well.
     """
     return copy_context().run(_run, call, change, compare, training, double, other_seed, views)
 
@@ -150,7 +152,7 @@ def _run(
 
 
 class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs each operator, and again on what differs."""
+    """Dispatch mode that runs each operator again on the values that differ."""
 
     supports_higher_order_operators = True
 
@@ -172,7 +174,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.depends: Place | None = None
         self.dependent = False
         self.leaves = ""
-        self.is_inside = False  # does an operator run
+        self.is_inside = False  # True while an operator runs
         self.at = 0
         self.unsupported = 0
         self.start = 0
@@ -181,7 +183,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._compare = compare
         self._double, self._views = double, views
         self._other = Streams(other_seed) if other_seed is not None else None
-        self._last = -1  # number of the last node that there was before an operator
+        self._last = -1  # sequence number of the last node before the current operator
 
     def __torch_dispatch__(
         self,
@@ -191,7 +193,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if any(each.__name__ == "DTensor" for each in types):
-            return NotImplemented  # it runs its operators on local tensors, which come here
+            return NotImplemented  # its local operators are dispatched in turn
         self.is_inside = True
         try:
             return self._twice(func, args, kwargs or {})
@@ -199,14 +201,14 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.is_inside = False
 
     def _twice(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator, and again on what differs."""
+        """Run an operator, and again on the values that differ."""
         kind = kind_of(func)
-        number = sequence_number() - 1  # autograd makes a node just before its operator runs
+        number = sequence_number() - 1  # autograd creates the node just before its operator runs
         node = number - self.start if number >= self.start and number != self._last else -1
         self._last = number
         shadows, operands = self.shadows, tensors(*args, *kwargs.values())
         is_plain_view = kind.is_view and all(map(has_storage, operands))
-        if is_plain_view and not self._views:  # its shadow is the one of what it views
+        if is_plain_view and not self._views:  # a view shares the shadow of its base
             return func(*args, **kwargs)
         written = written_by(kind, func, args, kwargs)
         for tensor in written:
@@ -226,7 +228,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
             others: Any = map_tensors(shadows.of, result)
         else:
-            # Before the first one runs, which may change its operands.
+            # Before the first run, which may mutate the operands.
             taken = map_tensors(self._taken, args), map_tensors(self._taken, kwargs)
             if self._double:
                 taken = wide_dtypes(*taken)
@@ -250,7 +252,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _other_result(
         self, func: Any, kind: Kind, taken: Any, streams: Streams | None, result: Any
     ) -> Any:
-        """What the operator gives in the changed run."""
+        """Return the result of the operator in the changed run."""
         args, kwargs = taken
         if self._double and kind.is_random:
             return with_the_same_numbers(func, args, result)
@@ -327,27 +329,27 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if any(tensor is each for each in written):
                 self.shadows.wrote(tensor, self.at)
             elif differs or not has_storage(tensor):
-                # A view that has a shadow of its own is what made the tensor that it views.
+                # A view with a shadow of its own counts as made by the maker of its base.
                 self.shadows.put(
                     tensor, changed, max(makers, default=self.at) if kind.is_view else self.at
                 )
 
     def leave(self, name: str, tensor: Tensor) -> None:
-        """A function takes the values of a tensor out of PyTorch. Do they differ?"""
+        """Record that a function takes the values of a tensor out of PyTorch, if they differ."""
         differs = self.shadows.of(tensor) is not None
         if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
             self.dependent, self.leaves = True, name
             self.depends = places(sys._getframe(2), _run.__code__)[1]
 
     def _depends(self) -> None:
-        """From here on the path through the code may be another one."""
+        """Record that the control flow may differ from here on."""
         if not self.dependent:
             self.dependent = True
             self.depends = places(sys._getframe(3), _run.__code__)[1]
 
 
 class _Leaving(TorchFunctionMode):
-    """Tells where a function takes values that differ out of PyTorch."""
+    """Function mode that reports functions which take values out of PyTorch."""
 
     def __init__(self, mode: SideBySide) -> None:
         super().__init__()
@@ -363,7 +365,7 @@ class _Leaving(TorchFunctionMode):
 
 
 def _results(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):  # as of most operators
+    if isinstance(value, Tensor):  # the common case
         return [value]
     return [tensor for _, tensor in flatten(value, ask=False)]
 

@@ -1,4 +1,4 @@
-"""The state of the generators that an operator draws from."""
+"""Save and restore the random generators that an operator draws from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Streams:
-    """The state of the generators that an operator draws from."""
+    """The saved states of random generators; with `seed`, those of freshly seeded ones."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._states: list[tuple[torch.Generator, Tensor]] = []
@@ -21,7 +21,7 @@ class Streams:
 
     @classmethod
     def of(cls, args: Any, kwargs: Any, operands: list[Tensor]) -> Streams:
-        """The state of now."""
+        """Save the states of the default generators and of those among the arguments."""
         found = cls()
         given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
         for generator in [*given, *_generators()]:
@@ -29,17 +29,17 @@ class Streams:
         return found
 
     def again(self) -> Streams:
-        """The state of now, of the same generators."""
+        """Return the current states of the same generators."""
         found = Streams()
         found._states = [(g, g.get_state()) for g, _ in self._states]
         return found
 
     def differ(self) -> bool:
-        """Have they drawn since."""
+        """True if any of the generators has drawn numbers since."""
         return any(not torch.equal(state, g.get_state()) for g, state in self._states)
 
     def put(self) -> None:
-        """Let it be that again."""
+        """Restore the saved states."""
         for generator, state in self._states:
             generator.set_state(state)
 

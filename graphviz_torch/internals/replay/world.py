@@ -1,15 +1,15 @@
-"""What a forward may change, put back: nothing of the program is another after a second run.
+"""Restore the state of the user's program after a forward has been run again.
 
-    random state        of PyTorch on every device, `random`, numpy, and generators that are held
-    modules, arguments  modes, attributes, and what is in their lists, dicts, sets and objects
-    gradients           which tensor each parameter has as `.grad`
-    tensors             the values and version counters of those that were there before
-    prints, files       the first are dropped, the second refused
+    random state        of PyTorch on every device, `random`, numpy, and generators of modules
+    modules, arguments  training modes, attributes, and content of containers and objects
+    gradients           the tensor that each parameter has as `.grad`
+    tensors             values and version counters of tensors that existed before
+    prints, files       prints are dropped, writes to files refused
 
-What cannot be put back: what a forward sends, and what it changes in objects that neither a module
-nor an argument holds.
+Cannot be restored: messages sent, and changes to objects that are reachable from neither a module
+nor an argument.
 
-Private: `_unsafe_set_version_counter` (2.13).
+Uses the private `_unsafe_set_version_counter` (2.13).
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
 class World:
-    """The program beside one module: what stands before is there again after.
+    """State of the program that a second run may change, restored afterwards.
 
     Args:
-        module: whose forward runs meanwhile.
-        given: to it.
+        module: the module whose forward is run.
+        given: its arguments.
     """
 
     def __init__(self, module: Module, *given: Any) -> None:
-        self.refused: Refused | None = None  # what the forward was about to do
+        self.refused: Refused | None = None  # the side effect that stopped the forward
         self._module, self._given = module, given
-        self._made: dict[int, Any] = {}  # storages of the second run itself
-        self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}  # by storage
+        self._made: dict[int, Any] = {}  # storages created by the second run
+        # (tensor, copy, version) by storage
+        self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}
 
     def own(self, tensor: Tensor) -> None:
-        """A tensor belongs to the second run: it may be changed."""
+        """Mark a tensor as created by the second run: it needs no copy before a mutation."""
         if has_storage(tensor):
             self._made[storage_id(tensor)] = storage_ref(tensor)
 
     def protect(self, tensor: Tensor) -> None:
-        """A tensor is about to be changed: if it was there before, keep a copy."""
+        """Keep a copy of a tensor that is about to be mutated, unless the second run created it."""
         key = storage_id(tensor)
         made = self._made.get(key)
         if key in self._before or (made is not None and not made.expired()):
@@ -62,7 +63,7 @@ class World:
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
-        """A context after which all is as it was."""
+        """Restore all state at the end of this context."""
         state, contents = RandomState.now(), Contents(*self._module.modules(), *self._given)
         effects = Effects(contents)
         gradients = [(p, p.grad) for p in self._module.parameters()]
@@ -93,7 +94,7 @@ class World:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """All that lies in the storage of a tensor, without its history."""
+    """Return a detached tensor of the whole storage, as bytes."""
     if not has_storage(tensor):
         return tensor.detach()
     storage = tensor.untyped_storage()
@@ -109,5 +110,5 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _version(tensor: Tensor) -> int | None:
     try:
         return tensor._version
-    except RuntimeError:  # made in inference mode
+    except RuntimeError:  # created in inference mode
         return None

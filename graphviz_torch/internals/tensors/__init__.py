@@ -1,1 +1,1 @@
-"""What PyTorch knows of a tensor: memory, metadata, the node of a leaf, the place in a nesting."""
+"""Read tensors without side effects: memory, metadata, AccumulateGrad nodes, nested containers."""

@@ -1,12 +1,12 @@
-"""The node that collects a leaf's gradient, found without a call that anybody sees.
+"""Find the AccumulateGrad node of a leaf without an operator call that others could see.
 
-`get_gradient_edge` calls `view_as` on the leaf: sparse, MKL-DNN, nested and lazy leaves refuse
-that, and modes, tracers, checkpoint policies and subclasses see it. Two ways of autograd's own ask
-the leaf for its node and call no operator.
+`get_gradient_edge` calls `view_as` on the leaf. Sparse, MKL-DNN, nested and lazy leaves refuse that
+call, and modes, tracers, checkpoint policies and subclasses see it. Two internals of autograd ask
+the leaf for its node without calling an operator.
 
-Private: `torch._C._functions.DelayedError` takes any plain tensor and hands on an alias of it that
-has a node. The C++ half of `Function.apply` serves subclasses: an alias of a subclass cannot be
-made without running its own code (2.13). That half shows in a profile.
+Uses private API (2.13): `torch._C._functions.DelayedError` takes a plain tensor and returns an
+alias with a node. The C++ part of `Function.apply` is used for subclasses, since an alias of a
+subclass cannot be created without running its code; that call appears in a profile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _plain: Any = torch._C._functions.DelayedError("", 1)
 
 
 def accumulator(leaf: Tensor) -> Any:
-    """The node that adds up the gradient of a leaf; None where autograd has none.
+    """Return the AccumulateGrad node of a leaf, or None.
 
-    Autograd has none for a tensor that requires no gradient, and inside `torch.func` transforms.
+    A tensor that does not require gradients has none, and neither has a tensor inside a
+    `torch.func` transform.
 
     >>> leaf = torch.ones(2).to_sparse().requires_grad_()
     >>> accumulator(leaf).variable is leaf
@@ -49,7 +50,7 @@ def accumulator(leaf: Tensor) -> Any:
 
 
 class _Edges(torch.autograd.Function):
-    """Tells the nodes of what it is given, and computes nothing."""
+    """Function that collects the nodes of its inputs and computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, found: list[Any]) -> None:
@@ -64,6 +65,6 @@ def _of_subclass(leaf: Tensor) -> Any:
 
 
 def _is_subclass(leaf: Tensor) -> bool:
-    # True for meta tensors and for nested ones too, which are plain unless they are of a class.
+    # Also True for meta and nested tensors, which are plain unless they have a class of their own.
     like: bool = torch._C._dispatch_isTensorSubclassLike(leaf)
     return like and not leaf.is_meta and type(leaf) not in (Tensor, torch.nn.Parameter)

@@ -1,7 +1,7 @@
-"""Checksums of tensors: equal bits have equal ones, on every rank and in any order of adding.
+"""Compute checksums that are equal for equal bits, on every rank and in any order of summation.
 
-A sum of the memory as whole numbers of 64 bits, which wraps around; the order of these does not
-matter. No copy is made, but of a part of a storage that does not begin at such a number.
+The checksum is the wrapping sum of a tensor's memory read as 64-bit integers, which does not depend
+on the order of summation. Only tensors that do not start at an 8-byte boundary are copied.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
 from .memory import elements, may_be_read
 
-_WORD = 8  # bytes
-_ODD = 0x9E3779B97F4A7C15  # 2 ** 64 / the golden ratio: sums that lie close are told apart (Knuth)
+_WORD = 8  # bytes of a 64-bit integer
+# 2 ** 64 / the golden ratio: multiplying by it separates close sums (Knuth)
+_ODD = 0x9E3779B97F4A7C15
 _NARROW = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 
 class Checksums:
-    """The checksums of tensors as they are now, on their devices until they are asked for.
+    """Checksums of the current values of tensors, kept on their devices until `fetch`.
 
-    Left out is what has no memory, and what does not lie in it without gaps.
+    Tensors without memory, or with gaps in their memory, are left out.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -35,17 +36,17 @@ class Checksums:
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             for key, tensor in tensors.items():
                 for plain in filter(may_be_read, elements(tensor).tensors):
-                    with suppress(RuntimeError):  # of a kind that has no such view
+                    with suppress(RuntimeError):  # dtypes or layouts without such a view
                         for words in _words(TensorBase.detach(plain)):
                             total = torch.sum(words, dtype=words.dtype)
                             self._found[total.device].append((key, total.to(torch.int64)))
 
     def fetch(self) -> dict[str, int]:
-        """All of them, by the keys that they were given with: one copy from each device."""
+        """Return the checksums by key, with one copy from each device."""
         found: dict[str, int] = {}
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             for sums in self._found.values():
-                with suppress(RuntimeError):  # a device that has failed tells no value
+                with suppress(RuntimeError):  # a device that has failed returns no values
                     values = TensorBase.tolist(torch.stack([total for _, total in sums]))
                     for (key, _), value in zip(sums, values, strict=True):
                         found[key] = (31 * found.get(key, 0) + value) % (1 << 64)
@@ -53,14 +54,14 @@ class Checksums:
 
 
 def _words(tensor: Tensor) -> list[Tensor]:
-    """Its memory as whole numbers: wide ones, and the few elements behind them."""
+    """Return views of the tensor's memory as 64-bit integers, and of its rest as narrower ones."""
     size, count = tensor.element_size(), tensor.numel()
     spans = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     if not count or sum(spans) + 1 != count:
         return []
     flat = TensorBase.as_strided(tensor, (count,), (1,))
     narrow = _NARROW.get(size)
-    if size >= _WORD:  # complex128 has two
+    if size >= _WORD:  # complex128 has two integers per element
         return [TensorBase.view(flat, torch.int64)]
     if narrow is None:
         return []

@@ -1,23 +1,23 @@
-"""What may be read of a tensor, and which plain tensors stand for it.
+"""Decide whether a tensor may be read, and find the plain tensors with its elements.
 
-A kernel that reads a tensor without memory ends the process, and many have none: on the meta
-device, fake, batched, functional, the wrappers of many subclasses, what FSDP has freed. Whoever
-reads a tensor of the program asks here first, and gets plain tensors that have memory.
+A kernel that reads a tensor without memory crashes the process, and many tensors have none: meta,
+fake, batched and functional tensors, many wrapper subclasses, parameters freed by FSDP. Code that
+reads the user's tensors uses these functions first, and gets plain tensors that have memory.
 
-    is_dense(tensor)     it has one storage, be there memory or not
-    has_memory(tensor)   it is dense, and a kernel may read it; with_memory(tensors): those that;
-                         lie_in_memory(tensors): do all, of many that are strided
-    elements(tensor)     the plain tensors that hold its elements, if any do
-    parts(tensor)        all that it is made of: what it keeps alive, and what a copy of it copies;
-                         parts_of_each(tensors): of many
+    is_dense(tensor)     True if it has exactly one storage, with or without memory
+    has_memory(tensor)   True if it is dense and a kernel may read it; with_memory(tensors) filters;
+                         lie_in_memory(tensors) is True if it holds for all strided `tensors`
+    elements(tensor)     the plain tensors that contain its elements, if there are any
+    parts(tensor)        all tensors it consists of: those it keeps alive, and those that a copy
+                         copies; parts_of_each(tensors) does so for many tensors
 
-A subclass is asked for attributes, never for an operator: its `__torch_dispatch__` is the
-program's. Whoever asks here does so inside `unseen_calls()`, for function modes see attributes.
+Subclasses are asked for attributes, never for an operator, which would run the user's
+`__torch_dispatch__`. Callers use `unseen_calls()`, because function modes see attribute reads.
 
-Private: `torch._C._data_address` tells where the memory is, and changes nothing, as `data_ptr()`
-does to memory that is copied on write; `torch._C._storage_id` identifies it, as
-`untyped_storage()._cdata` does; `torch._C._functorch` tells what torch.func wraps; and where the
-classes of PyTorch named below have their tensors (2.13).
+Uses private API (2.13): `torch._C._data_address` returns the address of the memory without the side
+effect of `data_ptr()` on copy-on-write memory; `torch._C._storage_id` identifies the storage, as
+`untyped_storage()._cdata` does; `torch._C._functorch` unwraps tensors of torch.func; and the
+attributes in which the wrapper subclasses named below keep their tensors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ...graph import Extent
 from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators
 
-PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is their own
+PLAIN = (Tensor, torch.nn.Parameter)  # types that own their memory
 
 _address: Any = torch._C._data_address  # type: ignore[attr-defined]
 _storage_id: Any = torch._C._storage_id  # type: ignore[attr-defined]
@@ -44,85 +44,89 @@ _functorch: Any = torch._C._functorch
 
 
 class Elements(NamedTuple):
-    """The plain tensors that hold what a tensor is said to hold."""
+    """The plain tensors that contain the elements of a tensor."""
 
-    tensors: list[Tensor]  # dense, with memory
-    numel: int  # those included that a sparse layout leaves out
-    extent: Extent = ""  # what they are of
+    tensors: list[Tensor]  # dense tensors with memory
+    numel: int  # number of elements, including those that a sparse layout omits
+    extent: Extent = ""  # which of the elements they are
 
 
 _NONE = Elements([], 0)
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Has it one storage and no class of its own: is it neither sparse, nested nor a wrapper."""
+    """True if the tensor has one storage: it is neither a subclass nor sparse or nested."""
     return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """May a kernel read it: is it a dense tensor that lies in memory, or has no element.
+    """True if a kernel may read the tensor: it is dense, and is allocated or has no elements.
 
     >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
     (True, False)
     """
-    # `is_dense`, without a call: this is asked of every gradient.
+    # `is_dense` inlined for speed, as this is called for every gradient.
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     try:
         return bool(_address(tensor)) or (TensorBase.numel(tensor) == 0 and not tensor.is_meta)
-    except (RuntimeError, NotImplementedError):  # no storage at all: batched, functional
+    except (RuntimeError, NotImplementedError):  # batched and functional tensors have no storage
         return False
 
 
 def may_be_read(tensor: Tensor) -> bool:
-    """May a kernel of ours read it now: it has memory, and no CUDA graph is being captured."""
+    """True if a kernel of ours may read the tensor now.
+
+    The tensor needs memory, and no CUDA graph may be captured on its stream.
+    """
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return has_memory(tensor)
 
 
 def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Those tensors of many that have memory, without a call of Python's for each."""
+    """Return the tensors that have memory, without a Python call for each."""
     dense = [
         t for t in tensors if type(t) in PLAIN and t.layout is torch.strided and not t.is_nested
     ]
     with suppress(RuntimeError, NotImplementedError):
-        if all(map(_address, dense)):  # as most
+        if all(map(_address, dense)):  # the common case
             return dense
     return list(filter(has_memory, dense))
 
 
 def lie_in_memory(strided: Sequence[Tensor]) -> bool:
-    """May a kernel read all of these, of the plain types and the strided layout."""
+    """True if a kernel may read all of these tensors, which are plain and strided."""
     with suppress(RuntimeError, NotImplementedError):
         return not any(map(attrgetter("is_nested"), strided)) and all(map(_address, strided))
     return False
 
 
 def elements(tensor: Tensor) -> Elements:
-    """What may be read in the place of a tensor; no tensor at all where nothing may.
+    """Return plain tensors with the elements of `tensor`; no tensors if it cannot be read.
 
-    A sparse tensor is coalesced. Of a DTensor it is this process's part, of a TwoTensor both
-    tensors. An AsyncCollectiveTensor that nobody has waited for is not waited for here.
+    A sparse tensor is coalesced. For a DTensor the result is the local shard, for a TwoTensor both
+    inner tensors. A pending AsyncCollectiveTensor is not awaited.
 
     >>> found = elements(torch.tensor([[0.0, 5.0]]).to_sparse())
     >>> found.numel, [one.tolist() for one in found.tensors]
     (2, [[5.0]])
     """
-    if has_memory(tensor):  # as most
+    if has_memory(tensor):  # the common case
         return Elements([tensor], TensorBase.numel(tensor))
-    with no_functions(), no_operators(), no_autograd(), suppress(Exception):  # of a subclass's
+    # a subclass may raise anything
+    with no_functions(), no_operators(), no_autograd(), suppress(Exception):
         return _elements(tensor)
     return _NONE
 
 
 def is_at_hand(tensor: Tensor) -> bool:
-    """Can it be read without waiting for a device."""
+    """True if the tensor can be read without synchronizing with a device."""
     return tensor.is_cpu
 
 
 def readable(tensor: Any) -> list[Tensor]:
-    """The values of a floating-point tensor, whole; nothing where they cannot be read."""
+    """Return [values] of a floating-point tensor, or [] if it cannot be read as one tensor."""
     if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
         return []
     found = elements(tensor)
@@ -131,7 +135,7 @@ def readable(tensor: Any) -> list[Tensor]:
 
 
 def all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The values of many: without a call for each, where they are plain, as most."""
+    """Return the values of many tensors, without a Python call for each plain one."""
     floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
     plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
     others = [one for t in floats if type(t) is not Tensor for one in readable(t)]
@@ -139,15 +143,17 @@ def all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The tensors that a tensor is made of, each with one storage; of a dense one itself.
+    """Return the tensors that a tensor consists of, each with one storage; [tensor] if it is dense.
 
-    In the order in which PyTorch copies them (SparseTensor.cpp and TensorConversions.cpp in
-    ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15). MKL-DNN's own layout has none.
+    They are in the order in which PyTorch copies them (SparseTensor.cpp and TensorConversions.cpp
+    in ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15). A tensor in MKL-DNN's layout has
+    none.
 
     >>> [part.tolist() for part in parts(torch.tensor([[0.0, 5.0]]).to_sparse())]
     [[[0], [1]], [5.0]]
     """
-    while _functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, however many times
+    # nested torch.func transforms wrap more than once
+    while _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     if is_dense(tensor):
         return [tensor]
@@ -157,19 +163,19 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 
 def parts_of_each(tensors: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
-    """The parts of many tensors, each with the position of its tensor."""
+    """Return the parts of many tensors as pairs (index of the tensor, part)."""
     wrapped = map(_functorch.is_functorch_wrapped_tensor, tensors)
     dense = [
         not inside and type(t) in PLAIN and t.layout is torch.strided and not t.is_nested
         for t, inside in zip(tensors, wrapped, strict=True)
     ]
-    if all(dense):  # as most
+    if all(dense):  # the common case
         return list(enumerate(tensors))
     return [(i, part) for i, tensor in enumerate(tensors) for part in parts(tensor)]
 
 
 def storage_ids(parts: Sequence[Tensor]) -> list[int]:
-    """`storage_id` of each."""
+    """Return `storage_id` of each tensor."""
     with suppress(RuntimeError, NotImplementedError):
         if set(map(type, parts)) <= set(PLAIN):
             return list(map(_storage_id, parts))
@@ -177,16 +183,16 @@ def storage_ids(parts: Sequence[Tensor]) -> list[int]:
 
 
 def storage_sizes(parts: Sequence[Tensor]) -> list[int]:
-    """`storage_bytes` of each."""
+    """Return `storage_bytes` of each tensor."""
     with suppress(RuntimeError, NotImplementedError):
         return list(map(torch.UntypedStorage.nbytes, map(TensorBase.untyped_storage, parts)))
     return list(map(storage_bytes, parts))
 
 
 def storage_id(tensor: Tensor) -> int:
-    """Identifies the memory of a tensor, or of its first part, among those that are alive.
+    """Return a number that identifies the storage of a tensor, or of its first part.
 
-    0 where it has none.
+    It is unique among live storages; 0 if the tensor has no storage.
     """
     try:
         plain = type(tensor) in PLAIN
@@ -198,7 +204,7 @@ def storage_id(tensor: Tensor) -> int:
 
 
 def storage_bytes(part: Tensor) -> int:
-    """The size of that memory, whether or not it is there; 0 for a layout without storage."""
+    """Return the size of a storage in bytes, allocated or not; 0 for a layout without storage."""
     try:
         return storage_of(part).nbytes()
     except (RuntimeError, NotImplementedError):
@@ -206,12 +212,12 @@ def storage_bytes(part: Tensor) -> int:
 
 
 def storage_ref(part: Tensor) -> Any:
-    """Tells whether that memory is still there, and keeps it not: `expired()`."""
+    """Return a weak reference to the storage; `expired()` is True once the storage is freed."""
     return StorageWeakRef(storage_of(part))  # type: ignore[no-untyped-call]
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
-    """The memory of a tensor; a subclass says itself which it is."""
+    """Return the storage of a tensor, asking a subclass that overrides `untyped_storage`."""
     own = type(tensor).untyped_storage is not Tensor.untyped_storage
     found: torch.UntypedStorage = (
         tensor.untyped_storage() if own else TensorBase.untyped_storage(tensor)
@@ -235,7 +241,7 @@ def _elements(tensor: Tensor) -> Elements:
         )
     if tensor.is_nested:
         return _elements(TensorBase.values(tensor))
-    if tensor.layout is torch.strided:  # of a subclass with memory of its own, the plain one
+    if tensor.layout is torch.strided:  # a subclass that owns its memory: read its plain alias
         return _NONE if kind in PLAIN else _elements(TensorBase.detach(tensor))
     if tensor.layout is torch.sparse_coo:
         tensor = TensorBase.coalesce(tensor)
@@ -257,7 +263,8 @@ def _parts(tensor: Tensor) -> list[Tensor]:
         return [part for part in jagged if part is not None]
     if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
         return []
-    if hasattr(type(tensor), "__tensor_flatten__"):  # a wrapper that names what it wraps
+    # a wrapper subclass that names its inner tensors
+    if hasattr(type(tensor), "__tensor_flatten__"):
         inner = [getattr(whole, name) for name in whole.__tensor_flatten__()[0]]
         found = [part for one in inner if isinstance(one, Tensor) for part in parts(one)]
         return found or [tensor]
@@ -272,8 +279,8 @@ def _of_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
     return [tensor._local_tensor], "" if whole else "local part"
 
 
-# By module and name, for most are not imported: wrappers whose elements lie in tensors that they
-# wrap. A wrapper of this package's says itself, in `inner_tensors`.
+# Wrapper subclasses by module and name, since most are not imported, and their inner tensors. A
+# wrapper of this package has `inner_tensors` instead.
 _READERS: dict[tuple[str, str], Reader] = {
     ("torch.distributed.tensor", "DTensor"): _of_dtensor,
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"): (

@@ -1,16 +1,16 @@
-"""What autograd notes of each node: its outputs' shapes, dtypes and devices, and its attributes.
+"""Read metadata that autograd nodes keep: shape, dtype and device of each output, and attributes.
 
-Outputs are read from `_input_metadata` (2.11 to 2.15): a tuple with one entry for each output. It
-is right for custom Functions and after backward, and goes stale only if `.data` is set.
+Outputs are read from `_input_metadata` (2.11 to 2.15), a tuple with one entry per output. It is
+correct for custom Functions and after backward, and becomes stale only if `.data` is assigned.
 
-Private: where a subclass answers for its sizes itself, PyTorch keeps the answer in the tensor's
-`__dict__`, as `_sym_sizes_capsule` and the like (2.13). A capsule cannot be pickled, and
-`torch.save` then refuses the tensor: so what our reading put there is taken out again.
+If a subclass computes its own sizes, PyTorch caches them in the tensor's `__dict__`, as
+`_sym_sizes_capsule` and similar names (private, 2.13). A capsule cannot be pickled, so `torch.save`
+would refuse the tensor. Capsules that our reads created are therefore removed.
 
-Attributes are what autograd keeps of an operation that is not a tensor: an exponent, a stride, a
-dimension. They are read from `_saved_*` (2.11 to 2.15) of C++ nodes. A tensor has `_raw_saved_*`
-beside it, and is left alone: to read it would unpack it. So are shapes and options, which a graph
-tells otherwise.
+Attributes are the arguments of an operation that are not tensors: an exponent, a stride, a
+dimension. They are read from `_saved_*` of C++ nodes (2.11 to 2.15). A saved tensor has
+`_raw_saved_*` as well and is left alone, since reading it would unpack it. Shapes and options are
+left out, because the graph has them elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...graph import TensorMeta
 from ..functions import TensorBase
 from .memory import PLAIN
 
-# What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
+# Labels that replace a device's name; `simulate_accelerator` adds an entry for its device.
 DEVICE_LABELS: dict[torch.device, str] = {}
 
 Outputs = tuple[TensorMeta | None, ...]
@@ -38,12 +38,12 @@ _look = attrgetter("shape", "dtype", "device")
 
 
 def device_label(device: torch.device) -> str:
-    """A device's name in a graph: "cpu", "cuda:0"; "sim:0" for a simulated one."""
+    """Return a device's name in a graph: "cpu", "cuda:0", "sim:0" for a simulated device."""
     return DEVICE_LABELS.get(device) or str(device)
 
 
 def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
-    """Shape, dtype and device of a live tensor, as a plain value."""
+    """Return shape, dtype and device of a live tensor as a `TensorMeta`."""
     with torch._C.DisableTorchFunction():
         if type(tensor) in PLAIN:
             return _meta(_shape(tensor), tensor.dtype, tensor.device)
@@ -52,17 +52,20 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
 
 
 def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
-    """The same of many, asked inside `unseen_calls()`. Equal values are made once and shared."""
+    """Return `tensor_meta` of many tensors; call it inside `unseen_calls()`.
+
+    Equal results are shared.
+    """
     known = _Known()
     with suppress(RuntimeError, TypeError):
-        if set(map(type, tensors)) <= set(PLAIN):  # and no size is symbolic or ragged, as most
+        if set(map(type, tensors)) <= set(PLAIN):  # the common case: no symbolic or ragged sizes
             return [meta for key in map(_look, tensors) for meta in known[key] if meta is not None]
     return list(map(tensor_meta, tensors))
 
 
 @contextmanager
 def undisturbed(tensor: torch.Tensor) -> Iterator[None]:
-    """A context after which the tensor's `__dict__` has no capsule that it did not have before."""
+    """Remove capsules that were added to the tensor's `__dict__` inside this context."""
     own = object.__getattribute__(tensor, "__dict__")
     before = set(own)
     try:
@@ -74,7 +77,7 @@ def undisturbed(tensor: torch.Tensor) -> Iterator[None]:
 
 
 class _Known(dict[Any, Outputs]):
-    """The outputs of a node that has one, by the shape, dtype and device of that."""
+    """Cache of the outputs of nodes with one output, by its shape, dtype and device."""
 
     def __missing__(self, key: Any) -> Outputs:
         sizes, dtype, device = key
@@ -83,15 +86,15 @@ class _Known(dict[Any, Outputs]):
 
 
 def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
-    """For each node its outputs, and the positions of nodes with one that may be undefined.
+    """Return the outputs of each node, and the indices of nodes that may have undefined outputs.
 
-    Equal values are made once and shared.
+    Equal values are created once and shared.
     """
     known = _Known()
     found: list[Outputs] = []
     several: list[int] = []
     for i, entries in enumerate(map(_entries, fns)):
-        # What raises or cannot be hashed has a symbolic or a ragged shape.
+        # Symbolic and ragged shapes raise, or cannot be hashed.
         try:
             if len(entries) == 1:
                 sizes, dtype, device = _look(entries[0])  # sizes are a list
@@ -106,22 +109,23 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
         found.append(outputs)
     if not several:
         return found, several
-    undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))  # as one reads
+    # the metadata of an undefined output
+    undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))
     return found, [i for i in several if undefined in found[i]]
 
 
 def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
-    """The outputs of a node with None for each that autograd left undefined.
+    """Return the outputs of a node with None for each output that autograd left undefined.
 
     Args:
-        fn: the node, with several outputs.
-        outputs: as read.
-        used: the numbers of the outputs that something in the graph uses, and so are defined.
+        fn: the node, which has several outputs.
+        outputs: their metadata.
+        used: indices of the outputs that the graph uses, which are therefore defined.
 
-    Autograd does not tell an undefined output from a true scalar on the CPU, so for a scalar that
-    nothing uses this goes by the node. Undefined is what lies on another device than its siblings,
-    an output of a custom Function (an argument that is not a tensor, or not differentiable), and of
-    a double backward a gradient that was not asked for, unless those asked for are scalars too.
+    Autograd's metadata of an undefined output equals that of a scalar on the CPU. An unused scalar
+    on the CPU counts as undefined if another output is on another device; if the node is a custom
+    Function (an argument that is not a tensor or not differentiable); or if the node is of a double
+    backward and another output is not a scalar (a gradient that was not requested).
     """
     on_device = any(meta is not None and meta.device != "cpu" for meta in outputs)
     asked = any(meta is not None and meta.shape for meta in outputs)
@@ -135,7 +139,7 @@ def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
 
 
 def is_custom(kind: type) -> bool:
-    """Is this the class of the nodes of a Python `autograd.Function`?"""
+    """True if `kind` is the class of nodes of a Python `autograd.Function`."""
     return issubclass(kind, torch.autograd.function.BackwardCFunction)
 
 
@@ -148,11 +152,11 @@ def _meta(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Sizes as plain ints; -1 where a size is ragged or not known yet."""
+    """Return the sizes as plain ints, with -1 for a size that is ragged or unknown."""
     try:
         sizes = tuple(value.shape)
     except RuntimeError:
-        # A nested tensor with strided layout has no shape; its metadata know no more than that.
+        # A nested tensor with strided layout has no shape, nor has its metadata.
         if not isinstance(value, torch.Tensor) or is_lazy(value):
             return (-1,)
         sizes = tuple(_size(value, dim) for dim in range(TensorBase.dim(value)))
@@ -171,7 +175,7 @@ def _size(tensor: torch.Tensor, dim: int) -> int:
 
 
 def _number(size: Any) -> int:
-    # A SymInt. `int(size)` would settle what `torch.compile` keeps open; its hint does not.
+    # A SymInt: `int(size)` would add a guard in `torch.compile`; reading the hint does not.
     node = size.node
     if node.is_nested_int() or not node.has_hint():
         return -1
@@ -182,20 +186,24 @@ Attributes = tuple[str, ...]  # "name=value", the value as Python writes it
 
 
 class _Members(NamedTuple):
-    """What the nodes of a class keep that is not a tensor."""
+    """Attributes of a node class that are not tensors."""
 
     names: list[str]
-    get: Callable[[Any], Any] | None  # gives their values: several as a tuple, one as itself
+    # returns their values: a tuple, or the value itself if there is one
+    get: Callable[[Any], Any] | None
 
 
 _NOTHING = _Members([], None)
 _LEFT_OUT = ("sizes", "size", "numel", "strides", "options", "scalar_type", "sizes_opt")
-_members: dict[type, _Members] = {}  # of PyTorch's own nodes, which live for ever
-_UNSIGNED = 1 << 63  # a dimension that counts from the end is kept as an unsigned number
+_members: dict[type, _Members] = {}  # by classes of PyTorch's nodes, which are never freed
+_UNSIGNED = 1 << 63  # a negative dimension is kept as an unsigned 64-bit number
 
 
 def attributes(fns: Sequence[Any]) -> list[Attributes]:
-    """The attributes of each live node; of a custom Function none, for they are its author's."""
+    """Return the attributes of each live node.
+
+    None for custom Functions, whose attributes are private.
+    """
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = [()] * len(fns)
     types = list(map(type, fns))
@@ -215,16 +223,16 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
 
 
 def _key(values: Any) -> bytes | str:
-    """What tells numbers, texts, and lists of them apart, 1 and 1.0 too."""
+    """Return a dict key that distinguishes numbers, strings and lists of them, also 1 from 1.0."""
     try:
-        return dumps(values, 2)  # a quarter of the time of repr
-    except ValueError:  # a size that is not known yet
+        return dumps(values, 2)  # takes a quarter of the time of repr
+    except ValueError:  # a symbolic size
         return repr(values)
 
 
 def _members_of(kind: type) -> _Members:
     if hasattr(kind, "_raw_saved_tensors") or hasattr(kind, "_forward_cls"):
-        return _NOTHING  # of a custom Function, whose class may hold tensors and is not kept
+        return _NOTHING  # custom Functions are not cached, as their class may refer to tensors
     members = set(dir(kind))
     names = sorted(one.removeprefix("_saved_") for one in members if one.startswith("_saved_"))
     plain = [

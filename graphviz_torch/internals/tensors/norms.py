@@ -1,6 +1,6 @@
-"""The norms of many tensors by one call: a call for each costs more than a small model's step.
+"""Compute the norms of many tensors in one call, to cost less than a small model's step.
 
-Private: `torch._foreach_norm` (2.11 to 2.15), which `torch.nn.utils.get_total_norm` calls too.
+Uses the private `torch._foreach_norm` (2.11 to 2.15), as `torch.nn.utils.get_total_norm` does.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
 from .memory import elements, with_memory
 
-_new: Any = tuple.__new__  # a Norm from a row of its fields, without a call of Python's
+_new: Any = tuple.__new__  # creates a Norm without a Python-level call
 
 
 class Norm(NamedTuple):
-    """A Euclidean norm, and what of its tensor it is the norm of."""
+    """A Euclidean norm, and which of its tensor's elements it covers."""
 
     norm: float
     extent: Extent = ""
 
 
 def quick_norms(tensors: list[Tensor]) -> list[float] | None:
-    """The Euclidean norms of plain tensors of one dtype and device; None where they are others.
+    """Return the Euclidean norms of plain tensors of one dtype on one device that is not CUDA.
 
-    None, too, on CUDA, where the program would have to wait for them.
-
-    Numbers below 1e-19 count as zero in float32: their squares do.
+    Returns None for other tensors; reading from CUDA would synchronize. In float32, elements below
+    1e-19 count as zero, because their squares underflow.
     """
     if {*map(type, tensors)} != {Tensor} or tensors[0].is_cuda:
         return None
@@ -55,28 +54,29 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Is a plain tensor on the CPU surely finite, by one call. False, too, where that is not known.
+    """True if one call shows that a plain CPU tensor is finite. False if it is not, or if unknown.
 
-    Asked of one tensor in each step, where no mode would see the call.
+    Meant for one tensor per step; returns False if a mode would see the call.
     """
     if type(tensor) is not Tensor or not tensor.is_cpu or tensor.requires_grad:
         return False
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return False
     try:
-        short = TensorBase.dim(tensor) == 1  # the quicker of the two
+        short = TensorBase.dim(tensor) == 1  # the faster of the two for a vector
         return math.isfinite(
             TensorBase.item(torch.dot(tensor, tensor) if short else torch.sum(tensor))
         )
-    except (RuntimeError, TypeError):  # of a kind that has no sum, or a complex one
+    except (RuntimeError, TypeError):  # a complex tensor, or a dtype without a sum
         return False
 
 
 def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
-    """Of tensors of one dtype and device: are the first two rows the same, but for rounding.
+    """Return for each tensor whether its first two rows are equal up to rounding.
 
     Args:
-        within: by so much they may differ, of the norm of the first.
+        tensors: of one dtype, on one device.
+        within: tolerance for the norm of the difference, relative to the norm of the first row.
     """
     firsts, seconds = ([torch.select(tensor, 0, i) for tensor in tensors] for i in (0, 1))
     norms = torch._foreach_norm([*torch._foreach_sub(firsts, seconds), *firsts])
@@ -85,23 +85,23 @@ def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
     return [apart <= within * size for apart, size in pairs]
 
 
-_SMALL = 512  # elements: to lay side by side what has no more costs less than a call for each
+_SMALL = 512  # elements: stacking tensors up to this size costs less than one call for each
 
 
 def _norms(
     group: list[tuple[int, Tensor]], dtype: torch.dtype | None
 ) -> Iterator[tuple[list[tuple[int, Tensor]], Tensor]]:
-    """The norms of tensors of one dtype and device, as rows of a few calls, each with its tensors.
+    """Yield (tensors, norms) for tensors of one dtype and device, in a few calls.
 
-    On the CPU PyTorch makes a call for each tensor of `_foreach_norm`. There the small ones of one
-    shape lie side by side: the norm of a row is that of the tensor, bit by bit (2.13).
+    On the CPU, `_foreach_norm` makes one call per tensor. Small tensors of one shape are stacked
+    there instead; the norm of a row equals that of the tensor bit by bit (2.13).
     """
     rest = group
     if group[0][1].is_cpu:
         alike: dict[Any, list[tuple[int, Tensor]]] = defaultdict(list)
         for pair in group:
             plain = pair[1]
-            # Of others the elements are added up in the order of memory.
+            # In other layouts the elements are summed in memory order.
             alike[plain.shape if TensorBase.is_contiguous(plain) else None].append(pair)
         rest = []
         for shape, part in alike.items():
@@ -115,9 +115,9 @@ def _norms(
 
 
 class Norms:
-    """The Euclidean norms of tensors as they are now, on their devices until they are asked for.
+    """Euclidean norms of the current values of tensors, kept on their devices until `fetch`.
 
-    Left out is what has no real numbers that can be read, and what is not strided.
+    Tensors that are not real, not strided or not readable are left out.
     """
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
@@ -139,16 +139,16 @@ class Norms:
                 groups[plain.device, plain.dtype].append((key, plain))
             for (_, dtype), group in groups.items():
                 wide = torch.float32 if dtype.itemsize < 4 else None
-                with suppress(RuntimeError):  # of a kind that has no norm
+                with suppress(RuntimeError):  # dtypes without a norm
                     for part, norms in _norms(group, wide):
                         self._found.append(([key for key, _ in part], norms))
 
     def fetch(self) -> dict[int, Norm]:
-        """All of them, by the keys that they were given with: one copy from each device."""
+        """Return the norms by key, with one copy from each device."""
         found: dict[int, float] = {}
         with unseen_calls(), unseen(), unseen_operators():
             for keys, norms in self._found:
-                with suppress(RuntimeError):  # a device that has failed tells no value
+                with suppress(RuntimeError):  # a device that has failed returns no values
                     for key, norm in zip(keys, TensorBase.tolist(norms), strict=True):
                         found[key] = math.hypot(found[key], norm) if key in found else norm
         extents = map(self._extents.get, found, repeat(""))

@@ -1,6 +1,6 @@
-"""The tensors inside lists, tuples, dicts and dataclasses, with the path to each.
+"""Find the tensors inside lists, tuples, dicts and dataclasses, with the path to each.
 
-Private: `torch.utils._pytree`, for the nestings that PyTorch itself knows (2.13).
+Uses the private `torch.utils._pytree` for the containers that PyTorch supports (2.13).
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
-# Most of what lists of figures hold.
+# Types of most elements in lists of numbers.
 _PLAIN: frozenset[type] = frozenset((int, float, bool, str, type(None)))
-# Most of what variables hold besides: neither a nesting nor a tensor nor a module.
+# Types of most other variables: neither containers nor tensors nor modules.
 ATOMS: frozenset[type] = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
 _FLAT = _TENSORS | _PLAIN
 _LEAVES = _PLAIN | {torch.dtype, torch.device, torch.layout, torch.memory_format}
 
 
 def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of a nesting with the path to each: `{"loss": [t]}` -> `[("loss[0]", t)]`.
+    """Return (path, tensor) of each tensor in nested containers.
 
-    Lists, tuples, dicts and dataclasses are entered, in order; what else is not a tensor is passed
-    over. The path of a tensor on its own is "".
+    For example `{"loss": [t]}` -> `[("loss[0]", t)]`.
+
+    Lists, tuples, dicts and dataclasses are searched in order; other values are skipped. The path
+    of a tensor that is not in a container is "".
 
     Args:
-        ask: let a subclass say itself what it holds, as one does that loads that when asked. False
-            reads what lies in it, and runs none of its code.
+        ask: use the iteration methods of container subclasses, as one that loads on access needs.
+            False reads the underlying container and runs no code of a subclass.
     """
     found: list[tuple[str, torch.Tensor]] = []
     stack: list[tuple[str, Any]] = [("", value)]
-    entered: set[int] = set()  # a nesting that contains itself ends here
+    entered: set[int] = set()  # ids of entered containers, for one that contains itself
     while stack:
         path, value = stack.pop()
-        # By type: `isinstance` asks the value itself for its class, and may run its code.
+        # By type, since `isinstance` may run code of the value (`__class__`).
         if issubclass(type(value), torch.Tensor):
             found.append((path, value))
         elif is_nesting(value) and id(value) not in entered:
@@ -47,7 +49,7 @@ def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
 
 
 def is_nesting(value: Any) -> bool:
-    """Does `flatten` enter the value?"""
+    """True if `flatten` searches inside the value."""
     kind = type(value)
     if kind in ATOMS or kind in _TENSORS:
         return False
@@ -55,7 +57,7 @@ def is_nesting(value: Any) -> bool:
 
 
 def length(value: Any) -> int:
-    """How many values lie in a list, tuple or dict itself; 0 for anything else."""
+    """Return the length of a list, tuple or dict, or 0 for other values."""
     for base in (list, tuple, dict):
         if issubclass(type(value), base):
             return base.__len__(value)
@@ -77,13 +79,13 @@ def _parts(value: Any, path: str, ask: bool) -> Iterator[tuple[str, Any]]:
                 yield (f"{dot}{names[i]}" if names else f"[{i}]"), part
     else:
         for field in fields(kind):
-            # A field that was declared and never set has no value.
+            # A field may have been declared and never set.
             read = getattr if ask else _of_its_own
             yield f"{dot}{field.name}", read(value, field.name, None)
 
 
 def _of_its_own(value: Any, name: str, default: Any) -> Any:
-    """As `getattr`, without the `__getattr__` of a class."""
+    """As `getattr`, but without the class's `__getattr__`."""
     try:
         return object.__getattribute__(value, name)
     except AttributeError:
@@ -91,14 +93,15 @@ def _of_its_own(value: Any, name: str, default: Any) -> Any:
 
 
 def tensors(*values: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments of a call, in lists and tuples too."""
-    if _FLAT.issuperset(map(type, values)):  # as most
+    """Return the tensors among the arguments of a call, also inside lists, tuples and dicts."""
+    if _FLAT.issuperset(map(type, values)):  # the common case
         return [value for value in values if type(value) in _TENSORS]
     found = []
     stack = [*reversed(values)]
     while stack:
         value = stack.pop()
-        kind = type(value)  # and the builtin's own methods: a user's may do anything
+        # the builtin types' own methods are used, as a subclass's may have side effects
+        kind = type(value)
         if kind in _TENSORS:
             found.append(value)
         elif kind in _PLAIN:
@@ -117,7 +120,7 @@ def tensors(*values: Any) -> list[torch.Tensor]:
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], nesting: Any) -> Any:
-    """The nesting, of the kinds that PyTorch knows, with the function of each tensor in its place.
+    """Return a copy of a nested value in which `function` has been applied to each tensor.
 
     >>> map_tensors(torch.neg, {"a": torch.ones(1), "b": 2})
     {'a': tensor([-1.]), 'b': 2}
@@ -127,6 +130,6 @@ def map_tensors(function: Callable[[torch.Tensor], Any], nesting: Any) -> Any:
         return function(nesting)
     if kind in _LEAVES:
         return nesting
-    if kind in (tuple, list):  # as the arguments of an operator
+    if kind in (tuple, list):  # the common case for arguments of an operator
         return kind(map_tensors(function, value) for value in nesting)
     return tree_map_only(torch.Tensor, function, nesting)

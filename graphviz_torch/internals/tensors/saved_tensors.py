@@ -1,8 +1,8 @@
-"""Where a node has the tensors that it keeps for backward.
+"""Find the attributes of autograd nodes that give the tensors saved for backward.
 
-Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept; a custom Function
-has one list of them (2.11 to 2.15). An older one has no `data`, and to unpack it may run a hook of
-the user's (2.8, 2.9).
+Private API (2.11 to 2.15): `fn._raw_saved_<name>` is a SavedTensor whose `data` is the saved
+tensor; a custom Function has one list of them. An older SavedTensor has no `data`, and unpacking it
+may run a hook of the user (2.8, 2.9).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import BackwardCFunction
 
-# Does a SavedTensor tell what it keeps.
+# True if this version of torch exposes `SavedTensor.data`.
 TELLS: bool = hasattr(torch._C._autograd.SavedTensor, "data")
 NOT_TOLD = f"what the nodes keep for backward, which torch {torch.__version__} does not tell"
 
@@ -21,11 +21,11 @@ _OF_FUNCTION = [("_raw_saved_tensors", "")]
 class _SavedNames(dict[type, list[tuple[str, str]]]):
     def __missing__(self, kind: type) -> list[tuple[str, str]]:
         if issubclass(kind, BackwardCFunction):
-            return _OF_FUNCTION  # a class of the user's is not kept here: it may hold tensors
+            return _OF_FUNCTION  # not cached, as a user's class may refer to tensors
         names = [name for name in dir(kind) if name.startswith(_PREFIX)]
         self[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
         return self[kind]
 
 
-# By the class of a node: the attributes that give saved tensors, and what to call these.
+# By node class: (attribute that gives the saved tensor, its name).
 SAVED_NAMES = _SavedNames()

@@ -1,12 +1,14 @@
-"""Weak references that `torch.utils.swap_tensors` does not count, and the rest let go before it.
+"""Weak references to tensors that `torch.utils.swap_tensors` tolerates.
 
-It refuses a tensor that has any, and with it `module.to` and `load_state_dict` refuse where
-`torch.__future__.set_swap_module_params_on_conversion` is on. A reference of ours is to the tensor
-that the program has in its hands, whatever that is given to hold: swapping does it no harm.
-It refuses a leaf whose node is alive, too: so whoever holds nodes is told that it begins.
+`swap_tensors` refuses a tensor that has weak references, which makes `module.to` and
+`load_state_dict` fail under `torch.__future__.set_swap_module_params_on_conversion`. References of
+class `Ref` stay correct after a swap: they refer to the tensor object, whatever its content.
 
-Private: `swap_tensors` asks `torch.utils.weakref.getweakrefs` (2.13). While a context is open that
-name has a stand-in, which leaves out ours.
+`swap_tensors` also refuses a leaf whose AccumulateGrad node is alive. Code that keeps nodes is
+therefore notified before a swap.
+
+`swap_tensors` calls the private `torch.utils.weakref.getweakrefs` (2.13). While a watch is open,
+`torch.utils.weakref` is replaced by an object that leaves out our references.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ _utils: Any = torch.utils
 
 
 class Ref(weakref.ref[Tensor]):
-    """A weak reference to a tensor that `swap_tensors` does not count."""
+    """A weak reference to a tensor, ignored by `swap_tensors`."""
 
     __slots__ = ()
 
 
 class Uncounted(Watch):
-    """While it is open, `swap_tensors` does not count a `Ref`.
+    """A watch that makes `swap_tensors` ignore each `Ref`.
 
     Args:
-        release: called when it begins, to let go of nodes.
+        release: called before a swap, to drop references to nodes.
     """
 
     def __init__(self, release: Callable[[], None] = lambda: None) -> None:
@@ -41,7 +43,7 @@ class Uncounted(Watch):
 
 
 class _WeakrefModule:
-    """The module `weakref`, which knows nothing of ours."""
+    """Replacement for the module `weakref` whose `getweakrefs` leaves out each `Ref`."""
 
     def getweakrefs(self, value: Any) -> list[Any]:
         for watcher in _installation.watchers:

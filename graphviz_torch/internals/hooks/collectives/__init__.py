@@ -1,1 +1,1 @@
-"""The seam of collectives between ranks: which operators they are, and what waits for them."""
+"""Watch collectives between ranks, and the waits for them."""

@@ -1,6 +1,6 @@
-"""The operators of collectives: what kind each is, and where it has its arguments.
+"""The operators of collectives: the kind of each, and the positions of its arguments.
 
-Private: names and arguments of the operators (2.8 to 2.15).
+Operator and argument names are private (2.8 to 2.15).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from ....graph import CollectiveKind
 
-# Names of operators, by namespace.
+# Operator names by namespace.
 _KINDS: dict[str, dict[str, CollectiveKind]] = {
     "c10d": {
         "allreduce_": "all_reduce",
@@ -68,7 +68,7 @@ _KINDS: dict[str, dict[str, CollectiveKind]] = {
     },
 }
 WAIT = "_c10d_functional::wait_tensor"
-# What the arguments of those operators are called.
+# Argument names of those operators, by role.
 _INPUTS: tuple[str, ...] = (
     "input_tensors",
     "input_tensor",
@@ -85,7 +85,7 @@ _PEERS = ("root_rank", "src", "dst")
 
 @cache
 def kinds() -> dict[str, CollectiveKind]:
-    """Those operators that this version of PyTorch has, by name."""
+    """Return the kind of each operator that exists in this version of PyTorch, by operator name."""
     known = {
         f"{namespace}::{name}": kind
         for namespace, kinds in _KINDS.items()
@@ -99,7 +99,7 @@ def _schema(operator: str) -> Any:
 
 
 class Arguments(NamedTuple):
-    """Where an operator has its arguments."""
+    """Positions of an operator's arguments; None for one that it does not have."""
 
     inputs: int
     group: int
@@ -109,7 +109,7 @@ class Arguments(NamedTuple):
 
 @cache
 def arguments(operator: str) -> Arguments:
-    """Where this operator has them."""
+    """Return the positions of the operator's arguments."""
     names = [argument.name for argument in _schema(operator).arguments]
 
     def place(wanted: tuple[str, ...]) -> int | None:

@@ -1,16 +1,16 @@
-"""The seam of collectives: what ranks send to each other, whoever asks for it.
+"""Watch the collectives that this process takes part in, whichever code issues them.
 
-All goes through the operators of operators.py: from `torch.distributed`, DTensor,
-`fully_shard`, and DDP's reducer, which is C++. While anybody watches and there is a process group,
-they have a kernel of ours; where a group is made later, from then on. The kernel lies below
-autograd, modes and subclasses: it sees each collective once, from every thread. A functional
-operator calls one of c10d's inside, and only the outer one is told.
+All of them go through the operators listed in operators.py: those of `torch.distributed`, DTensor,
+`fully_shard`, and DDP's reducer, which is C++. While a watch is open and a process group exists,
+these operators have a kernel of ours. The kernel is below autograd, modes and subclasses, so it
+sees each collective once, in every thread. A functional operator calls a c10d operator internally;
+only the outer one is reported.
 
-Not seen: operators of symmetric memory that are none of them (`nvshmem_put`), and what a library
-sends by itself, with NCCL or MPI.
+Not seen: operators of symmetric memory missing from that list (`nvshmem_put`), and messages that a
+library sends itself with NCCL or MPI.
 
-Private: `ProcessGroup.unbox`, how a group is found by its name, and `_update_default_pg`, which is
-called when the first group is made (2.8 to 2.15).
+Uses private API (2.8 to 2.15): `ProcessGroup.unbox`, the lookup of a group by name, and
+`_update_default_pg`, which is called when the first group is created.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from .works import Wait, WorkMethods
 
 
 class Group(NamedTuple):
-    """The ranks that take part."""
+    """The ranks that take part in a collective."""
 
-    name: str  # by which PyTorch knows it
-    description: str  # what whoever made it calls it
+    name: str  # PyTorch's name of the group
+    description: str  # description given by the code that created the group
     ranks: tuple[int, ...]
-    has_all: bool  # are all ranks in it
-    rank: int  # this one, among all
-    on_cpu: bool  # do its ranks wait for each other on the CPU, as gloo's do
+    has_all: bool  # True if it contains all ranks
+    rank: int  # this rank's global number
+    on_cpu: bool  # True if the ranks wait for each other on the CPU, as with gloo
 
 
 class Begun(NamedTuple):
-    """A collective is about to begin."""
+    """A collective that is about to start."""
 
     call: int  # its number in this process
     kind: CollectiveKind
@@ -57,39 +57,39 @@ class Begun(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A collective was begun, as far as its result is there."""
+    """A collective whose call has returned, though it may still be running."""
 
     call: int  # its number in this process
     kind: CollectiveKind
     group: Group
-    given: list[Tensor]  # by this rank; what it takes, where it only takes
-    made: list[Tensor]  # of a functional one: what is there when it has been waited for
-    filled: list[Tensor]  # of another one: what the program gave it for the result
+    given: list[Tensor]  # this rank's inputs; its output for a rank that only receives
+    made: list[Tensor]  # outputs of a functional collective, valid after a wait
+    filled: list[Tensor]  # output buffers passed to a collective that is not functional
     asynchronous: bool
-    peer: int | None  # the one rank that gives or takes
-    number: int  # of this thread's next node
-    begin: float  # by `time.perf_counter`: when the call began, and when it was back
+    peer: int | None  # the global rank of the root, source or destination
+    number: int  # sequence number of this thread's next node
+    begin: float  # start and end of the call by `time.perf_counter`
     end: float
 
 
 class Waited(NamedTuple):
-    """A collective was waited for."""
+    """A wait for a collective that has ended."""
 
-    tensor: Tensor | None  # that it makes, of a functional one
-    call: int | None = None  # the number of another one, where it is known
-    at_once: bool = False  # did the function wait that began it
-    begin: float = 0.0  # by `time.perf_counter`
+    tensor: Tensor | None  # the output, for a functional collective
+    call: int | None = None  # number of a collective that is not functional, if known
+    at_once: bool = False  # True if the function that started it also waited
+    begin: float = 0.0  # `time.perf_counter` at the start of the wait
     end: float = 0.0
 
 
 class CollectiveWatch(Watch):
-    """Tells of each collective that this process begins, in any thread, until `close()`.
+    """A watch on each collective that this process starts, in any thread.
 
     Args:
-        begun, sent, waited: take the events.
-        returned, waiting: take the number of a collective: what began it is back; a wait for it
-            begins (None: of one that is not known).
-        raised: called where a collective, or a wait for one, raises.
+        begun, sent, waited: called with the event.
+        returned: called with the number of a collective whose call has returned.
+        waiting: called with the number of a collective before a wait for it; None if it is unknown.
+        raised: called with None when a collective, or a wait for one, raises.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class CollectiveWatch(Watch):
 
 
 _libraries: list[Library] = []
-_theirs: list[Any] = []  # PyTorch's function that ours stands for
-_here = threading.local()  # .inside: is one of the operators running; .call: the last one's number
+_theirs: list[Any] = []  # PyTorch's original of the replaced function
+_here = threading.local()  # .inside: True while an operator runs; .call: number of the last one
 _calls = count(1)
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
@@ -123,16 +123,17 @@ def _install() -> None:
     elif not _libraries:
         for name in (*kinds(), WAIT):
             namespace, _, operator = name.partition("::")
-            # First: an interrupt may come between the two.
+            # Stored before it is used, since an interrupt may occur in between.
             library = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             _libraries.append(library)
-            library.impl(operator, _kernel(name), "BackendSelect", with_keyset=True)  # type: ignore[no-untyped-call]
-        _WORKS.install()  # last: where there is a library, it may be there
+            # type: ignore[no-untyped-call]
+            library.impl(operator, _kernel(name), "BackendSelect", with_keyset=True)
+        _WORKS.install()  # last, so that `_libraries` shows whether it may be installed
 
 
 def _remove() -> None:
     while _theirs:
-        if _c10d()._update_default_pg is _update:  # else somebody else has put theirs there
+        if _c10d()._update_default_pg is _update:  # otherwise other code has replaced it
             _c10d()._update_default_pg = _theirs[-1]
         _theirs.pop()
     if _libraries:
@@ -225,13 +226,14 @@ def _sent(
 ) -> Sent:
     at = arguments(operator)
     root = None if at.peer is None else args[at.peer]
-    # It is counted among the ranks of the group.
+    # The root is given as a rank within the group.
     peer = None if root is None or not 0 <= root < len(group.ranks) else group.ranks[root]
-    given = tensors(args[at.inputs]) or tensors(args[0])  # scatter, at a rank that only takes
+    # the second for scatter on a rank that only receives
+    given = tensors(args[at.inputs]) or tensors(args[0])
     made, filled = (
         ([], tensors(args[0])) if operator.startswith("c10d::") else (tensors(result), [])
     )
-    # A default at the end is left out by who calls the kernel.
+    # The dispatcher omits trailing arguments that have their default value.
     waits = at.asynchronous is not None and args[at.asynchronous :][:1] == (False,)
     kind, number = kinds()[operator], sequence_number()
     return Sent(call, kind, group, given, made, filled, not waits, peer, number, begin, end)
@@ -253,6 +255,6 @@ def _group(given: Any) -> Group:
 
 
 def _on_cpu(group: Any) -> bool:
-    with suppress(Exception):  # it has no backend for the CPU
+    with suppress(Exception):  # raises if the group has no backend for the CPU
         return str(group._get_backend(torch.device("cpu")).name()) == "gloo"
     return False

@@ -1,9 +1,10 @@
-"""What a program waits for: which call of a ProcessGroup made a `Work`, and who waits for it.
+"""Match each wait for a `Work` with the ProcessGroup call that created the `Work`.
 
-Not seen: what C++ waits for (DDP's reducer, at the end of a backward), and what a program reads of
-the future of a `Work`. On CUDA a wait ends at once; what waits is a stream.
+Not seen: waits in C++ (DDP's reducer at the end of a backward), and reads of a `Work`'s future. On
+CUDA, a wait returns immediately and a stream waits instead.
 
-Private: the methods of a ProcessGroup that make a `Work`, as their docstrings say (2.8 to 2.15).
+The methods of a ProcessGroup that return a `Work` are found by their docstrings, which is private
+(2.8 to 2.15).
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ _FUNCTIONS = os.path.join("torch", "distributed", "distributed_c10d.py")
 class Wait(NamedTuple):
     """A wait for a `Work`."""
 
-    call: int | None  # that began it, where that is known
-    at_once: bool  # does the function of torch.distributed wait that began it
+    call: int | None  # number of the collective that created the `Work`, if known
+    at_once: bool  # True if the torch.distributed function that started it also waits
 
 
 class WorkMethods:
-    """The methods that make a `Work`, and `Work.wait`, with ours in their place while installed.
+    """Replacements for `Work.wait` and for the ProcessGroup methods that return a `Work`.
 
     Args:
-        last_call: the number of the collective that this thread has begun last.
-        waiting, waited, raised: told before a wait, after it with when it began by
-            `time.perf_counter`, and where it raises.
+        last_call: returns the number of the collective last started in this thread.
+        waiting: called before a wait.
+        waited: called after a wait, with the `time.perf_counter` of its start.
+        raised: called when a wait raises.
     """
 
     def __init__(
@@ -49,11 +51,11 @@ class WorkMethods:
     ) -> None:
         self._last_call, self._waiting = last_call, waiting
         self._waited, self._raised = waited, raised
-        self._theirs: list[tuple[Any, str, Any, Any]] = []  # class, name, theirs and ours
+        self._theirs: list[tuple[Any, str, Any, Any]] = []  # class, name, original and replacement
         self._calls: WeakKeyDictionary[Any, tuple[int, CodeType]] = WeakKeyDictionary()
 
     def install(self) -> None:
-        """Put ours in their place, unless they are there."""
+        """Replace the methods, unless they are replaced already."""
         if self._theirs:
             return
         for name, method in list(vars(dist.ProcessGroup).items()):
@@ -62,7 +64,7 @@ class WorkMethods:
         self._replace(dist.Work, "wait", self._wait(dist.Work.wait))
 
     def remove(self) -> None:
-        """Put theirs back, where nobody else has put others there."""
+        """Restore the originals, except where other code has replaced them since."""
         while self._theirs:
             owner, name, theirs, ours = self._theirs[-1]
             if vars(owner)[name] is ours:
@@ -70,7 +72,8 @@ class WorkMethods:
             self._theirs.pop()
 
     def _replace(self, owner: Any, name: str, ours: Any) -> None:
-        self._theirs.append((owner, name, vars(owner)[name], ours))  # first: for an interrupt
+        # stored before the replacement, for an interrupt in between
+        self._theirs.append((owner, name, vars(owner)[name], ours))
         setattr(owner, name, ours)
 
     def _making(self, theirs: Any) -> Any:
