@@ -81,6 +81,10 @@ class Node(NamedTuple):
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
     # How often backward ran its forward again; None for what is not checkpointed, or not known.
     reruns: Annotated[int | None, Column("reruns")] = None
+    # The call of the user's that made it: "cross_entropy"; a call that made several nodes has a
+    # number within its module from the second on, "normalize#2". Outside of modules the user's own
+    # functions come first: "dice_loss/sigmoid".
+    call: str = ""
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -132,7 +132,9 @@ def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
     """The columns of modules and lines."""
     classes = program.table.classes()
     text = sources(program.line())
-    rows: dict[str, list[Any]] = {**program.origins.columns(backward.numbers, text, classes)}
+    leading = program.stack.leading
+    read = program.origins.columns(backward.numbers, text, classes, leading)
+    rows: dict[str, list[Any]] = {**read}
     for name, i in backward.parameters.items():
         path = rows["module"][i] = rows["scope"][i] = name.rpartition(".")[0]
         rows["module_class"][i] = classes.get(path, "")

@@ -83,6 +83,7 @@ OTHER: dict[str, Any] = {
     "values": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
     "influence": 0.25,
     "reruns": 2,
+    "call": "softmax",
 }
 ROWS = """
     field         file text dot view tensorboard diff rows networkx explorer app
@@ -105,6 +106,7 @@ ROWS = """
     values        x    x    .   x    x           .    x    x        x        .
     influence     x    x    x   x    x           .    x    x        x        .
     reruns        x    x    .   x    x           .    x    x        x        .
+    call          x    .    .   .    .           .    x    .        .        .
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.

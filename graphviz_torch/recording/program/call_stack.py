@@ -23,11 +23,13 @@ from ...internals.tensors.pytree import flatten, tensors
 from ...internals.tensors.weak import Ref
 from ...internals.wrappers import wrapped_by
 from ...tracing.nodes import End, ends_of
+from .call_names import NO_CALL, Call, Functions, name_of
 from .parameters import ParameterTable
 from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
 _MOST_DATA = 100  # tensors that calls before the last were given
+_MOST_FRAMES = 20  # from a call outwards
 
 
 class _ModuleCall:
@@ -64,6 +66,8 @@ class CallStack:
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
         self.ends: list[End] = []  # outputs of the last outermost module call
         self._inputs: list[Ref] = []  # given to outermost calls since the last backward
+        self.frame: FrameType | None = None  # the user's that is recorded
+        self.leading: set[CodeType] = set()  # functions that call modules or backward
 
     @property
     def module(self) -> str:
@@ -126,6 +130,7 @@ class CallStack:
                     counts = known
                     break
         else:
+            self.lead(frame)
             table.note(module)  # before another may be put in the place of one
             if torch.is_grad_enabled():  # else it keeps none of them for backward
                 positional, named = variables(frame, "args", "kwargs")
@@ -176,16 +181,42 @@ class CallStack:
             self.skipped(start, frame)
         if end != start:
             code = frame.f_code
-            if self.files[code.co_filename] == OWN:  # as most, and as `source` would find
-                origins.made(start, end, ((code, frame.f_lasti), None))
+            if self._running or frame is self.frame:
+                call = Call(name_of(event.func))
             else:
-                self.made(start, end, frame)
+                call = Call(name_of(event.func), self._functions(frame))
+            if self.files[code.co_filename] == OWN:  # as most, and as `source` would find
+                origins.made(start, end, ((code, frame.f_lasti), None), call)
+            else:
+                self.made(start, end, frame, call)
 
     @uncompiled
-    def made(self, start: int, end: int, frame: FrameType | None) -> None:
+    def made(self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL) -> None:
         """The nodes start <= number < end were made by a call in `frame`."""
         source = self.source(frame)
-        self._origins.made(start, end, None if source[0] is None else source)  # type: ignore[arg-type]
+        self._origins.made(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
+
+    @uncompiled
+    def lead(self, frame: FrameType | None) -> None:
+        """Note that the functions from `frame` outwards call modules or backward."""
+        while frame is not None and frame is not self.frame:
+            self.leading.add(frame.f_code)
+            frame = frame.f_back
+
+    @uncompiled
+    def _functions(self, frame: FrameType) -> Functions:
+        """Return the user's own functions that run between the recording's frame and a call."""
+        found: list[tuple[CodeType, int]] = []
+        one: FrameType | None = frame
+        for _ in range(_MOST_FRAMES):
+            if one is None or one is self.frame or one.f_code in self.leading:
+                break
+            outer = one.f_back
+            code = one.f_code
+            if code.co_name[0] != "<" and self.files[code.co_filename] == OWN:
+                found.append((code, outer.f_lasti if outer is not None else 0))
+            one = outer
+        return tuple(found[::-1])
 
     @uncompiled
     def skipped(self, start: int, frame: FrameType | None) -> None:

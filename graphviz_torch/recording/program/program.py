@@ -108,6 +108,7 @@ class Program:
         self.origins: Origins[Source] = Origins(sequence_number())
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
+        self.stack.frame = frame
         self.steps = Steps(self.table.own)
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
@@ -146,8 +147,9 @@ class Program:
         """It has run."""
         self.in_compiled_graph = False
 
-    def backward_began(self, event: object) -> None:
+    def backward_began(self, event: Any) -> None:
         """A backward is about to run: what is noted from here on came after its forward."""
+        self.stack.lead(event.frame)
         self.events.begin_backward()
 
     def graph_read(self, live: Any) -> None:
@@ -177,7 +179,7 @@ class Program:
 
     def resume(self, frame: FrameType | None) -> None:
         """What is watched from now on runs in this frame of the user's."""
-        self.frame = frame
+        self.frame = self.stack.frame = frame
         self.origins.skip(sequence_number())
 
     @property

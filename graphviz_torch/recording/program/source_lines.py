@@ -14,7 +14,7 @@ import linecache
 import re
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
@@ -24,6 +24,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ...graph.text import called_at
 from ...internals.frames import OWN, Place, cell, owner
+from .call_names import NO_CALL, Call, CallNames
 
 # A place of the user's, and the library's where that called into one and the call was made there.
 Source = tuple[Place, Place | None]
@@ -182,7 +183,8 @@ class Origins(Generic[Line]):
         # From this number on, nodes were made in this module and scope, or in no module.
         self._entered: list[tuple[int, Names | None]] = [(first, None)]
         self.moments = 1  # calls of modules that have begun or ended so far, and the beginning
-        self._lines: list[tuple[int, int, Line]] = []  # start <= number < end were made there
+        # start <= number < end were made there, by this call.
+        self._lines: list[tuple[int, int, Line, Call]] = []
 
     def forget(self, before: int) -> None:
         """Know of no node before this number."""
@@ -199,11 +201,11 @@ class Origins(Generic[Line]):
         else:
             self._entered.append((number, names))
 
-    def made(self, start: int, end: int, line: Line | None) -> None:
+    def made(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
         """The nodes start <= number < end were made by this line; None if it is not known."""
         self.end = end
         if line is not None:
-            self._lines.append((start, end, line))
+            self._lines.append((start, end, line, call))
 
     def skip(self, end: int) -> None:
         """Of the nodes before this number no line is known."""
@@ -214,11 +216,16 @@ class Origins(Generic[Line]):
         return self.columns([number], text, {})["source"][0]
 
     def columns(
-        self, numbers: Sequence[int], text: Callable[[Line], str], classes: Mapping[str, str]
+        self,
+        numbers: Sequence[int],
+        text: Callable[[Line], str],
+        classes: Mapping[str, str],
+        leading: Container[CodeType] = (),
     ) -> dict[str, list[str]]:
-        """Columns for the nodes with these numbers: module, module_class, scope, source.
+        """Columns for the nodes with these numbers: module, module_class, scope, source, call.
 
-        "" where one is not known. `text` writes a line, `classes` has those along each path.
+        "" where one is not known. `text` writes a line, `classes` has those along each path,
+        `leading` the functions that are not named, because they call modules or backward.
         """
         # Those of one backward lie close together, among those of all that the block has made.
         last = max(self.end, self._entered[-1][0])
@@ -235,18 +242,24 @@ class Origins(Generic[Line]):
             if name is not None:
                 here = (name[0], classes.get(name[0], ""), name[1])
                 names[start - first : end - first] = [here] * (end - start)
-        sources = [""] * length
+        sources, calls = [""] * length, [""] * length
         begin = bisect_right(self._lines, first, key=itemgetter(1))
         stop = bisect_left(self._lines, first + length, key=itemgetter(0))
-        for start, end, line in self._lines[begin:stop]:
+        called = CallNames(leading)
+        for start, end, line, call in self._lines[begin:stop]:
             if end - start == 1:
-                sources[start - first] = text(line)
+                at = start - first
+                sources[at] = text(line)
+                calls[at] = called.name(call, names[at][2], several=False)
             else:
                 start, end = max(start - first, 0), min(end - first, length)
                 sources[start:end] = [text(line)] * (end - start)
+                said = called.name(call, names[start][2], several=True) if start < length else ""
+                calls[start:end] = [said] * (end - start)
         # Before the block nothing is known, and a leaf has the number -1.
         names.append(nowhere)
         sources.append("")
+        calls.append("")
         before = self.first
         places = [(n if n < last else last) - first if n >= before else -1 for n in numbers]
         made_in = list(map(names.__getitem__, places))
@@ -256,4 +269,5 @@ class Origins(Generic[Line]):
             "module_class": kinds,
             "scope": scopes,
             "source": list(map(sources.__getitem__, places)),
+            "call": list(map(calls.__getitem__, places)),
         }

@@ -31,6 +31,7 @@ def test_of_leaves_and_of_nodes_from_before_the_block_nothing_is_known() -> None
         "module_class": [""] * 2,
         "scope": [""] * 2,
         "source": [""] * 2,
+        "call": [""] * 2,
     }
 
 

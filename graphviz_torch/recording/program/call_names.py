@@ -1,0 +1,90 @@
+"""Names of the calls that made nodes: torch's function, and the user's own functions around it.
+
+A call of `F.cross_entropy` makes two nodes, and a loss that the user wrote makes many: a picture
+groups these nodes under the name that the user typed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+# The user's functions around a call, the outermost first: the code of each, and the position at
+# which its caller called it, which tells two calls of one function apart.
+Functions = tuple[tuple[CodeType, int], ...]
+
+
+class Call(NamedTuple):
+    """A call into torch, and the user's functions that run between the recording and that call."""
+
+    name: str  # as PyTorch has it: "cross_entropy", "__matmul__"
+    functions: Functions = ()
+
+
+NO_CALL: Final = Call("")
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function of torch's, or "" if the function has none."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":  # of an attribute, such as `x.T`
+        name = getattr(getattr(function, "__self__", None), "__name__", "")
+    return name if type(name) is str else ""
+
+
+class CallNames:
+    """The names of calls in the order in which the program made them.
+
+    Args:
+        leading: functions that are left out, because they call modules or backward.
+
+    >>> names = CallNames(())
+    >>> [names.name(Call("normalize"), "head", several=True) for _ in range(2)]
+    ['normalize', 'normalize#2']
+    >>> names.name(Call("__matmul__"), "", several=False)
+    'matmul'
+    """
+
+    def __init__(self, leading: Container[CodeType]) -> None:
+        self._leading = leading
+        self._counts: Counter[tuple[str, str]] = Counter()  # of calls, by scope and name
+        self._functions: Functions = ()  # of the last call, without those that lead to modules
+        self._path = ""  # their names
+
+    def name(self, call: Call, scope: str, several: bool) -> str:
+        """Return the name of the next call, such as "dice_loss/sigmoid" or "normalize#2".
+
+        Args:
+            scope: the module call that made it; numbers start again in each.
+            several: did the call make more than one node.
+        """
+        name = call.name.strip("_")
+        if call.functions or self._functions:
+            self._enter(call.functions)
+            name = f"{self._path}{name}" if name else ""
+        return self._numbered(scope, name) if several and name else name
+
+    def _enter(self, functions: Functions) -> None:
+        """Name the functions around a call; those that ran around the last call keep their name."""
+        inner = 0
+        for at, (code, _) in enumerate(functions):
+            if code in self._leading:
+                inner = at + 1
+        functions = functions[inner:]
+        if functions == self._functions:
+            return
+        same = 0
+        while functions[same : same + 1] == self._functions[same : same + 1] != ():
+            same += 1
+        path = "/".join(self._path.split("/")[:same])
+        path += "/" if path else ""
+        for code, _ in functions[same:]:
+            path = f"{self._numbered('', f'{path}{code.co_name}')}/"
+        self._functions, self._path = functions, path
+
+    def _numbered(self, scope: str, name: str) -> str:
+        self._counts[scope, name] += 1
+        count = self._counts[scope, name]
+        return name if count == 1 else f"{name}#{count}"
