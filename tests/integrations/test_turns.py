@@ -273,7 +273,7 @@ def test_nothing_is_found_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
     assert f"{len(run.steps)} steps recorded" in said
     hint = "--experiment tries changes\nrun.json.gz\ngraphviz-torch: see it: "
     assert re.search(rf"nothing found(?: in \d+ recorded steps; --steps 0 .*)?; {hint}", said)
-    assert run.turns == (turns and f"trained in turn: {turns}")
+    assert run.alternation == (turns and f"trained in turn: {turns}")
     assert turns in " ".join(said.split())
     assert len(run.steps) >= steps
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ....graph import Finding, Graph, Severity
-from ....graph.events import AwaitedGradient, GradientClip, OptimizerStep, WrapperBypass
+from ....graph.events import GradientClip, OptimizerStep, UnusedInWrapper, WrapperBypass
 from ....graph.text import listing, ranks_text
 from ...graph_reading import REDUCING, averages
 from ...replica_reading import Parted, parted
@@ -53,7 +53,7 @@ def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 def _has_other_reason(graph: Graph) -> bool:
     """Does another rule say why."""
-    ends = WrapperBypass, AwaitedGradient
+    ends = WrapperBypass, UnusedInWrapper
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 
 

@@ -20,11 +20,11 @@ _MOST, _LONGEST = 3, 60  # parts, and characters of a name
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
-class Turns:
+class AlternatingOptimizers:
     """What the optimizers of each step held; as text what learns in some steps only.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
-    >>> meta, turns = TensorMeta((3,), "float32", "cpu"), Turns()
+    >>> meta, turns = TensorMeta((3,), "float32", "cpu"), AlternatingOptimizers()
     >>> for number in range(6):
     ...     players = ("netD.weight", number % 3 < 2), ("netG.weight", number % 3 == 2)
     ...     parameters = tuple(Parameter(name, meta, True, stepped=turn) for name, turn in players)
