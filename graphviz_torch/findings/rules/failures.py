@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
 from ...graph.events import UnregisteredParameters
@@ -22,6 +24,11 @@ _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
 _AUGMENTED = re.compile(r"([A-Za-z_][\w.]*)\s*(\*\*|[-+*/])=(?!=)")
 _PARTS = ("setitem", "index_put_", "index_fill_", "index_copy_", "masked_fill_", "scatter_")
 _LONGEST = 60  # characters of a line of source
+# Words of PyTorch's errors about the shapes and dtypes of operands.
+_ABOUT_OPERANDS = ("shape", "size", "dim", "dtype", "scalar type", "broadcast", "matri")
+_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<")
 
 
 @rule(of=(Failure,))
@@ -87,11 +94,14 @@ def failed(reading: Reading) -> Iterator[Finding]:
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), most=8)
-    line = _sentences(failure.message).rstrip(".")
+    worker = _in_worker(failure.message)
+    line = _sentences(worker.message if worker else failure.message).rstrip(".")
     inside = at(failure.raised_where)
     if failure.node is not None:
         node = reading.graph.nodes[failure.node]
         inside = f", in {_operation(node)}{at(node.where)}{f', raised{inside}' if inside else ''}"
+    elif worker:
+        inside = f", raised in a worker of the DataLoader{at(worker.where)}"
     elif inside:
         inside = f", raised{inside}"
     yield finding(
@@ -103,9 +113,30 @@ def failed(reading: Reading) -> Iterator[Finding]:
             (advice for said, advice in ADVICE.items() if said in failure.message),
             _look(failure) if got else "",
         ),
-        where=failure.raised_where or failure.where,
+        where=(worker and worker.where) or failure.raised_where or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
     )
+
+
+class _WorkerError(NamedTuple):
+    """The exception of a DataLoader's worker, read from the message of the main process's one."""
+
+    message: str
+    where: str  # the innermost line outside of installed libraries
+
+
+def _in_worker(message: str) -> _WorkerError | None:
+    """Return the exception that a worker process raised; None where a message has none."""
+    if _WORKER.match(message) is None:
+        return None
+    frames = [match.groups() for match in _FRAME.finditer(message)]
+    own = [(file, number) for file, number in frames if not _INSTALLED.search(file)]
+    lines = message.rstrip().splitlines()
+    # After the last frame come its source, marked lines, and the exception, which may have several.
+    text = next((i for i, line in reversed([*enumerate(lines)]) if line.startswith("  ")), 0)
+    said = "\n".join(lines[text + 1 :])
+    where = f"{PurePath(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    return _WorkerError(said.partition(": ")[2] or said, where) if said else None
 
 
 def _sentences(message: str) -> str:
@@ -123,7 +154,8 @@ def _look(failure: Failure) -> str:
     senders = "gloo", "processgroup", "collective"
     if "timed out" in said and any(word in said for word in senders):
         return "Another rank did not come there: look at where the others wait, or ended."
-    return "Look at the shapes and dtypes of what it got."
+    about = any(word in said for word in _ABOUT_OPERANDS)
+    return "Look at the shapes and dtypes of what it got." if about else ""
 
 
 def _nodes(*nodes: int | None) -> tuple[int, ...]:

@@ -40,7 +40,8 @@ class AlternatingOptimizers:
     def add(self, step: TrainingStep) -> None:
         """Take the next step."""
         parameters = [p for graph in step.graphs for p in graph.parameters]
-        trained = frozenset(p.name for p in parameters if p.stepped)
+        # A step without a gradient trains nothing.
+        trained = frozenset(p.name for p in parameters if p.stepped and p.got_gradient is not False)
         events = [event for graph in step.graphs for event in graph.events]
         if trained or any(isinstance(event, OptimizerStep) for event in events):
             rest = frozenset(p.name for p in parameters) - trained

@@ -28,7 +28,7 @@ CASES: dict[str, Case] = {
     "failed": Case(
         mixed("cpu", "cpu"),
         "error",
-        "addmm at net.py:9 ended with RuntimeError: bad; it got x (f32[4] cpu) and "
+        "addmm at net.py:9 ended with RuntimeError: bad shapes; it got x (f32[4] cpu) and "
         "fc.weight (f32[4, 4] cpu).",
         [mixed("cpu", "cuda:0"), model(failure=Failure("KeyboardInterrupt", ""))],
     ),

@@ -91,7 +91,7 @@ def mixed(first: str, second: str, shape: tuple[int, ...] = (4,)) -> Graph:
         Operand("x", TensorMeta(shape, "float32", first), "train.py:3"),
         Operand("fc.weight", TensorMeta((4, 4), "float32", second), "train.py:8"),
     )
-    message = "bad\nstack"
+    message = "bad shapes\nstack"
     return replace(model(), failure=Failure("RuntimeError", message, "addmm", "net.py:9", operands))
 
 

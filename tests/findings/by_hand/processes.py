@@ -97,6 +97,14 @@ def summed(graph: Graph, *checksums: int, kind: Any = "parameter", wrapper: str 
     return replace(graph, step=Step(replicas=(replica,), checksum_steps=(0, 0, 1, 2)))
 
 
+def expert(*checksums: tuple[int, int]) -> Graph:
+    """A rank whose expert has these checksums of its weight and of its bias."""
+    weights, biases = zip(*checksums, strict=True)
+    parts = (("expert.up.weight", weights), ("expert.norm.bias", biases))
+    replicas = tuple(Replica(name, "parameter", (0, 1), "", sums) for name, sums in parts)
+    return replace(rank(), step=Step(replicas=replicas, checksum_steps=(0, 0, 1)))
+
+
 ALONE, STEPPED = rank(), event(OptimizerStep, optimizer="optimizer")
 SAME, LATE, ONCE = (5, 6, 7, 8), (5, 6, 7, 9), (5, 0, 7, 9)
 DDP = "DistributedDataParallel"
@@ -111,6 +119,8 @@ RANKS: dict[str, RankCase] = {
         [
             twice(summed(ALONE, *SAME, wrapper=DDP)),
             [summed(ALONE, *SAME), summed(ALONE, 1, 2, 3, 4)],  # never the same: stages
+            # of an expert that each rank has of its own only the zeros were the same
+            [expert((1, 0), (2, 5), (3, 6)), expert((4, 0), (5, 7), (6, 8))],
             [summed(ALONE, *SAME), summed(ALONE, *ONCE)],  # averaged now and then
             [summed(ALONE, *ONCE), summed(ALONE, *SAME[:3], 9)],  # equal at the end
             [summed(ALONE, *SAME), summed(ALONE, *LATE), ALONE],  # another step

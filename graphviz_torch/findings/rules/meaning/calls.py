@@ -17,6 +17,11 @@ from ..cuts import explained, upstream
 _PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
 _VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
 _ENOUGH = 8  # calls on one slice each
+_KEEPS = {
+    "retain_graph": "Leave out retain_graph=True.",
+    "create_graph": "If these gradients are to be learned through, look for what cuts them before "
+    "the loss: detach(), .data, no_grad, load_state_dict(). Else leave out create_graph=True.",
+}
 
 
 @rule(reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
@@ -49,7 +54,7 @@ def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
             f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, and "
             f"nothing runs through it again{memory}.",
             cause="a graph kept for nothing",
-            advice=f"Leave out {event.by}=True.",
+            advice=_KEEPS[event.by],
             where=event.where,
         )
 
