@@ -64,6 +64,7 @@ ENTRIES = 17
 PRIVATE = {
     "devices/simulated/accelerator.py": "stands in for a device: patches what torch asks of one",
     "devices/simulated/data_parallel.py": "stands in for the replicas of nn.DataParallel",
+    "devices/simulated/files.py": "rebuilds tensors as torch.load does",
     "devices/simulated/patches.py": "walks the containers that torch itself walks",
     "devices/simulated/tensor.py": "a tensor subclass with a device that does not exist",
     "checkpoint/verify.py": "sees each value that a node computes, with a dispatch mode",

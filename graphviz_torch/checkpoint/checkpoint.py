@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import torch
 
 from ..devices.containers import children, join, rebuilt
-from ..devices.simulated.tensor import is_simulated
+from ..devices.simulated.places import is_simulated
 from ..devices.to_device import to_device
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement

@@ -18,7 +18,7 @@ from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
 from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
-from .simulated.tensor import is_simulated
+from .simulated.places import is_simulated
 from .to_device import find_device
 
 Tensors = tuple[torch.Tensor, ...]
@@ -204,7 +204,7 @@ def present_devices(
     absent: list[tuple[str, str]] = []
     for device in devices:
         label = device_label(device) if isinstance(device, torch.device) else device
-        if label.startswith("sim:") or (isinstance(device, torch.device) and is_simulated(device)):
+        if label.startswith("sim") or (isinstance(device, torch.device) and is_simulated(device)):
             absent.append((label, "it is simulated, and has no clock"))
             continue
         try:

@@ -12,8 +12,7 @@ import torch
 from ..internals.frames import caller
 from ..internals.tensors.metadata import DEVICE_LABELS
 from .mover import Mover, Moves
-from .simulated.data_parallel import simulated_devices
-from .simulated.tensor import is_simulated
+from .simulated.places import is_simulated, simulated_devices
 
 
 def available_devices() -> list[torch.device]:

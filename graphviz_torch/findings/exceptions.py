@@ -150,6 +150,11 @@ ADVICE = {
     "loss on this rank: use it, or pass find_unused_parameters=True.",
     "Attempting to unscale FP16 gradients": "Keep the weights in float32 and run the forward "
     "under torch.autocast: GradScaler is for that.",
+    **dict.fromkeys(
+        ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver"),
+        "This machine has no CUDA device for PyTorch: choose one with torch.cuda.is_available(), "
+        "or see the program run on simulated ones: graphviz-torch run --simulate 1 SCRIPT.",
+    ),
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or "
     "bfloat16 autocast.",
 }

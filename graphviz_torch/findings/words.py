@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from ..graph import Parameter
-from ..graph.events.base import Occurrence
+from ..graph.events.occurrence import Occurrence
 from ..graph.text import listing
 
 Key = TypeVar("Key")
@@ -39,3 +39,12 @@ def at(where: str) -> str:
 def times(event: Occurrence) -> str:
     """ ", 3 times", or nothing for once."""
     return f", {event.times} times" if event.times > 1 else ""
+
+
+def in_code(device: str) -> str:
+    """Return a device's name as a program writes it: a simulated CUDA device is "cuda:0" there.
+
+    >>> in_code("sim cuda:0"), in_code("sim:0"), in_code("cuda:1")
+    ('cuda:0', 'sim:0', 'cuda:1')
+    """
+    return device.removeprefix("sim ")

@@ -34,6 +34,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import overrides
+from torch.nn.parallel.replicate import replicate
 
 from .hooks.watch import Installation, Watch
 
@@ -69,6 +70,7 @@ _OF_TORCH = (
 _STAGES = os.path.join("torch", "distributed", "pipelining", "stage.py")
 _GRAPHS = os.path.join("torch", "cuda", "graphs.py")
 _APPLY = torch.nn.Module._apply.__code__
+_REPLICATE = replicate.__code__
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 
 
@@ -138,6 +140,11 @@ def runs_ahead(frame: FrameType | None) -> bool:
 def moves_a_module(frame: FrameType | None) -> bool:
     """True if `Module.to` or a similar method runs in `frame` or in a caller of it."""
     return _is_running(_APPLY, frame)
+
+
+def replicates(frame: FrameType | None) -> bool:
+    """Does `nn.DataParallel` copy a tensor of a module to its replicas, from `frame` outwards?"""
+    return _is_running(_REPLICATE, frame)
 
 
 def packs(frame: FrameType | None) -> bool:

@@ -3,20 +3,21 @@
 A tensor "on" it is a wrapper that autograd sees on its own device, and that holds an ordinary CPU
 tensor; every operator runs the CPU's own kernel inside. So values and gradients are the
 CPU's, copies between devices are true `ToCopyBackward0` nodes, and devices that mix fail as they do
-on a GPU. Device k is `torch.device("meta", 64 + k)`: a device that every build of PyTorch has, with
-an index that nothing else uses. Graphs call it "sim:k".
+on a GPU. Graphs name its devices "sim:0", "sim:1", or "sim cuda:0" where a program written for CUDA
+finds it as "cuda:0": modes hand the places of `places.py` on to PyTorch, and `patches.py` has what
+answers for `torch.cuda`.
 
-Not simulated: time, memory limits, streams, autocast, `torch.compile`. Operators that PyTorch
-composes by device type take the generic path, as a new backend would: `nn.LSTM` step by step,
-attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in
-their generic backward. Those agree with the CPU to rounding, all others to the bit. Sparse and
+Not simulated: time, memory limits, streams, the casts of autocast, `torch.compile`. Operators that
+PyTorch composes by device type take the generic path, as a new backend would: `nn.LSTM` step by
+step, attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq`
+in their generic backward. Those agree with the CPU to rounding, all others to the bit. Sparse and
 nested tensors stay on the CPU: of the operators that PyTorch lists, the three fail that take or
 make sparse ones (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
 
 In a recording, `tolist` is listed as the operation "cpu", and printing or saving a whole tensor
-lists no copy. What `torch.save` or `pickle` wrote comes back on the CPU, unless `torch.load` is
-given `map_location=device`. `torch.autocast(device.type)` raises, and so does `torch.jit.trace` of
-nearly anything; `torch.jit.script` works.
+lists no copy; neither does `torch.load` onto a simulated CUDA device. `torch.autocast(device.type)`
+raises unless CUDA is simulated, where it changes no dtype; `torch.jit.trace` of nearly anything
+raises, `torch.jit.script` works.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend
@@ -37,26 +38,33 @@ from ...internals.frames import WarningLines
 from ...internals.hooks.dispatch import watch_devices
 from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from ...internals.hooks.watch import Installation
-from ...internals.tensors.metadata import DEVICE_LABELS
-from .data_parallel import data_parallel_on
-from .tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run
+from .cuda import legacy_type
+from .patches import PATCHES
+from .places import CPU, LIMIT, Block, cuda_block, is_place, opened, place_of
+from .tensor import SimulatedTensor, become, indices, run
 
 _PINNED = "_simulated_pin"
 
 
 @contextmanager
-def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
-    """Devices to use in `.to(device)` on a machine without a GPU: sim:0, sim:1, ... in graphs.
+def simulate_accelerator(
+    count: int = 1, *, name: Literal["sim", "cuda"] = "sim"
+) -> Iterator[list[torch.device]]:
+    """Yield devices to use in `.to(device)` on a machine without a GPU.
 
-    It holds for the thread that enters it; a thread of your own enters it again, and has the same
-    devices. Blocks nest. Tensors stay usable after the block, only nothing new can be brought to
-    their device. It never reports a duration.
+    They are those of the thread that enters the block; a thread of your own enters it again, and
+    has the same devices. Blocks nest. Tensors stay usable after the block, only nothing new can be
+    brought to their device. A simulated device never reports a duration.
 
     Args:
-        count: number of devices, 1 to 64.
+        count: number of devices, 1 to 32.
+        name: "sim": a program has to name the devices that are yielded, "sim:0" and so on in
+            graphs. "cuda": a program that is written for CUDA finds them as "cuda:0" and so on,
+            `torch.cuda.is_available()` is True, and graphs name them "sim cuda:0".
 
     Raises:
-        ValueError: for another count.
+        ValueError: for another count or name.
+        RuntimeError: for "cuda" on a machine that has a CUDA device.
 
     >>> with simulate_accelerator() as [device]:
     ...     x = torch.ones(2, requires_grad=True)
@@ -64,19 +72,34 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
     ...     y.backward()
     >>> print(y.grad_fn.next_functions[0][0].name(), x.grad)
     MulBackward0 tensor([3., 3.])
+
+    >>> with simulate_accelerator(2, name="cuda"):  # doctest: +SKIP
+    ...     print(torch.cuda.device_count(), torch.ones(2).cuda(1))
+    2 tensor([1., 1.], device='cuda:1')
     """
     if not isinstance(count, int) or not 1 <= count <= LIMIT:
         raise ValueError(f"simulate_accelerator(count={count!r}): pass a number from 1 to {LIMIT}.")
-    devices = [torch.device("meta", FIRST + k) for k in range(count)]
-    DEVICE_LABELS.update({device: f"sim:{k}" for k, device in enumerate(devices)})
-    watch_devices()
-    blocks, block = _HERE.simulation.blocks, object()
-    try:
-        blocks.add(block)
-        with data_parallel_on(devices), WarningLines(*_PASSED):
-            yield devices
-    finally:
-        blocks.discard(block)
+    if name not in ("sim", "cuda"):
+        raise ValueError(f'simulate_accelerator(name={name!r}): pass "sim" or "cuda".')
+    if name == "cuda" and cuda_block() is None and torch.cuda.is_available():
+        found = torch.cuda.device_count()
+        raise RuntimeError(
+            f"CUDA cannot be simulated where it is there: this machine has {found} CUDA "
+            f"device{'s' * (found != 1)}. Run the program on it as it is."
+        )
+    created, block = Block(name, count), object()
+    blocks = _HERE.simulation.blocks
+    with opened(created):
+        watch_devices()
+        try:
+            PATCHES.add(created)
+            blocks.add(block)
+            created.mode = _HERE.simulation.calls
+            with WarningLines(*_PASSED):
+                yield list(created.devices)
+        finally:
+            blocks.discard(block)
+            PATCHES.discard(created)
 
 
 def simulating() -> bool:
@@ -103,11 +126,13 @@ class _Simulation:
 
     def __init__(self) -> None:
         self._modes: list[tuple[Any, Stack]] = []
+        self.calls: Any = None  # the mode that sees calls into torch
         self.blocks: Installation[object] = Installation(self._enter, self._leave)
 
     def _enter(self) -> None:
         if not self._modes:
-            self._modes = [(_Placement(), OPERATORS), (_Construction(), FUNCTIONS)]
+            self.calls = _Construction()
+            self._modes = [(_Placement(), OPERATORS), (self.calls, FUNCTIONS)]
             for mode, stack in self._modes:
                 enter_below(mode, stack)
 
@@ -132,7 +157,8 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.pins = not torch.cuda.is_available()  # where it is, pinning is real
+        # Where CUDA is, pinning is real.
+        self.pins = cuda_block() is not None or not torch.cuda.is_available()
 
     def __torch_dispatch__(
         self,
@@ -142,8 +168,10 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if is_simulated(kwargs.get("device")):
-            return run(func, args, kwargs)
+        device = kwargs.get("device")
+        place = place_of(device)  # functions of PyTorch's that are written in Python name CUDA here
+        if is_place(place):
+            return run(func, args, kwargs if place is device else {**kwargs, "device": place})
         if self.pins:
             if func is torch.ops.aten.is_pinned.default:
                 return is_pinned(args[0])
@@ -178,6 +206,12 @@ class _Construction(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if cuda_block() is not None:
+            if func is torch.device:
+                return (
+                    func("cuda", *args) if args and type(args[0]) is int else func(*args, **kwargs)
+                )
+            func, args, kwargs = _placed(func, args, kwargs)
         if func in _FROM_DATA:
             return _from_data(func, args, kwargs)
         if func is torch._has_compatible_shallow_copy_type:
@@ -207,13 +241,37 @@ _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
+_TO, _CUDA, _TYPE = torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type
+
+
+def _placed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return a call with the places of the CUDA devices that it names."""
+    if func is _CUDA:
+        names = ("device", "non_blocking", "memory_format")
+        given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        device = given.pop("device", None)
+        return _TO, (args[0], place_of("cuda" if device is None else device)), given
+    if func is _TO and len(args) > 1:
+        args = (args[0], place_of(args[1]), *args[2:])
+    elif func is _TYPE:
+        dtype = legacy_type(args[1] if len(args) > 1 else kwargs.get("dtype"))
+        if dtype is not None:
+            return _TO, (args[0], place_of("cuda"), dtype), {}
+    elif func is torch._C._nn._parse_to:  # the program may ask for what it returns
+        return func, args, kwargs
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": place_of(kwargs["device"])}
+    return func, args, kwargs
+
+
 def _from_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     device = kwargs.get("device")
     if device is None and source is not None:
         device = source.device
     device = torch.get_default_device() if device is None else torch.device(device)
-    if not is_simulated(device) or (source is not None and func is not torch.Tensor.new_tensor):
+    device = place_of(device)
+    if not is_place(device) or (source is not None and func is not torch.Tensor.new_tensor):
         return func(*args, **kwargs)
     gradient = kwargs.pop("requires_grad", False)
     if func is torch.Tensor.new_tensor:

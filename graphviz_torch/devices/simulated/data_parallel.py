@@ -8,80 +8,36 @@ Replicas run one after the other, on PyTorch's GPUs they run in threads: values 
 from __future__ import annotations
 
 import importlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import _functions, comm
 
-from ...internals.hooks.watch import Installation
-from . import patches as replaced
-from .tensor import FIRST
+# Private: walks containers in the order of their values (2.11 to 2.14).
+from torch.utils._pytree import tree_leaves
+
+from .places import CPU, cuda_block, current_device, is_simulated, simulated_devices
 
 
-class _Here(threading.local):
-    """What belongs to the thread that asks."""
-
-    def __init__(self) -> None:
-        self.blocks: list[list[torch.device]] = []  # of each simulate_accelerator() that is open
-
-
-_HERE = _Here()
-_REPLACED: list[tuple[Any, str, Any]] = []
-
-
-def simulated_devices() -> list[torch.device]:
-    """Those of the innermost `simulate_accelerator()` block of this thread."""
-    return list(_HERE.blocks[-1]) if _HERE.blocks else []
-
-
-@contextmanager
-def data_parallel_on(devices: list[torch.device]) -> Iterator[None]:
-    """Let `nn.DataParallel` run on simulated devices in this thread."""
-    blocks = _HERE.blocks  # also where another thread ends this one's block
-    try:
-        _PATCHES.add(devices)
-        blocks.append(devices)
-        yield
-    finally:
-        blocks[:] = [block for block in blocks if block is not devices]
-        _PATCHES.discard(devices)
-
-
-def _restore() -> None:
-    while _REPLACED:
-        setattr(*_REPLACED[-1])
-        _REPLACED.pop()
-
-
-def _replace() -> None:
-    if _REPLACED:
-        return
+def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Return owner and name of each function that DataParallel calls, and what makes ours."""
     # Private: the names that DataParallel looks up (2.11 to 2.14).
     module = importlib.import_module("torch.nn.parallel.data_parallel")
-    for owner, name, ours in (
+    return [
         (module, "_get_available_device_type", _device_type),
         (module, "_get_all_device_indices", _device_indices),
         (module, "parallel_apply", _parallel_apply),
+        (importlib.import_module("torch.nn.parallel"), "parallel_apply", _parallel_apply),
         (comm, "broadcast_coalesced", _broadcast),
         (comm, "gather", _gather),
         (comm, "reduce_add", _reduce_add),
-        *replaced.names(simulated_devices),
-    ):
-        theirs = getattr(owner, name)
-        _REPLACED.append((owner, name, theirs))
-        setattr(owner, name, ours(theirs))
-    _REPLACED.append((_functions.Scatter, "forward", staticmethod(_functions.Scatter.forward)))
-    _functions.Scatter.forward = staticmethod(_scatter(_functions.Scatter.forward))  # type: ignore[method-assign]
-
-
-_PATCHES: Installation[list[torch.device]] = Installation(_replace, _restore)
+        (_functions.Scatter, "forward", _scatter),
+    ]
 
 
 def _device_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda: "meta" if simulated_devices() else theirs()
+    return lambda: simulated_devices()[0].type if simulated_devices() else theirs()
 
 
 def _device_indices(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,15 +45,17 @@ def _device_indices(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ours(devices: Sequence[Any]) -> bool:
-    first = devices[0] if devices else None
-    index = first.index if isinstance(first, torch.device) else first
-    return isinstance(index, int) and index >= FIRST
+    return bool(devices) and is_simulated(_device(devices[0]))
 
 
-def _place(device: Any) -> torch.device:
-    if isinstance(device, int):
-        return torch.device("meta", device) if device >= 0 else torch.device("cpu")
-    return torch.device(device)
+def _device(device: Any) -> torch.device:
+    """Return the device that a number means: DataParallel counts those of one type."""
+    if not isinstance(device, int):
+        return torch.device("cpu" if device is None else device)
+    if device < 0:
+        return CPU
+    cuda = torch.device("cuda", device)
+    return cuda if cuda_block() is not None else torch.device("meta", device)
 
 
 def _scatter(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,7 +69,7 @@ def _scatter(theirs: Callable[..., Any]) -> Callable[..., Any]:
             if sizes is None
             else torch.split(tensor, list(sizes), dim)
         )
-        return tuple(c.to(_place(d)) for c, d in zip(chunks, devices, strict=False))
+        return tuple(c.to(_device(d)) for c, d in zip(chunks, devices, strict=False))
 
     return forward
 
@@ -121,7 +79,7 @@ def _broadcast(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if not _ours(devices):
             return theirs(tensors, devices, *arguments, **options)
         tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        return [[t.detach().to(_place(device)) for t in tensors] for device in devices]
+        return [[t.detach().to(_device(device)) for t in tensors] for device in devices]
 
     return broadcast
 
@@ -131,7 +89,7 @@ def _gather(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if not _ours([t.get_device() for t in tensors]):
             return theirs(tensors, dim, destination, **options)
         tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        return torch.cat([t.to(_place(destination)) for t in tensors], dim)
+        return torch.cat([t.to(_device(destination)) for t in tensors], dim)
 
     return gather
 
@@ -140,7 +98,7 @@ def _reduce_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_add(tensors: Any, destination: Any = None) -> Any:
         if not _ours([t.get_device() for t in tensors]):
             return theirs(tensors, destination)
-        place = _place(destination)
+        place = _device(destination)
         return sum((t.to(place) for t in tensors[1:]), tensors[0].to(place))
 
     return reduce_add
@@ -148,9 +106,17 @@ def _reduce_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _parallel_apply(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def apply(modules: Any, inputs: Any, kwargs: Any = None, devices: Any = None) -> Any:
-        if not _ours(devices or ()):
+        if not (simulated_devices() if devices is None else _ours(devices)):
             return theirs(modules, inputs, kwargs, devices)
         kwargs = kwargs or [{}] * len(modules)
-        return [m(*i, **k) for m, i, k in zip(modules, inputs, kwargs, strict=True)]
+        if devices is None:
+            tensors = [[t for t in tree_leaves(i) if isinstance(t, torch.Tensor)] for i in inputs]
+            devices = [first[0].device if first else CPU for first in tensors]
+        outputs = []
+        for module, given, named, device in zip(modules, inputs, kwargs, devices, strict=True):
+            with current_device(_device(device)):
+                given = given if isinstance(given, (list, tuple)) else (given,)
+                outputs.append(module(*given, **named))
+        return outputs
 
     return apply

@@ -1,9 +1,10 @@
-"""What PyTorch asks by device type before it dispatches anything, answered for simulated devices.
+"""The table of everything of PyTorch's that is replaced while a thread simulates devices.
 
-Optimizers and clipping that take whole lists of tensors (`foreach=True`, `fused=True`; the kernels
-are the CPU's), a DataLoader that pins (in the process itself; with workers it asks for a real
-accelerator), and `torch.load` onto a simulated device. `capturable=True` is refused, for it is
-about CUDA graphs.
+A row has the owner, the name, and a function that makes ours of PyTorch's. All are put back when
+the last block ends. Here are the rows of what PyTorch asks by device type before it dispatches
+anything: optimizers and clipping that take whole lists of tensors (`foreach=True`, `fused=True`;
+the kernels are the CPU's), and a DataLoader that pins. `capturable=True` is refused, for it is
+about CUDA graphs. The rows of `torch.cuda`, `nn.DataParallel` and files are in their own modules.
 
 Private: the names that are looked up (2.11 to 2.14).
 """
@@ -16,66 +17,164 @@ from functools import wraps
 from typing import Any
 
 import torch
-
-# Private: walks containers in the order of their values (2.11 to 2.14).
-from torch.utils._pytree import tree_leaves
+from torch.utils import _device
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.data import dataloader
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from .tensor import CPU, become, is_simulated
+from ...internals.hooks.engine import EngineWatch
+from ...internals.hooks.modes import FUNCTIONS
+from ...internals.hooks.watch import Installation
+from . import cuda, data_parallel, files
+from .places import (
+    Block,
+    cuda_block,
+    innermost_block,
+    is_simulated,
+    place_of,
+    program_device,
+    simulated_devices,
+)
 
-_Maker = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Maker = Callable[[Any], Any]
+_REPLACED: list[tuple[Any, str, Any]] = []
 
 
-def names(simulating: Callable[[], Any]) -> list[tuple[Any, str, _Maker]]:
-    """Owner, name, and what makes our function of theirs.
-
-    Args:
-        simulating: does the thread that asks simulate a device.
-    """
-
-    def takes_lists(theirs: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda device: is_simulated(device) or theirs(device)
-
-    def fused_on(theirs: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda: [*theirs(), "meta"] if simulating() else theirs()
-
-    def iterates(theirs: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(theirs)
-        def begin(self: Any, loader: Any) -> None:
-            pins = loader.pin_memory and loader.num_workers == 0
-            if not (pins and simulating()) or torch.accelerator.is_available():
-                theirs(self, loader)
-                return
-            loader.pin_memory = False
-            try:
-                theirs(self, loader)
-            finally:
-                loader.pin_memory = True
-            self._pin_memory = True
-
-        return begin
-
-    def loads(theirs: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(theirs)
-        def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            named = isinstance(map_location, (str, torch.device))
-            if not (simulating() and named and is_simulated(torch.device(map_location))):
-                return theirs(f, map_location, *args, **kwargs)
-            loaded = theirs(f, CPU, *args, **kwargs)
-            for part in {id(part): part for part in tree_leaves(loaded)}.values():
-                if isinstance(part, torch.nn.Module):
-                    part.to(map_location)
-                elif isinstance(part, torch.Tensor):
-                    become(part, part.detach().to(map_location))
-            return loaded
-
-        return load
-
+def table() -> list[tuple[Any, str, _Maker]]:
+    """Return owner and name of everything that is replaced, and what makes ours of it."""
     clipping = importlib.import_module("torch.nn.utils.clip_grad")
     optimizers = importlib.import_module("torch.optim.optimizer")
+    workers = dataloader._MultiProcessingDataLoaderIter
     return [
-        (clipping, "_device_has_foreach_support", takes_lists),
-        (optimizers, "_get_fused_kernels_supported_devices", fused_on),
-        (dataloader._BaseDataLoaderIter, "__init__", iterates),
-        (torch, "load", loads),
+        (clipping, "_device_has_foreach_support", _takes_lists),
+        (optimizers, "_get_fused_kernels_supported_devices", _supported),
+        (dataloader._BaseDataLoaderIter, "__init__", _begins),
+        (workers, "_process_data", _pins),
+        (torch._C._nn, "_parse_to", _parses),
+        (DeviceContext, "__torch_function__", _by_default),
+        (torch, "get_default_device", _default_device),
+        *[
+            (owner, "_engine_run_backward", _backward)
+            for owner in (torch.autograd.graph, torch.autograd)
+        ],
+        *data_parallel.rows(),
+        *files.rows(),
+        *cuda.rows(),
     ]
+
+
+def _install() -> None:
+    if _REPLACED:
+        return
+    for owner, name, make in table():
+        before = vars(owner)[name]
+        _REPLACED.append((owner, name, before))
+        static = isinstance(before, staticmethod)
+        ours = make(before.__func__ if static else before)
+        setattr(owner, name, staticmethod(ours) if static else ours)
+
+
+def _remove() -> None:
+    while _REPLACED:
+        setattr(*_REPLACED[-1])
+        _REPLACED.pop()
+    if not EngineWatch.installation.watchers:  # they may have ended before: ours stood there
+        EngineWatch.installation.suspend()
+
+
+PATCHES: Installation[Block] = Installation(_install, _remove)
+
+
+def _takes_lists(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda device: is_simulated(device) or theirs(device)
+
+
+def _supported(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As `_get_fused_kernels_supported_devices`: the types whose tensors are stepped in lists."""
+    return lambda: [*theirs(), "meta"] if simulated_devices() else theirs()
+
+
+def _begins(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As a DataLoader's iterator begins: what it pins is pinned here, in no thread of its own."""
+
+    @wraps(theirs)
+    def begin(self: Any, loader: Any) -> None:
+        if not (loader.pin_memory and simulated_devices()) or _has_accelerator():
+            theirs(self, loader)
+            return
+        loader.pin_memory = False
+        try:
+            theirs(self, loader)
+        finally:
+            loader.pin_memory = True
+        self._pin_memory = not loader.num_workers
+        self._simulated_pin = loader.num_workers > 0
+
+    return begin
+
+
+def _pins(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As an iterator with worker processes takes a batch from them."""
+
+    @wraps(theirs)
+    def process(self: Any, *args: Any) -> Any:
+        data = theirs(self, *args)
+        pins = getattr(self, "_simulated_pin", False)
+        return pin_memory(data) if pins else data  # type: ignore[no-untyped-call]
+
+    return process
+
+
+def _has_accelerator() -> bool:
+    return cuda_block() is None and torch.accelerator.is_available()
+
+
+def _parses(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As `nn.Module.to` reads its arguments: a number is a device, and no mode sees it."""
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        if cuda_block() is not None:
+            args = (
+                tuple(torch.device("cuda", a) if type(a) is int else a for a in args[:1]) + args[1:]
+            )
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = torch.device("cuda", kwargs["device"])
+        return theirs(*args, **kwargs)
+
+    return parse
+
+
+def _by_default(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As `with torch.device("cuda")` gives factories its device, below all other modes."""
+
+    @wraps(theirs)
+    def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        place = place_of(self.device)
+        if place is not self.device and func in _device_constructors():
+            kwargs["device"] = place if kwargs.get("device") is None else kwargs["device"]
+        return theirs(self, func, types, args, kwargs)
+
+    return call
+
+
+def _default_device(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def default_device() -> torch.device:
+        current = _device.CURRENT_DEVICE
+        place = place_of(current)
+        return theirs() if place is current else program_device(place)
+
+    return default_device
+
+
+def _backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As a backward runs: PyTorch takes modes away there, and hooks of the program need ours."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        block = innermost_block()
+        if block is None or block.mode is None or block.mode in FUNCTIONS.now():
+            return theirs(*args, **kwargs)
+        with block.mode:
+            return theirs(*args, **kwargs)
+
+    return run

@@ -15,13 +15,12 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from ...internals.tensors.metadata import device_label
+from .memory import count
+from .places import CPU, error_name, is_place, program_device
 
-FIRST = 64  # index of the first simulated device; true meta tensors have none, or a small one
-LIMIT = 64  # a device index is a signed byte
+LOCATION = "_simulated_location"  # of a storage that is saved or loaded: its device in the file
 
-CPU = torch.device("cpu")
-
+_OWN = ("host", "place")  # attributes of a simulated tensor
 # Operators that take tensors of several devices on a GPU too.
 _CROSSES = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
 # Operators that take no number from the CPU beside tensors of a device.
@@ -30,25 +29,19 @@ _STRICT = {"cat", "stack"}
 _INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
-def is_simulated(device: Any) -> bool:
-    """True for a device that `simulate_accelerator()` yields."""
-    return (
-        isinstance(device, torch.device) and device.type == "meta" and (device.index or 0) >= FIRST
-    )
-
-
 class SimulatedTensor(torch.Tensor):
     """A tensor on a simulated device: a wrapper without memory around the CPU tensor it stands for.
 
-    `host` is that CPU tensor.
+    `host` is that CPU tensor, and `place` the device that PyTorch's C++ sees.
     """
 
     host: torch.Tensor
+    place: torch.device
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, host: torch.Tensor, device: torch.device) -> SimulatedTensor:
+    def __new__(cls, host: torch.Tensor, place: torch.device) -> SimulatedTensor:
         # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
         if host.layout != torch.strided or host.is_nested:
             raise NotImplementedError(
@@ -61,16 +54,17 @@ class SimulatedTensor(torch.Tensor):
             strides=host.stride(),
             storage_offset=host.storage_offset(),
             dtype=host.dtype,
-            device=device,
+            device=place,
         )
         if host.is_conj():
             torch._C._set_conj(wrapper, True)
         if host.is_neg():
             torch._C._set_neg(wrapper, True)
-        wrapper.host = host
+        wrapper.host, wrapper.place = host, place
+        count(host.untyped_storage(), place)
         return wrapper
 
-    def __init__(self, host: torch.Tensor, device: torch.device) -> None:
+    def __init__(self, host: torch.Tensor, place: torch.device) -> None:
         super().__init__()
 
     @classmethod
@@ -88,16 +82,37 @@ class SimulatedTensor(torch.Tensor):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
-        if isinstance(value, SimulatedTensor) and value.device == self.device:
+        if isinstance(value, SimulatedTensor) and value.place == self.place:
             torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
             self.host = value.host
         else:
             become(self, value)
 
     @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The device as the program names it."""
+        return program_device(self.place)
+
+    def get_device(self) -> int:
+        """Return the index of the device."""
+        return int(self.device.index)
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """True where CUDA is simulated."""
+        return self.device.type == "cuda"
+
+    @property
     def is_meta(self) -> bool:  # type: ignore[override]
         """False: it has values."""
         return False
+
+    def type(self, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return the name of the legacy tensor type, or a tensor of another one."""
+        if dtype is None:
+            name = self.host.type()
+            return name.replace("torch.", "torch.cuda.") if self.is_cuda else name
+        return super().type(dtype, *args, **kwargs)
 
     def inner_tensors(self) -> list[torch.Tensor]:
         """What holds the values, as internals/tensors/memory.py asks."""
@@ -126,7 +141,7 @@ class SimulatedTensor(torch.Tensor):
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
         raise TypeError(
-            f"can't convert {device_label(self.device)} device type tensor to numpy. "
+            f"can't convert {error_name(self.place)} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
@@ -139,7 +154,7 @@ class SimulatedTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _disable_current_modes():
             text = repr(self.host.detach())
-        suffix = f", device='{device_label(self.device)}'"
+        suffix = f", device='{error_name(self.place)}'"
         text = re.sub(
             r"((?:, (?:dtype|size)=[^,]*?(?:\([^)]*\)|\[[^]]*\])?)*\))$", suffix + r"\1", text
         )
@@ -151,7 +166,7 @@ class SimulatedTensor(torch.Tensor):
 
     def __copy__(self) -> torch.Tensor:
         new = self.detach()
-        new.__dict__.update({k: v for k, v in self.__dict__.items() if k != "host"})
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _OWN})
         return new.requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -162,9 +177,9 @@ class SimulatedTensor(torch.Tensor):
                 "Only Tensors created explicitly by the user (graph leaves) support deepcopy: "
                 f"this one was made by {type(self.grad_fn).__name__}. Detach it first."
             )
-        new = SimulatedTensor(copy.deepcopy(self.host, memo), self.device)
+        new = SimulatedTensor(copy.deepcopy(self.host, memo), self.place)
         new.__dict__.update(
-            {name: copy.deepcopy(v, memo) for name, v in self.__dict__.items() if name != "host"}
+            {name: copy.deepcopy(v, memo) for name, v in self.__dict__.items() if name not in _OWN}
         )
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new
@@ -173,8 +188,10 @@ class SimulatedTensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Saved as the CPU tensor that it holds: the file opens anywhere."""
+        """Save the CPU tensor that it holds; a simulated CUDA tensor in the place of a real one."""
         host: Any = self.host.detach()
+        if self.is_cuda:
+            setattr(host.untyped_storage(), LOCATION, str(self.device))
         if isinstance(self, torch.nn.Parameter):
             host = torch.nn.Parameter(host, self.requires_grad)
         else:
@@ -211,8 +228,9 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operands.check(name, written)
     device = kwargs.get("device")
     if device is None:
-        device = (args[0] if name == "copy_" else operands.wrappers[0]).device
-    elif is_simulated(device):
+        to = args[0] if name == "copy_" else operands.wrappers[0]
+        device = _place(to)
+    elif is_place(device):
         host_kwargs["device"] = CPU
         host_kwargs.pop("pin_memory", None)
     if name == "histc" and not host_args[0].is_floating_point():  # as a GPU counts integers
@@ -225,8 +243,13 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name == "_pack_padded_sequence":  # batch sizes are for the CPU to read
         return operands.wrap(out[0], device), out[1]
     if foreach and isinstance(out, (list, tuple)):
-        return [operands.wrap(host, like.device) for host, like in zip(out, args[0], strict=True)]
+        return [operands.wrap(host, _place(like)) for host, like in zip(out, args[0], strict=True)]
     return operands.wrap(out, device)
+
+
+def _place(tensor: torch.Tensor) -> torch.device:
+    """Return the device of a tensor as PyTorch's C++ knows it."""
+    return tensor.place if isinstance(tensor, SimulatedTensor) else tensor.device
 
 
 @cache
@@ -264,7 +287,7 @@ class _Operands(NamedTuple):
             for wrapper in self.wrappers:
                 if wrapper.host is out:
                     return wrapper
-            return SimulatedTensor(out, device) if is_simulated(device) else out
+            return SimulatedTensor(out, device) if is_place(device) else out
         if isinstance(out, (list, tuple)):
             return type(out)([self.wrap(part, device) for part in out])
         return out
@@ -273,8 +296,8 @@ class _Operands(NamedTuple):
         """Raise as PyTorch does where tensors of several devices meet in one operator."""
         if not self.wrappers:
             return
-        first = self.wrappers[0].device
-        odd: torch.Tensor | None = next((t for t in self.wrappers if t.device != first), None)
+        first = self.wrappers[0].place
+        odd: torch.Tensor | None = next((t for t in self.wrappers if t.place != first), None)
         for other in self.plain if odd is None else ():
             if other.dim() or other.device != CPU or other is written or name in _STRICT:
                 odd = other
@@ -282,7 +305,7 @@ class _Operands(NamedTuple):
             return
         message = (
             "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{device_label(first)} and {device_label(odd.device)}! (when running aten::{name})"
+            f"{error_name(first)} and {error_name(odd.device)}! (when running aten::{name})"
         )
         if odd.device.type == "meta" and not isinstance(odd, SimulatedTensor):
             message += (
@@ -320,13 +343,14 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         new = torch.nn.Parameter(new, needed)
     new.requires_grad_(needed)
     for name, mark in tensor.__dict__.items():
-        if name != "host":
+        if name not in _OWN:
             setattr(new, name, mark)
     if gradient is not None:  # nn.Module.to replaces its values next, and counts that copy
         host = gradient.host if isinstance(gradient, SimulatedTensor) else gradient
         with _disable_current_modes():
             host = host.to(new.dtype, copy=True)
-            new.grad = SimulatedTensor(host, new.device) if is_simulated(new.device) else host
+            place = _place(new)
+            new.grad = SimulatedTensor(host, place) if is_place(place) else host
     if needed:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__

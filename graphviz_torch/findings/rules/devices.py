@@ -9,7 +9,7 @@ from ...graph import Failure, Finding, Operand
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at
+from ..words import at, in_code
 
 _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
 
@@ -21,7 +21,7 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
     if failure is None or not is_mixed(failure):
         return
     moves = [o for o in failure.operands if o.tensor.device != _target(failure)]
-    target = _target(failure)
+    target = in_code(_target(failure))
     attributes = [o.label[5:] for o in moves if re.fullmatch(r"self\.\w+", o.label)]
     steps = [f'{o.label} = {o.label}.to("{target}")' for o in moves if _ITEM.fullmatch(o.label)] + [
         f'self.register_buffer("{name}", ...), which moves with the module' for name in attributes

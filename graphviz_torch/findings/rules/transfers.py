@@ -13,7 +13,7 @@ from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped
+from ..words import at, grouped, in_code
 
 # A copy is worth a word from here on: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s that PCIe 3
 # and 4 give, as long as several kernel launches.
@@ -151,7 +151,7 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
             f"from pageable memory{at(first.where)}.",
             cause="pageable host memory",
             advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
-            f'{_prefix(group)}to("{first.target}", non_blocking=True).',
+            f'{_prefix(group)}to("{in_code(first.target)}", non_blocking=True).',
             **_about(group),
         )
 
@@ -293,14 +293,15 @@ def _is_used_there(reading: Reading, leaf: int) -> bool:
 
 def _forward(reading: Reading) -> Numbered:
     """Transfers of the forward with their positions, less those of a whole model and of its own
-    parameters, and what hooks put away for backward, as `torch.autograd.graph.save_on_cpu` does."""
+    parameters, those of DataParallel to its replicas, and what hooks put away for backward, as
+    `torch.autograd.graph.save_on_cpu` does."""
     return [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
         if t.phase == "forward"
         and t.label not in reading.owned
         and not t.operation.startswith("Module.")
-        and t.operation != "pack"
+        and t.operation not in ("pack", "replicate")
     ]
 
 
@@ -377,7 +378,7 @@ def _name_of(group: Numbered) -> str:
 
 
 def _name(transfer: Transfer) -> str:
-    return transfer.label or f"a {str(transfer.tensor).rpartition(' ')[0]}"  # on which device
+    return transfer.label or f"a {transfer.tensor._replace(device='')}"  # on which device
 
 
 def _prefix(group: Numbered) -> str:
@@ -388,7 +389,7 @@ def _prefix(group: Numbered) -> str:
 def _call(transfer: Transfer) -> str:
     if transfer.operation in ("cuda", "cpu"):
         return f"{transfer.operation}()"
-    return f'to("{transfer.target}")'
+    return f'to("{in_code(transfer.target)}")'
 
 
 def _times(group: Numbered) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..values import Operand
-from .base import Occurrence
-from .ineffective_calls import AnyIneffectiveCall
+from .idle_calls import AnyIdleCall
+from .occurrence import Occurrence
 
 # What ends a compiled region; "" for anything else.
 BreakingCall = Literal[
@@ -27,7 +27,7 @@ Origin = Literal["operation", "input", "parameter"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SymmetricRows(Occurrence):
+class AlikeRows(Occurrence):
     """All rows of some weights have the same values, and get the same gradients.
 
     `nodes` are those of the weights.
@@ -43,7 +43,7 @@ class AttributeAssignment(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnusedInWrapper(Occurrence):
+class AwaitedGradient(Occurrence):
     """An optimizer stepped while DistributedDataParallel waited for gradients that did not come.
 
     `where` is the line of its forward.
@@ -229,7 +229,7 @@ class SkippedFunction(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnchangedParameters(Occurrence):
+class StillParameters(Occurrence):
     """An optimizer's steps left parameters as they were, though they have a gradient and a rate.
 
     `nodes` are those of the parameters.
@@ -243,7 +243,7 @@ class UnchangedParameters(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnregisteredParameters(Occurrence):
+class StrayParameters(Occurrence):
     """Parameters of what ran inside the model, which does not own them."""
 
     # What has them: a plain list of the model, a layer made in forward, a module that is not in the
@@ -253,14 +253,14 @@ class UnregisteredParameters(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnusedGradients(Occurrence):
+class UnsteppedBackward(Occurrence):
     """A backward for parameters of an optimizer that never stepped."""
 
     parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DiscardedGradients(Occurrence):
+class VainBackward(Occurrence):
     """A backward whose gradients are cleared each time, before any step has used them."""
 
 
@@ -275,9 +275,9 @@ class WrapperBypass(Occurrence):
 
 
 Event = (
-    SymmetricRows
+    AlikeRows
     | AttributeAssignment
-    | UnusedInWrapper
+    | AwaitedGradient
     | Broadcast
     | ConstantTerm
     | DataAssignment
@@ -297,10 +297,10 @@ Event = (
     | Recompilation
     | RepeatedBatch
     | SkippedFunction
-    | UnchangedParameters
-    | UnregisteredParameters
-    | UnusedGradients
-    | DiscardedGradients
+    | StillParameters
+    | StrayParameters
+    | UnsteppedBackward
+    | VainBackward
     | WrapperBypass
-    | AnyIneffectiveCall
+    | AnyIdleCall
 )

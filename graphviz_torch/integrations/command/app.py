@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.request import urlopen
 
-from .run import add_compiled
+from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
 _PATIENCE = 10  # seconds in which a process that is told to end has ended
@@ -39,6 +39,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--browser", action=how, default=True, help="open a browser")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     add_compiled(parser)
+    add_simulate(parser)
     says = "a script to run first, as `run` does, or a recording (.json, .json.gz) to open"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
     says = "what the script is given"
@@ -120,6 +121,8 @@ def _record(parsed: argparse.Namespace, folder: Path) -> Path:
     recording = folder / f"{Path(parsed.script).name}.json.gz"
     command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
     command += ["--compiled", parsed.compiled, "--no-hint"]
+    if parsed.simulate is not None:
+        command += ["--simulate", str(parsed.simulate)]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
     said = f"graphviz-torch: {parsed.script} runs; the app opens when it has ended. Ctrl-C ends it."
     print(said, file=sys.stderr, flush=True)

@@ -41,10 +41,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     says = "record every Nth step (default 1)"
     parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
     add_compiled(parser)
+    add_simulate(parser)
     says = "after the script, run its first forward again, changing one thing each time"
     parser.add_argument("--experiment", action="store_true", help=says)
-    says = "record a fingerprint of each result's values, for `diff --fingerprints`"
-    parser.add_argument("--fingerprints", action="store_true", help=says)
+    says = "record a fingerprint of each result's values, for `diff --values`"
+    parser.add_argument("--values", action="store_true", help=says)
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
@@ -64,9 +65,25 @@ def add_compiled(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compiled", choices=choices, default="open", help=says)
 
 
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the option of every command that runs a script which is written for CUDA."""
+    says = "on a machine without a GPU, run the script with N simulated CUDA devices: the copies "
+    says += "are real, the values are the CPU's, and nothing is timed"
+    parser.add_argument("--simulate", type=int, metavar="N", help=says)
+
+
 def _run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     script = Script(parsed.script, parsed.args, module=parsed.module)
+    if parsed.simulate is None:
+        return _run_script(parsed, script)
+    from ... import simulate_accelerator
+
+    with simulate_accelerator(parsed.simulate, name="cuda"):
+        return _run_script(parsed, script)
+
+
+def _run_script(parsed: argparse.Namespace, script: Script) -> int:
     from ..steps import LoopSteps, due_steps
 
     outputs, children, process = Outputs(parsed), Children(), os.getpid()
@@ -83,7 +100,7 @@ def _run(parsed: argparse.Namespace) -> int:
             compiled=parsed.compiled,
             forked=children.mark,
             experiments=parsed.experiment,
-            fingerprints=parsed.fingerprints,
+            values=parsed.values,
             stepped=outputs.add_early if parsed.steps else None,
         )
         script.run()

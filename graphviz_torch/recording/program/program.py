@@ -49,7 +49,7 @@ class Options(NamedTuple):
     memory: bool
     notes: bool
     compiled: Compiled = "open"
-    fingerprints: bool = False
+    values: bool = False
     experiments: bool = False
 
     @property

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
-from ...internals.frames import Place, library_of, moves_a_module, packs, user_frame
+from ...internals.frames import (
+    Place,
+    library_of,
+    moves_a_module,
+    packs,
+    replicates,
+    user_frame,
+)
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, under_way
 from ...internals.hooks.dispatch import Dispatched
@@ -285,6 +292,8 @@ def _operation(frame: FrameType) -> str:
     """What copies, from `frame` outwards, as `Transfer` names it."""
     if packs(frame):
         return "pack"
+    if replicates(frame):
+        return "replicate"
     name = name_of(under_way())
     return f"Module.{name}" if moves_a_module(frame) else name
 

@@ -14,12 +14,12 @@ const FIELDS: Record<string, string> = {
   shape: "shape",
   dtype: "dtype",
   device: "device",
-  line: "where",
+  line: "source",
   finding: "finding",
   class: "moduleClass",
   attribute: "attribute",
 };
-const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "moduleClass", "scope", "where"];
+const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "moduleClass", "scope", "source"];
 
 export interface Found {
   /** Groups whose name holds all words. */

@@ -9,29 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .base import Occurrence
+from .occurrence import Occurrence
 
 # Which argument of a backward keeps its graph.
 RetainedBy = Literal["retain_graph", "create_graph"]
-RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
+MadeAnew = Literal["optimizer", "scheduler", "scaler"]
 # The rate of a group alone; of all of them, from a step on; a rate below 0.
 RateKind = Literal["all", "group", "end", "negative"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IneffectiveCall(Occurrence):
+class IdleCall(Occurrence):
     """A call that does not do what it is for: a kind of it is a class of its own."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FunctionalDropoutInEval(IneffectiveCall):
+class FreeDropout(IdleCall):
     """A dropout that drops in eval mode, at a line that drops in train mode too."""
 
     function: str = ""  # "dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnneededRetainGraph(IneffectiveCall):
+class RetainedGraph(IdleCall):
     """Backwards that keep their graphs, through which no other one runs."""
 
     by: RetainedBy = "retain_graph"
@@ -39,7 +39,7 @@ class UnneededRetainGraph(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SchedulerStepsTooOften(IneffectiveCall):
+class SchedulerPace(IdleCall):
     """A scheduler that steps more often than its optimizer."""
 
     scheduler: str = ""
@@ -49,7 +49,7 @@ class SchedulerStepsTooOften(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SchedulerPastEnd(IneffectiveCall):
+class SchedulerEnd(IdleCall):
     """A scheduler that goes on past its end, from where the rate of a cosine rises again."""
 
     scheduler: str = ""
@@ -59,7 +59,7 @@ class SchedulerPastEnd(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnusedScheduler(IneffectiveCall):
+class LoneScheduler(IdleCall):
     """A scheduler whose optimizer never steps."""
 
     scheduler: str = ""
@@ -67,16 +67,16 @@ class UnusedScheduler(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RecreatedObject(IneffectiveCall):
+class Remake(IdleCall):
     """What is made anew for each step, and loses what it had learnt or counted."""
 
-    what: RecreatedKind = "optimizer"
+    what: MadeAnew = "optimizer"
     name: str = ""
     count: int = 0  # of steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StepWithoutGradients(IneffectiveCall):
+class EmptyStep(IdleCall):
     """Steps of an optimizer none of whose parameters has a gradient, as no backward reached them.
 
     `nodes` are theirs.
@@ -87,7 +87,7 @@ class StepWithoutGradients(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class EmptyParameterGroup(IneffectiveCall):
+class EmptyGroup(IdleCall):
     """A group of an optimizer that has no parameters."""
 
     optimizer: str = ""
@@ -96,7 +96,7 @@ class EmptyParameterGroup(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DecayedNorms(IneffectiveCall):
+class DecayedNorms(IdleCall):
     """Biases and norms that decay, while another group is there for them. `nodes` are theirs."""
 
     optimizer: str = ""
@@ -106,7 +106,7 @@ class DecayedNorms(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class VanishedEpsilon(IneffectiveCall):
+class VanishedEpsilon(IdleCall):
     """An eps that is 0 in the dtype of some parameters: those of `nodes`."""
 
     optimizer: str = ""
@@ -114,7 +114,7 @@ class VanishedEpsilon(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SharedParameters(IneffectiveCall):
+class SharedParameters(IdleCall):
     """Parameters that two optimizers hold that step. `nodes` are theirs."""
 
     optimizer: str = ""
@@ -123,7 +123,7 @@ class SharedParameters(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ZeroLearningRate(IneffectiveCall):
+class IdleRate(IdleCall):
     """Steps with a learning rate of 0, or below."""
 
     what: RateKind = "all"
@@ -135,7 +135,7 @@ class ZeroLearningRate(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ExtremeClipNorm(IneffectiveCall):
+class ClipBound(IdleCall):
     """A bound that each gradient is cut to, or that none comes near."""
 
     function: str = ""  # "clip_grad_norm_"
@@ -144,7 +144,7 @@ class ExtremeClipNorm(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CallPerSample(IneffectiveCall):
+class CallPerSample(IdleCall):
     """A module that is called for each sample of a batch."""
 
     module: str = ""
@@ -152,7 +152,7 @@ class CallPerSample(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ReorderedView(IneffectiveCall):
+class DataView(IdleCall):
     """A view of data with the same sizes in another order."""
 
     function: str = ""  # "view"
@@ -160,20 +160,20 @@ class ReorderedView(IneffectiveCall):
     after: tuple[int, ...] = ()
 
 
-AnyIneffectiveCall = (
+AnyIdleCall = (
     CallPerSample
-    | ExtremeClipNorm
-    | ReorderedView
+    | ClipBound
+    | DataView
     | DecayedNorms
-    | EmptyParameterGroup
-    | StepWithoutGradients
-    | FunctionalDropoutInEval
-    | ZeroLearningRate
-    | UnusedScheduler
-    | RecreatedObject
-    | UnneededRetainGraph
-    | SchedulerPastEnd
-    | SchedulerStepsTooOften
+    | EmptyGroup
+    | EmptyStep
+    | FreeDropout
+    | IdleRate
+    | LoneScheduler
+    | Remake
+    | RetainedGraph
+    | SchedulerEnd
+    | SchedulerPace
     | SharedParameters
     | VanishedEpsilon
 )

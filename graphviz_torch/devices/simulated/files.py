@@ -1,0 +1,94 @@
+"""`torch.save` and `torch.load` of tensors on simulated devices.
+
+A tensor of `simulate_accelerator()` is saved as the CPU tensor that it holds, and `torch.load`
+brings it to a simulated device that `map_location` names. A simulated CUDA tensor is saved as a
+CUDA tensor is, with its device: a program that loads it without `map_location` has it there again,
+and one that has no such device gets PyTorch's own error, which names `map_location`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+# Private: walks containers in the order of their values (2.11 to 2.14).
+from torch.utils._pytree import tree_leaves
+
+from .places import CPU, cuda_block, is_place, place_of, program_device, simulated_devices
+from .tensor import LOCATION, SimulatedTensor, become
+
+
+def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Return owner and name of each function, and what makes ours of PyTorch's."""
+    # Private: the names that torch.save and torch.load look up (2.11 to 2.14).
+    serialization = importlib.import_module("torch.serialization")
+    utils = importlib.import_module("torch._utils")
+    return [
+        (torch, "load", _load),
+        (serialization, "location_tag", _location_tag),
+        (serialization, "default_restore_location", _restore_location),
+        (utils, "_rebuild_tensor", _rebuild_tensor),
+        (torch.storage._StorageBase, "cuda", _storage_cuda),
+    ]
+
+
+def _load(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        named = isinstance(map_location, (str, torch.device))
+        if not (simulated_devices() and named and is_place(torch.device(map_location))):
+            return theirs(f, map_location, *args, **kwargs)
+        loaded = theirs(f, CPU, *args, **kwargs)
+        for part in {id(part): part for part in tree_leaves(loaded)}.values():
+            if isinstance(part, torch.nn.Module):
+                part.to(map_location)
+            elif isinstance(part, torch.Tensor):
+                become(part, part.detach().to(map_location))
+        return loaded
+
+    return load
+
+
+def _location_tag(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda storage: getattr(storage, LOCATION, None) or theirs(storage)
+
+
+def _restore_location(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def restore(storage: Any, location: str) -> Any:
+        place = place_of(location)
+        if not isinstance(place, torch.device):
+            return theirs(storage, location)
+        setattr(storage, LOCATION, str(program_device(place)))  # for _rebuild_tensor
+        return storage
+
+    return restore
+
+
+def _rebuild_tensor(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def rebuild(storage: Any, *layout: Any) -> torch.Tensor:
+        tensor: torch.Tensor = theirs(storage, *layout)
+        location = getattr(storage._untyped_storage, LOCATION, None)
+        if location is None or cuda_block() is None:
+            return tensor
+        return SimulatedTensor(tensor, place_of(location))
+
+    return rebuild
+
+
+def _storage_cuda(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """As `map_location=lambda storage, location: storage.cuda(1)` calls it."""
+
+    @wraps(theirs)
+    def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        if cuda_block() is None:
+            return theirs(storage, device, non_blocking)
+        moved = storage.clone()
+        place = place_of("cuda" if device is None else device)
+        setattr(moved, LOCATION, str(program_device(place)))
+        return moved
+
+    return cuda
