@@ -111,11 +111,11 @@ def with_lines(graph: Graph, line: str) -> Graph:
 def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:
     """The graph with other lines: the visitor's, where the recording saw this file's."""
     transfers = tuple(replace(copy, where=place(copy.where)) for copy in graph.transfers)
-    sources = {node.id: place(node.source) for node in graph.nodes}
+    sources = {node.id: place(node.where) for node in graph.nodes}
     sent = tuple(replace(each, where=place(each.where)) for each in graph.collectives)
     cuts = tuple(replace(cut, where=place(cut.where)) for cut in graph.cuts)
     events = tuple(replace(event, where=place(event.where)) for event in graph.events)
-    graph = replace(graph.annotate(source=sources), transfers=transfers, collectives=sent)
+    graph = replace(graph.annotate(where=sources), transfers=transfers, collectives=sent)
     return replace(graph, cuts=cuts, events=events)
 
 
@@ -148,7 +148,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
     labels = own | {node: before.nodes[same].label for node, same in ids.items()}
     where = {node: script.place(label) for node, label in labels.items()}
     where |= {node: places[same] for node, same in ids.items() if same in places}
-    graph = graph.annotate(label=labels, source=where)
+    graph = graph.annotate(label=labels, where=where)
     transfers = tuple(
         replace(
             copy,

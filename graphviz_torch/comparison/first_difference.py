@@ -1,7 +1,7 @@
 """Where two runs part: the first result that is not equal, with its line and module.
 
 Two recordings of the same program, before and after a change, or of two programs that should
-compute the same: both made with `record(values=True)`.
+compute the same: both made with `record(fingerprints=True)`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class FirstDifference:
     >>> import torch
     >>> from graphviz_torch import first_difference, record
     >>> x = torch.linspace(-2, 2, 64, requires_grad=True)
-    >>> with record(values=True) as before:
+    >>> with record(fingerprints=True) as before:
     ...     torch.nn.functional.gelu(x * 2).sum().backward()
-    >>> with record(values=True) as after:
+    >>> with record(fingerprints=True) as after:
     ...     torch.nn.functional.gelu(x * 2, approximate="tanh").sum().backward()
     >>> first_difference(before, after).kind
     'another approximation of GELU: none before, tanh after'
@@ -163,7 +163,7 @@ def first_difference(
     its elements, and if what is computed from it to the outputs is another, too.
 
     Args:
-        a, b: recorded with `record(values=True)`.
+        a, b: recorded with `record(fingerprints=True)`.
         tolerance: relative difference up to which two results are equal. None: what rounding makes
             of their dtype, 1e-5 for float32 and 5e-2 for bfloat16.
         titles: what to call the two.
@@ -174,7 +174,7 @@ def first_difference(
     >>> import torch
     >>> from graphviz_torch import record
     >>> x = torch.linspace(-2, 2, 64, requires_grad=True)
-    >>> with record(values=True) as recording:
+    >>> with record(fingerprints=True) as recording:
     ...     (x * 2).sin().sum().backward()
     >>> first_difference(recording, recording)
     <FirstDifference: no difference in 4 results>
@@ -185,7 +185,7 @@ def first_difference(
     for name, graph in (("first", a), ("second", b)):
         if not any(node.values for node in graph.nodes):
             raise ValueError(
-                f"the {name} graph has no values: record it with record(values=True), "
+                f"the {name} graph has no fingerprints: record it with record(fingerprints=True), "
                 "and with gradients on."
             )
     to_b = match(a, b)
@@ -314,7 +314,7 @@ def _described(node: Node) -> str:
     inside = (
         f"{node.scope}: {name}" if node.scope and not node.label.startswith(node.scope) else name
     )
-    return f"{inside} ({node.source})" if node.source else inside
+    return f"{inside} ({node.where})" if node.where else inside
 
 
 def _worth(node: Node) -> str:

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 
 from ..graph import Graph, Node
-from ..graph.gc import uncollected
+from ..graph.gc import with_gc_disabled
 
 # Differences after which a gap counts as rewritten: the alignment's time is its size times these.
 _MAX_EDITS = 400
@@ -99,7 +99,7 @@ class _Side:
 _Neighbours = Callable[[_Side, int], dict[Hashable, int]]
 
 
-@uncollected
+@with_gc_disabled
 def match(a: Graph, b: Graph) -> dict[int, int]:
     """The id in `b` of each node of `a` that is also there; every node is in at most one pair."""
     return _Matching(_Side(a), _Side(b)).run()

@@ -193,7 +193,7 @@ class _Index:
 
 def value_of(node: Node) -> Fingerprint | None:
     """Of its first result."""
-    return next((value for value in node.values if value is not None), None)
+    return next((value for value in node.fingerprints if value is not None), None)
 
 
 def shape_of(node: Node) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def terms(graph: Graph) -> list[Term]:
         elif kind == "div":
             divisor = None if other is None or divisor is None else divisor * other
         elif kind not in _AS_IT_IS or not below:
-            found.append(Term(number, kind, node.source, divisor))
+            found.append(Term(number, kind, node.where, divisor))
             continue
         stack.extend((s, divisor) for s in below)
     return sorted(found, key=lambda term: term.node)

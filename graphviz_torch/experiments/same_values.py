@@ -161,6 +161,6 @@ def _module(first: Plain, other: Plain) -> tuple[str, float] | None:
 
 def _node(subject: Subject, part: Part) -> int | None:
     """The node on the line of the part, where there is one that has its name."""
-    here = [n for n in subject.graph.nodes if part.operation and n.source == part.where]
+    here = [n for n in subject.graph.nodes if part.operation and n.where == part.where]
     alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
     return alike[0].id if len(alike) == 1 else None

@@ -176,7 +176,7 @@ class Subject:
         node = self.node(row, run)
         known = self.graph.nodes[node] if node is not None else None
         operation = known.title if known is not None else row.name
-        where = known.source if known and known.source else self.line(row.place, row.user_place)
+        where = known.where if known and known.where else self.line(row.place, row.user_place)
         module = row.module
         text = message.replace("{operation}", operation)
         found = None

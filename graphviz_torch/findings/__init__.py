@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, TrainingStep, graph_of
-from ..graph.gc import uncollected
+from ..graph.gc import with_gc_disabled
 from ..graph.text import shortened, type_text
 from ..graph.training.findings import RunFindings
 from ..graph.values import SEVERITIES
@@ -33,7 +33,7 @@ _PREVIOUS = 4  # steps that a step is compared with
 _LONGEST = 400  # characters of a line of a note
 
 
-@uncollected
+@with_gc_disabled
 def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     """What is wrong in a recording, or worth knowing: errors first, then warnings, then the rest.
 
@@ -134,7 +134,7 @@ def diagnosis(graph: Graph) -> str:
         return ""
     blocked = Reading(graph).blocked  # then the error is what cut the way
     for found in find(graph):
-        here = found.where and found.where in (failure.where, failure.raised)
+        here = found.where and found.where in (failure.where, failure.raised_where)
         named = found.rule == "gradient-of-a-result"  # an error where that ended the block
         exact = found.severity == "error" and (here or blocked or named)
         if found.rule == "failed" and not found.advice and not found.nodes:

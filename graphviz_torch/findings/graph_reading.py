@@ -23,7 +23,7 @@ from ..graph import (
     Transfer,
 )
 from ..graph.events import LeafBackward, OptimizerStep
-from ..graph.events.occurrence import Occurrence
+from ..graph.events.base import Occurrence
 from ..graph.nodes import CHANGED, INSIDE
 
 Kind = TypeVar("Kind", bound=Occurrence)

@@ -23,7 +23,7 @@ def parted(graphs: Sequence[Graph], kind: str) -> Iterator[Parted]:
 
     A group of ranks is judged if all of it is there and the same steps were looked at.
     """
-    steps = {graph.step.summed for graph in graphs}
+    steps = {graph.step.checksum_steps for graph in graphs}
     if len(graphs) < 2 or len(steps) > 1:
         return
     [summed] = steps

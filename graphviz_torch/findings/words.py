@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from ..graph import Parameter
-from ..graph.events.occurrence import Occurrence
+from ..graph.events.base import Occurrence
 from ..graph.text import listing
 
 Key = TypeVar("Key")

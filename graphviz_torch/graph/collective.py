@@ -69,7 +69,7 @@ class Collective:
     where: str = ""  # the user's line; "models.py:7, called at train.py:41" where a library's asks
     parameters: tuple[str, ...] = ()  # whose values or gradients went over, as far as is known
     asynchronous: bool | None = None  # could the program go on meanwhile
-    waited: str = ""  # the line that waited for it, where that is known
+    waited_where: str = ""  # the line that waited for it, where that is known
     peer: int | None = None  # the one rank that gives, takes or reduces, by its global number
     change: str = ""  # of a DTensor's placements: "Shard(0) -> Replicate"
     gradients: bool | None = None  # did gradients of `parameters` go over, and not their values

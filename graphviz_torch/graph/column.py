@@ -54,8 +54,8 @@ def declared_beside(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
     """The declarations of all fields but those named, which a format writes in a way of its own.
 
     >>> from graphviz_torch.graph import Node
-    >>> [name for name, _ in declared_beside(Node, "scope", "source", "note", "saved", "seconds")]
-    ['module_class', 'attributes', 'placement', 'values', 'influence', 'reruns']
+    >>> [name for name, _ in declared_beside(Node, "scope", "where", "note", "saved", "seconds")]
+    ['module_class', 'attributes', 'placement', 'fingerprints', 'influence', 'reruns']
     """
     return tuple(each for each in declared(cls).items() if each[0] not in names)
 

@@ -51,7 +51,7 @@ class Graph:
     events: tuple[Event, ...] = ()  # what the program did that no node shows
     # Of a graph joined from others: the id of the first node of each, and its title. What comes
     # before the first is in none.
-    parts: tuple[tuple[int, str], ...] = ()
+    segments: tuple[tuple[int, str], ...] = ()
     modules: tuple[ModuleRow, ...] = ()  # of those that ran; what was recorded of the whole block
     # What this rank sent to others, in order; each graph of a step has all of the step.
     collectives: tuple[Collective, ...] = ()
@@ -199,7 +199,7 @@ def _check(graph: Graph) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < count:
             wrong = next(i for i in ids if not 0 <= i < count)
             raise ValueError(f"{where} names node {wrong} among {count} nodes.")
-    firsts = [first for first, _ in graph.parts]
+    firsts = [first for first, _ in graph.segments]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
         raise ValueError(f"graph.parts begin at the nodes {firsts[:5]} among {count} nodes.")
     if len(firsts) > _MOST_PARTS:

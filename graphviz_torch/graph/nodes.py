@@ -59,7 +59,7 @@ class Node(NamedTuple):
     scope: Annotated[str, Column("module")] = ""
     # The user's line that made it, "train.py:41"; where that called into an installed library,
     # after the library's: "modeling_gpt2.py:312, called at train.py:41".
-    source: Annotated[str, Column("source")] = ""
+    where: Annotated[str, Column("where")] = ""
     # What a reader must know: "torch.compile region".
     note: Annotated[str, Column("note", detail=True)] = ""
     saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
@@ -76,7 +76,7 @@ class Node(NamedTuple):
     # How the ranks divide its outputs, and what this one has: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
     # Fingerprints of what the forward computed, one per output; for a leaf, of its elements.
-    values: Annotated[tuple[Fingerprint | None, ...], Column("values", _values)] = ()
+    fingerprints: Annotated[tuple[Fingerprint | None, ...], Column("fingerprints", _values)] = ()
     # The share of its value that differs where one thing is changed, from 0 to 1: of `influence`.
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
     # How often backward ran its forward again; None for what is not checkpointed, or not known.
@@ -105,7 +105,7 @@ class Node(NamedTuple):
     @property
     def line(self) -> str:
         """The user's own line that made it, without a library's: "train.py:41"."""
-        return users_line(self.source)
+        return users_line(self.where)
 
     @property
     def is_checkpointed(self) -> bool:

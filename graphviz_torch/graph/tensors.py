@@ -131,7 +131,7 @@ class Fingerprint(NamedTuple):
 
     >>> import torch
     >>> from graphviz_torch import record
-    >>> with record(values=True) as recording:
+    >>> with record(fingerprints=True) as recording:
     ...     (torch.arange(3.0, requires_grad=True) * 2).sum().backward()
     >>> [value] = recording.graph.nodes[1].values
     >>> value.elements, value.mean, value.least, value.greatest

@@ -95,8 +95,8 @@ class Parameter:
     placement: str = ""  # what of it this rank has: "Shard(0) on dp, local [32, 16]"
     # Of one that ranks divide: its `.grad` after the block, as far as this rank has it.
     grad: GradientStats | None = None
-    part: int | None = None  # which part of both this rank has, from 0; None: another way
-    parts: int = 1  # that there are
+    shard: int | None = None  # which part of both this rank has, from 0; None: another way
+    shard_count: int = 1  # that there are
     # Does an optimizer have it that did not step in the block; None where that was not asked.
     in_other_optimizer: bool | None = None
 
@@ -158,7 +158,7 @@ class RetainedGraphs:
     label: str = ""  # the caller's variable that holds them, if one holds those of several steps
     where: str = ""  # the line that made what is held
     node: NodeId | None = None  # id of the node that makes them part of this graph
-    added: str = ""  # the line that added it to that variable
+    added_where: str = ""  # the line that added it to that variable
 
     __repr__ = short_repr
 
@@ -178,11 +178,11 @@ class Step:
     # Of several ranks, in the last graph of a step: what they should have alike, and the numbers of
     # the steps at whose end its checksums were taken. The first ones were taken before that step.
     replicas: tuple[Replica, ...] = ()
-    summed: tuple[int, ...] = ()
+    checksum_steps: tuple[int, ...] = ()
     # Does a later graph go on with what autograd.grad gave here, as with the inner steps of MAML?
-    inner: bool = False
+    is_inner_step: bool = False
     # Is it computed from what was made before the last backward of its line; None: not known.
-    goes_on: bool | None = None
+    continues_previous: bool | None = None
 
     __repr__ = short_repr
 
@@ -211,7 +211,7 @@ class Cause:
     text: str = ""  # of a change: the line itself
     of_view: bool = False  # of a change: did it change a view of another tensor
     label: str = ""  # of another backward: the caller's name for what the later node takes
-    again: bool = False  # was it the same line, called from the same lines: a loop
+    in_loop: bool = False  # was it the same line, called from the same lines: a loop
     stepped: bool = False  # has an optimizer stepped between the two
 
     __repr__ = short_repr
@@ -235,7 +235,7 @@ class Failure:
     operation: str = ""
     where: str = ""
     operands: tuple[Operand, ...] = ()
-    raised: str = ""  # the user's line in a custom Function or a hook that backward called
+    raised_where: str = ""  # the user's line in a custom Function or a hook that backward called
     node: NodeId | None = None  # id of the node that backward could not run
     modified: Operand | None = None  # the tensor it saved that was changed in place
     causes: tuple[Cause, ...] = ()

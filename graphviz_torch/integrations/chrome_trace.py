@@ -55,7 +55,7 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
                     "node": node.id,
                     "autograd": node.name,
                     "module": node.module,
-                    "source": node.source,
+                    "where": node.where,
                     "outputs": ", ".join(map(str, node.outputs)),
                 },
             )

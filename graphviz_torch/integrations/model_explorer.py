@@ -14,7 +14,7 @@ from ..graph.files.replacement import replacement
 
 _GRAPH = "autograd"
 # Declared fields beside those that are written in a way of their own.
-_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
+_BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
 _COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the least to the most
 
 
@@ -85,7 +85,7 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
             "namespace": "/".join(part for part in (node.scope or node.module).split(".") if part),
             "attrs": [
                 {"key": key, "value": str(each)}
-                for key in ("name", "operation", "leaf", "source", "note", "order")
+                for key in ("name", "operation", "leaf", "where", "note", "order")
                 if (each := getattr(node, key)) not in ("", None)
             ]
             + [

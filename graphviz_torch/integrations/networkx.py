@@ -10,7 +10,7 @@ from ..graph.column import declared_beside
 from ..graph.text import printable
 
 # Declared fields beside those that are written in a way of their own.
-_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
+_BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
 
 
 def to_networkx(graph: GraphLike) -> Any:
@@ -62,7 +62,7 @@ def _attributes(node: Node, collectives: str) -> dict[str, str | int | float]:
     stats = next((each for each in node.grad_outputs if each is not None), None)
     found: dict[str, Any] = {
         name: printable(getattr(node, name))
-        for name in ("name", "label", "operation", "leaf", "module", "source", "note")
+        for name in ("name", "label", "operation", "leaf", "module", "where", "note")
     }
     if meta is not None:
         found["shape"] = "x".join(map(str, meta.shape)) or "scalar"

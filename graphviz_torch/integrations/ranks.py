@@ -31,7 +31,7 @@ from ..graph import RankPosition
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
-from ..graph.training.whole import joined
+from ..graph.training.join import joined
 
 WAIT = 60.0  # seconds that rank 0 waits for the others at the end of a run
 _POLL = 0.05
@@ -189,15 +189,15 @@ def whole_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
 
 def _whole(ranks: Sequence[Parameter]) -> Parameter:
     first = ranks[0]
-    parts = {each.part: each for each in reversed(ranks) if each.part is not None}
-    if first.parts == 1 or len(parts) < first.parts:
+    parts = {each.shard: each for each in reversed(ranks) if each.shard is not None}
+    if first.shard_count == 1 or len(parts) < first.shard_count:
         return first
     norms = [each.norm for each in parts.values() if each.norm is not None]
     if first.extent == "local part" and len(norms) == len(parts):
         first = replace(first, norm=math.hypot(*norms), extent="")
     grads = [each.grad for each in parts.values() if each.grad is not None]
     if len(grads) == len(parts):
-        first = replace(first, grad=_together(grads, first.tensor), part=0, parts=1)
+        first = replace(first, grad=_together(grads, first.tensor), shard=0, shard_count=1)
     return first
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import GraphLike, graph_of
-from ..graph.events.occurrence import Occurrence
+from ..graph.events.base import Occurrence
 
 FORMAT, VERSION = "graphviz_torch rows", 2
 SCHEMA = Path(__file__).with_name("rows.schema.json")

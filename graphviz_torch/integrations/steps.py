@@ -18,7 +18,7 @@ import torch
 
 from .. import Finding, Recording, StepEnds, TrainingStep, find, record
 from ..graph import Event, Graph
-from ..graph.events.idle_calls import IdleCall
+from ..graph.events.ineffective_calls import IneffectiveCall
 
 Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 
@@ -78,7 +78,7 @@ class Steps:
         due: whether a step is recorded.
         done: takes the step, and what was found; the last one again where an evaluation that
             follows it shows more.
-        model, notes, compiled, values: as for `record`.
+        model, notes, compiled, fingerprints: as for `record`.
         experiments: the first step that is recorded keeps what `experiment` needs, in `first`.
     """
 
@@ -91,11 +91,11 @@ class Steps:
         notes: bool = True,
         compiled: Compiled = "open",
         experiments: bool = False,
-        values: bool = False,
+        fingerprints: bool = False,
     ) -> None:
         self._due, self._done, self.model = due, done, model
         self._notes, self._compiled, self._experiments = notes, compiled, experiments
-        self._values = values
+        self._fingerprints = fingerprints
         self.first: FirstStep | None = None
         self._recording: Recording | None = None  # of the run
         self._records = False  # a step that is due
@@ -113,7 +113,7 @@ class Steps:
                     notes=self._notes,
                     compiled=self._compiled,
                     experiments=self._experiments and self.first is None,
-                    values=self._values,
+                    fingerprints=self._fingerprints,
                 )
                 self._recording.__enter__()
             else:
@@ -131,7 +131,7 @@ class Steps:
             return
         late: list[Event] = []
         if error is None:
-            late = recording.idle_calls() if self._previous else []
+            late = recording.ineffective_calls() if self._previous else []
             graphs = recording.next_step()
             self._look_away(recording)
         else:
@@ -183,7 +183,7 @@ class LoopSteps(Steps):
     It counts from now on, in the thread and the process that make it, until `close()`.
 
     Args:
-        due, done, model, notes, compiled, experiments, values: as for `Steps`.
+        due, done, model, notes, compiled, experiments, fingerprints: as for `Steps`.
         forked: called in a child process that was forked from this one, at its first step.
         stepped: takes a step where its first optimizer has stepped: what is lost if the process is
             killed before the next one begins. None: that is not asked for.
@@ -199,7 +199,7 @@ class LoopSteps(Steps):
         compiled: Compiled = "open",
         forked: Callable[[], object] = lambda: None,
         experiments: bool = False,
-        values: bool = False,
+        fingerprints: bool = False,
         stepped: Callable[[TrainingStep], object] | None = None,
     ) -> None:
         self._early_step = stepped
@@ -210,7 +210,7 @@ class LoopSteps(Steps):
             notes=notes,
             compiled=compiled,
             experiments=experiments,
-            values=values,
+            fingerprints=fingerprints,
         )
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
@@ -278,7 +278,7 @@ class LoopSteps(Steps):
 
 def _call(event: Event) -> tuple[object, ...] | None:
     """What two tellings of one call have in common: its names and its group, for counts go on."""
-    if not isinstance(event, IdleCall):
+    if not isinstance(event, IneffectiveCall):
         return None
     values = (getattr(event, each.name) for each in fields(event))
     names = (value for value in values if isinstance(value, str))

@@ -47,7 +47,7 @@ def graphs_of(
                 inside = _inside(backward, program, listeners)
                 graphs[i] = program.remarks.attempt(opened, graphs[i], *inside) or graphs[i]
     graphs = [
-        replace(graph, step=replace(graph.step, inner=True)) if inner else graph
+        replace(graph, step=replace(graph.step, is_inner_step=True)) if inner else graph
         for graph, inner in zip(graphs, _inner(backwards), strict=True)
     ]
     return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
@@ -138,7 +138,7 @@ def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
     for name, i in backward.parameters.items():
         path = rows["module"][i] = rows["scope"][i] = name.rpartition(".")[0]
         rows["module_class"][i] = classes.get(path, "")
-        rows["source"][i] = ""
+        rows["where"][i] = ""
     return rows
 
 

@@ -15,7 +15,7 @@ from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
 from .events.gradient_life import GradientLife
-from .events.idle_calls import EvalModes, IdleCalls
+from .events.ineffective_calls import EvalModes, IdleCalls
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.pairs import PairedTensors
 from .events.setup import Leaves, TrainingSetup

@@ -52,7 +52,7 @@ def record(
     clock: bool = False,
     notes: bool = True,
     compiled: Compiled = "open",
-    values: bool = False,
+    fingerprints: bool = False,
     experiments: bool = False,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
@@ -80,7 +80,7 @@ def record(
             code in any thread, so that all is known; its numbers and its time are eager's. What was
             compiled is used again afterwards. "gradients": as "open", and run each region's
             backward once more, operation by operation, for the gradients of the nodes inside.
-        values: note a fingerprint of each result of the forward and of each leaf, by which
+        fingerprints: note a fingerprint of each result of the forward and of each leaf, by which
             `first_difference` tells where two runs part. What makes no node has none: run the
             forward with gradients on.
         experiments: keep what `experiment` and `influence` need: the first outermost module that is
@@ -117,7 +117,7 @@ def record(
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory
-    options = Options(gradients, transfers, keeps, notes, compiled, values, experiments)
+    options = Options(gradients, transfers, keeps, notes, compiled, fingerprints, experiments)
     return Recording(model, options, clock=clock)
 
 
@@ -251,7 +251,7 @@ class Recording:
         session.end_step(caller())
         return graphs
 
-    def idle_calls(self) -> list[Event]:
+    def ineffective_calls(self) -> list[Event]:
         """The calls since the last step that do not do what they are for, such as dropout in an
         evaluation, where no backward has run since.
 
@@ -259,7 +259,7 @@ class Recording:
             RuntimeError: outside of the block.
         """
         session = self._open_session()
-        return session.program.remarks.attempt(session.idle_calls) or []
+        return session.program.remarks.attempt(session.ineffective_calls) or []
 
     def number_step(self, number: int) -> None:
         """The step that goes on has this number; the first has 0, each next one is one more.

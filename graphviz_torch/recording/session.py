@@ -20,8 +20,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..graph import Event, Graph, SavedKind
-from ..graph.events.idle_calls import IdleCall
-from ..graph.gc import uncollected
+from ..graph.events.ineffective_calls import IneffectiveCall
+from ..graph.gc import with_gc_disabled
 from ..internals.dynamo import is_trial
 from ..internals.frames import OTHER, owner, programs, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
@@ -147,7 +147,7 @@ class Session:
         attempt = self.program.remarks.attempt
         return [end for value in values for end in attempt(ends_of, value) or ()]
 
-    @uncollected
+    @with_gc_disabled
     def end(self, event: EngineReturned) -> None:
         """Backward has run, or raised."""
         live, error = event.run, event.error
@@ -165,7 +165,7 @@ class Session:
                 self._live = None
                 self._first = sequence_number()
 
-    @uncollected
+    @with_gc_disabled
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
         trace = error.__traceback__
@@ -216,7 +216,7 @@ class Session:
         for listener in self.listeners:
             listener.close()
 
-    @uncollected
+    @with_gc_disabled
     def graphs(self) -> list[Graph]:
         """A graph for each backward so far; where there is none, of what the forward made."""
         backwards, frame = list(self.backwards), sys._getframe(1)
@@ -228,8 +228,8 @@ class Session:
             found = graphs_of(backwards, self.program, self.listeners)
         return found  # not inside, where an interrupt after the call would leave calls unseen
 
-    @uncollected
-    def idle_calls(self) -> list[Event]:
+    @with_gc_disabled
+    def ineffective_calls(self) -> list[Event]:
         """The calls of a step without a backward that do not do what they are for."""
         if self.backwards:
             return []
@@ -237,7 +237,7 @@ class Session:
             live = self._read([], sys._getframe(1))
             found = graphs_of([live.plain()], self.program, self.listeners)
             live.release()
-        return [event for event in found[0].events if isinstance(event, IdleCall)]
+        return [event for event in found[0].events if isinstance(event, IneffectiveCall)]
 
     def _last_ends(self) -> list[End]:
         ends = list(self.program.stack.ends)
@@ -247,7 +247,7 @@ class Session:
                     ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
-    @uncollected
+    @with_gc_disabled
     def _read(
         self,
         ends: list[End],

@@ -14,6 +14,7 @@ import torch
 
 from ..graph import Graph
 from ..internals.functions import TensorBase
+from ..internals.tensors.memory import has_memory
 from ..internals.tensors.pytree import flatten
 from ..tracing.programs import Program, program_graph
 from ..tracing.tracer import roots, trace
@@ -76,12 +77,7 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
     """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]
     buffers = [
-        (
-            module,
-            name,
-            buffer,
-            None if buffer is None else torch.clone(TensorBase.detach(buffer)),
-        )
+        (module, name, buffer, _copy(buffer))
         for module in model.modules()
         for name, buffer in module._buffers.items()
     ]
@@ -97,3 +93,11 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
             module._buffers[name] = buffer
             if buffer is not None and value is not None and not torch.equal(buffer, value):
                 TensorBase.copy_(buffer.data, value)
+
+
+def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the values of a buffer; None where it has no memory that can be compared, such as a
+    sparse, nested or masked one, or one on the meta device."""
+    if buffer is None or not has_memory(buffer):
+        return None
+    return torch.clone(TensorBase.detach(buffer))

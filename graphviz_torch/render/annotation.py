@@ -42,7 +42,7 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> str:
     >>> import tempfile
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> made = (TensorMeta((2, 3), "float32", "cpu"),)
-    >>> exp = Node(0, "ExpBackward0", made, operation="exp", source="train.py:2")
+    >>> exp = Node(0, "ExpBackward0", made, operation="exp", where="train.py:2")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "train.py"
     ...     _ = file.write_text("x = load()\\ny = x.exp()\\n")
@@ -79,7 +79,7 @@ def _facts(graph: Graph) -> Iterator[tuple[str, int, str]]:
         yield from _at(where, f"cut by {how}")
     for node in graph.nodes:
         shapes = ", ".join(labels.shape(meta) for meta in node.outputs if meta is not None)
-        yield from _at(node.source, f"{node.title} {shapes}".rstrip())
+        yield from _at(node.where, f"{node.title} {shapes}".rstrip())
     for copy in graph.transfers:
         says = (
             f"{copy.operation or 'copy'} {labels.shape(copy.tensor)} {copy.source} -> {copy.target}"

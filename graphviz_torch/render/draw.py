@@ -80,7 +80,7 @@ def draw_graph(
 
 def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
     """Which backwards of a recording have no frame of their own in its picture."""
-    inner = sum(each.step.inner for each in graphs)
+    inner = sum(each.step.is_inner_step for each in graphs)
     said = []
     if inner:
         calls = f"{count_text(inner, 'call')} of autograd.grad"
@@ -93,7 +93,7 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
 
 def _lacks_constants(graph: Graph) -> bool:
     """Was something added or multiplied that a trace of a tensor does not know?"""
-    if any(node.source or node.order is not None for node in graph.nodes):
+    if any(node.where or node.order is not None for node in graph.nodes):
         return False
     reads = Counter([edge.target for edge in graph.edges])
     return any(

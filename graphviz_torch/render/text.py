@@ -19,7 +19,7 @@ from .ranks.collectives import alike, whose
 from .ranks.rank_chart import wait_lines
 
 # The declared fields that come first; the others follow in their own order.
-_FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")
+_FIRST = ("seconds", "saved", "scope", "module_class", "where", "attributes", "note")
 # Columns from the one that tells most to the one that tells least, which is left out first.
 _TELLING: tuple[str, ...] = (
     "id",
@@ -32,11 +32,11 @@ _TELLING: tuple[str, ...] = (
     "inputs",
     "gradient",
 )
-_TELLING += ("placement", "time", "module", "saved", "source", "class", "attributes")
+_TELLING += ("placement", "time", "module", "saved", "where", "class", "attributes")
 # To how many characters a column may be cut, before another is left out.
 _LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
-_LEAST |= {"note": 20, "placement": 16, "gradient": 12, "module": 16, "source": 14}
-_PATHS = ("label", "module", "source")  # their ends tell most
+_LEAST |= {"note": 20, "placement": 16, "gradient": 12, "module": 16, "where": 14}
+_PATHS = ("label", "module", "where")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
 _SELDOM = ("transfer", "collective")  # not counted where there are none
 _WIDEST = 64  # characters of one cell; a longer name is cut
@@ -184,9 +184,9 @@ def _columns(
     for name in dict.fromkeys((*_FIRST, *fields)):
         if not (headed and name in _HEADED):
             columns[fields[name].title] = partial(_field, name, fields[name])
-    if graph.parts and not headed:
+    if graph.segments and not headed:
         columns["graph"] = lambda node: _plain(
-            next((title for start, title in reversed(graph.parts) if node.id >= start), "")
+            next((title for start, title in reversed(graph.segments) if node.id >= start), "")
         )
     return columns
 
@@ -253,7 +253,7 @@ def _collectives(graph: Graph, width: int | None) -> list[str]:
             each.phase,
             _plain(each.module),
             _plain(each.where),
-            _plain(each.waited),
+            _plain(each.waited_where),
             _plain(whose(each)),
         )
         for each, times in alike(graph.collectives)

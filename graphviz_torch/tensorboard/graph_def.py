@@ -43,7 +43,7 @@ _TYPES = {
 }
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
 # Declared fields beside those that are written in a way of their own.
-_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
+_BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
 _LONGEST = 1000  # characters of an attribute: the panel is a side bar
 
 
@@ -259,7 +259,7 @@ def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
 def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]) -> None:
     _text(entry, "name", node.label)
     _text(entry, "module", node.scope or node.module)
-    _text(entry, "line", node.source)
+    _text(entry, "line", node.where)
     if node.saved:
         entry.attr["saved_bytes"].i = node.saved_bytes
         _text(entry, "saved", "; ".join([_saved(s.name or s.kind, s.tensor) for s in node.saved]))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..graph import GraphLike, graph_of
 from ..graph.files.replacement import replacement
-from ..graph.gc import uncollected
+from ..graph.gc import with_gc_disabled
 
 OLDEST = (2, 20)
 
@@ -60,7 +60,7 @@ def to_tensorboard(
     from .graph_def import graph_def, run_metadata
     from .lint import check, serialized
 
-    @uncollected  # to look through a million small objects takes longer than to make them
+    @with_gc_disabled  # to look through a million small objects takes longer than to make them
     def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)
         metadata = run_metadata(graph, built, paths, backward=backward)

@@ -17,7 +17,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from ..graph import Edge, Graph, LeafKind, Node
-from ..graph.gc import uncollected
+from ..graph.gc import with_gc_disabled
 from ..graph.nodes import REGION
 from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
@@ -108,7 +108,7 @@ class Reading:
         return found
 
 
-@uncollected
+@with_gc_disabled
 def read(
     ids: Ids,
     edges: tuple[Edge, ...],

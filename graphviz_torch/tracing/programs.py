@@ -69,7 +69,7 @@ def program_graph(program: Program, shorten: Shorten) -> Graph:
             module = node.module or (around[-1][1] if around else "")
             nodes.append(
                 node._replace(
-                    source=called_at(library, place) if library and place else place or library,
+                    where=called_at(library, place) if library and place else place or library,
                     module=module,
                     scope=module,
                     module_class=_along(module, kinds),

@@ -240,7 +240,7 @@ def _node(number: int, inside: Inside, origins: _Origins) -> Node:
         module=module,
         scope=".".join(filter(None, (origins.region.scope, origins.below(inside.origin)))),
         module_class=classes,
-        source=origins.source(inside.origin),
+        where=origins.source(inside.origin),
         attributes=inside.attributes,
         grad_outputs=inside.grad_outputs,
         note=INSIDE,
@@ -265,7 +265,7 @@ def _cut(
 def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) -> Event:
     ids = [None if node is None else first + node for _, node in each.operands]
     operands = tuple(
-        Operand("", tensor, "" if i is None else nodes[i].source, i)
+        Operand("", tensor, "" if i is None else nodes[i].where, i)
         for (tensor, _), i in zip(each.operands, ids, strict=True)
     )
     where, made = users_line(origins.source(each.origin)), tuple(first + n for n in each.nodes)

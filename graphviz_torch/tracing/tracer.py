@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..graph import Edge, Graph
-from ..graph.gc import uncollected
+from ..graph.gc import with_gc_disabled
 from ..graph.text import shortened, type_text
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
@@ -175,7 +175,7 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     return _graph(read(ids, edges, ends, named), names)
 
 
-@uncollected
+@with_gc_disabled
 def _graph(found: Reading, names: Names) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
@@ -185,7 +185,7 @@ def _graph(found: Reading, names: Names) -> Graph:
     return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
 
 
-@uncollected
+@with_gc_disabled
 def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """All live nodes behind `starts` with their ids, inputs before users, and their edges.
 

@@ -71,7 +71,7 @@ def test_a_timeline_of_a_large_graph_is_thinned_out_and_says_so() -> None:
 
 def test_hostile_names_are_shown_as_text() -> None:
     meta = TensorMeta((2,), "float32", "cpu")
-    leaf = Node(0, "AccumulateGrad", (meta,), label=HOSTILE, leaf="tensor", source=HOSTILE)
+    leaf = Node(0, "AccumulateGrad", (meta,), label=HOSTILE, leaf="tensor", where=HOSTILE)
     user = Node(1, HOSTILE, (meta,), label=HOSTILE, operation=HOSTILE, module=HOSTILE)
     copy = Transfer("HtoD", "cpu", HOSTILE, meta, "forward", node=1, where=HOSTILE, label=HOSTILE)
     app = drawn(Graph((leaf, user), transfers=(copy,)))

@@ -211,7 +211,7 @@ def test_no_graph_names_a_line_of_the_app_itself() -> None:
     for opened in shown:
         assert opened is not None
         graph = opened.graph
-        places = {node.source for node in graph.nodes} | {copy.where for copy in graph.transfers}
+        places = {node.where for node in graph.nodes} | {copy.where for copy in graph.transfers}
         files = {place.rpartition(":")[0] for place in places}
         assert files <= {"", "mlp.py"}
 

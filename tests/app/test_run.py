@@ -196,7 +196,7 @@ def test_every_model_runs_on_all_of_its_devices_with_its_own_lines(model: str, d
         if device == "sim":  # every device that is offered is used
             copies = {end for copy in graph.transfers for end in (copy.source, copy.target)}
             assert {f"sim:{index}" for index in range(count)} <= copies
-        places = {node.source for node in graph.nodes} | {t.where for t in graph.transfers}
+        places = {node.where for node in graph.nodes} | {t.where for t in graph.transfers}
         files = {place.rpartition(":")[0] for place in places - {""}}
         assert files <= {f"{model}.py"}
         shown = {number for number, _ in run.program}
@@ -266,7 +266,7 @@ def test_lines_in_the_tables_are_those_of_the_program_that_is_shown() -> None:
     assert run.opened is not None
     for node in run.opened.graph.nodes:
         if node.label:
-            text = shown[int(node.source.removeprefix("script.py:"))]
+            text = shown[int(node.where.removeprefix("script.py:"))]
             assert text.startswith(f"{node.label} =")
 
 
@@ -296,7 +296,7 @@ def test_a_finding_names_the_line_that_is_shown_and_the_visitors_names(
     shown = dict(run.program)
     for node in run.opened.graph.nodes:  # one that was cut off, too
         if node.label:
-            assert shown[int(node.source.removeprefix("script.py:"))].startswith(f"{node.label} =")
+            assert shown[int(node.where.removeprefix("script.py:"))].startswith(f"{node.label} =")
     assert "inputs." not in finding.message
 
 

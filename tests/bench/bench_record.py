@@ -6,7 +6,7 @@
     python -m tests.bench.bench_record --growth   only how the time grows with the calls
     python -m tests.bench.bench_record --calls    only 300 blocks: the cost, and the calls a node
     python -m tests.bench.bench_record --watch    only what `watch` adds to steps of an optimizer
-    python -m tests.bench.bench_record --values   only what `values=True` adds to a recorded step
+    python -m tests.bench.bench_record --fingerprints   only what fingerprints add
     python -m tests.bench.bench_record --device cuda
 
 A step is forward and backward: of a GPT-2 with random weights, batch 1, 32 tokens, and of an MLP of
@@ -375,7 +375,7 @@ def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
         "+ transfers": recorded(**{**off, "transfers": True}),
         "+ gradient statistics": recorded(memory=False),
         "everything": recorded(),
-        "values": recorded(values=True),
+        "fingerprints": recorded(fingerprints=True),
         "what is not finite": recorded(gradients="finite"),
         "detect_anomaly": under(lambda: torch.autograd.detect_anomaly(check_nan=True)),
         "detect_anomaly, no NaN check": under(lambda: torch.autograd.detect_anomaly(False)),
@@ -452,7 +452,7 @@ if __name__ == "__main__":
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--calls", action="store_true")
     parser.add_argument("--watch", action="store_true")
-    parser.add_argument("--values", action="store_true")
+    parser.add_argument("--fingerprints", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
@@ -467,10 +467,15 @@ if __name__ == "__main__":
     }
     if not options.quick:
         shapes = {"GPT-2 small": gpt2(768, 12, 50257, options.device), **shapes}
-    if options.values:  # the "bare step" is here the recorded one
+    if options.fingerprints:  # the "bare step" is here the recorded one
         for title, (model, _, step) in shapes.items():
             found = rows(model, step)
-            bench(title, found["everything"], {"values": found["values"]}, 2 * options.rounds)
+            bench(
+                title,
+                found["everything"],
+                {"fingerprints": found["fingerprints"]},
+                2 * options.rounds,
+            )
         raise SystemExit
     for title, (model, _, step) in shapes.items():
         wanted = rows(model, step)

@@ -22,7 +22,7 @@ from tests.comparison.ports import LENGTH, WORDS, lines, originals, stir
 
 def run(model: Any, *inputs: Any, **keywords: Any) -> Graph:
     """A recorded step with its values."""
-    with record(model, values=True) as recording:
+    with record(model, fingerprints=True) as recording:
         out = model(*inputs, **keywords)
         scores = out if isinstance(out, Tensor) else out[0]
         generator = torch.Generator().manual_seed(0)
@@ -70,7 +70,7 @@ def test_a_port_is_told_the_line_and_the_kind_of_its_fault(
 ) -> None:
     found = beside(name, fault)
     assert found.after is not None
-    assert found.b.nodes[found.after].source in lines(fault)
+    assert found.b.nodes[found.after].where in lines(fault)
     assert found.kind.startswith(kind)
     assert found.equal_to < 1e-4
 
@@ -95,7 +95,7 @@ def step(compute: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype = torch
     torch.manual_seed(0)
     x = torch.randn(4, 6, 8).to(dtype).requires_grad_()
     weight = (torch.randn(8, 8) / 3).to(dtype).requires_grad_()
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         compute(x, weight).square().mean().backward()
     return recording.graph
 
@@ -200,7 +200,7 @@ def padded(left: bool) -> Graph:
     for row, length in enumerate((6, 4, 3)):
         words = torch.randint(1, 20, (length,))
         tokens[row, 6 - length if left else 0 : 6 if left else length] = words
-    with record(model, values=True) as recording:
+    with record(model, fingerprints=True) as recording:
         model(tokens).square().mean().backward()
     return recording.graph
 
@@ -296,7 +296,9 @@ def test_other_weights_are_named() -> None:
 def test_a_graph_without_values_is_an_error_that_says_what_to_do() -> None:
     with record() as recording:
         torch.ones(3, requires_grad=True).sum().backward()
-    with pytest.raises(ValueError, match=r"the second graph has no values.*record\(values=True\)"):
+    with pytest.raises(
+        ValueError, match=r"the second graph has no fingerprints.*record\(fingerprints=True\)"
+    ):
         first_difference(step(plain), recording)
     with pytest.raises(ValueError, match="tolerance=-1 is not a relative difference"):
         first_difference(step(plain), step(plain), tolerance=-1)
@@ -319,11 +321,11 @@ def test_the_command_tells_the_place_and_fails(
     for path, compute in zip(paths, (plain, CHANGES["transposed"][0]), strict=True):
         step(compute).save(path)
     names = list(map(str, paths))
-    assert main(["diff", "--values", *names]) == 1
+    assert main(["diff", "--fingerprints", *names]) == 1
     assert "a transposed weight: weight" in capsys.readouterr().out
-    assert main(["diff", "--values", names[0], names[0]]) == 0
+    assert main(["diff", "--fingerprints", names[0], names[0]]) == 0
     assert capsys.readouterr().out.startswith("no difference in ")
-    assert main(["diff", "--values", "--format", "json", "--fail-on", "never", *names]) == 0
+    assert main(["diff", "--fingerprints", "--format", "json", "--fail-on", "never", *names]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "a transposed weight: weight"
 
 
@@ -333,7 +335,7 @@ def test_a_loss_that_is_equal_by_chance_does_not_hide_the_result_that_is_not() -
     def shifted(shift: Tensor) -> Graph:
         torch.manual_seed(0)
         x = torch.randn(8, requires_grad=True)
-        with record(values=True) as recording:
+        with record(fingerprints=True) as recording:
             y = x * 2 + shift
             (y.mean() * 3).backward()
         return recording.graph

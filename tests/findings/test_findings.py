@@ -27,7 +27,7 @@ from graphviz_torch import (
 from graphviz_torch.findings.graph_reading import Reading
 from graphviz_torch.findings.rule import RULES, apply
 from graphviz_torch.graph import Failure, Parameter, Step
-from graphviz_torch.graph.events import ConstantTerm, GradientClip, LossTarget, StillParameters
+from graphviz_torch.graph.events import ConstantTerm, GradientClip, LossTarget, UnchangedParameters
 from tests.findings.by_hand.cases import CASES
 from tests.findings.by_hand.graphs import (
     CUT,
@@ -234,7 +234,8 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
     "dead units by the bias": ("dead-relu", units(0.95), "warning", ["95.0% of its units"]),
     "parameters that a step leaves still": (
         "still-parameters",
-        told(event(StillParameters, nodes=(0, 1), contiguous=False, rate=0.1, share=0.95)), "info",
+        told(event(UnchangedParameters, nodes=(0, 1), contiguous=False, rate=0.1, share=0.95)),
+        "info",
         ["as they were: 95% of", "they have a gradient and a rate of 0.1, and in memory they are"],
     ),
     "a gradient that was NaN from the start": (

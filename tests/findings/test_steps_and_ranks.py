@@ -26,7 +26,7 @@ from tests.findings.by_hand.processes import (
 def step(number: int) -> Graph:
     """The graph of a running total after some steps."""
     graph = chain("w", *["MulBackward0", "AddBackward0"] * number)
-    return graph.annotate(source={n.id: "train.py:8" for n in graph.nodes if n.name[0] == "A"})
+    return graph.annotate(where={n.id: "train.py:8" for n in graph.nodes if n.name[0] == "A"})
 
 
 def test_a_loss_kept_with_its_history_makes_the_graph_grow() -> None:

@@ -53,7 +53,7 @@ NODE = Node(
     operation="mul",
     module="body",
     scope="body",
-    source="net.py:7",
+    where="net.py:7",
     note="compiled",
     saved=(SavedTensor("self", META, 32),),
     grad_outputs=(STATS,),
@@ -71,7 +71,7 @@ OTHER: dict[str, Any] = {
     "leaf": "tensor",
     "module": "head",
     "scope": "body#2",
-    "source": "net.py:9",
+    "where": "net.py:9",
     "note": "hook",
     "saved": (SavedTensor("other", META, 64),),
     "grad_outputs": (STATS._replace(norm=3.0),),
@@ -80,7 +80,7 @@ OTHER: dict[str, Any] = {
     "attributes": ("scale=3",),
     "module_class": "Net/Linear(4, 16)",
     "placement": "Replicate on tp, local [4, 2]",
-    "values": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
+    "fingerprints": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
     "influence": 0.25,
     "reruns": 2,
     "call": "softmax",
@@ -94,7 +94,7 @@ ROWS = """
     leaf          x    .    x   x    x           .    x    x        x        .
     module        x    .    .   x    .           .    x    x        .        x
     scope         x    x    x   x    x           .    x    .        x        .
-    source        x    x    x   x    x           .    x    x        x        x
+    where         x    x    x   x    x           .    x    x        x        x
     note          x    x    x   x    x           .    x    x        x        x
     saved         x    x    .   x    x           .    x    x        x        x
     grad_outputs  x    x    x   x    x           x    x    x        x        .
@@ -103,7 +103,7 @@ ROWS = """
     attributes    x    x    .   x    x           .    x    x        x        x
     module_class  x    x    x   x    x           .    x    x        x        x
     placement     x    x    x   x    x           x    x    x        x        x
-    values        x    x    .   x    x           .    x    x        x        .
+    fingerprints  x    x    .   x    x           .    x    x        x        .
     influence     x    x    x   x    x           .    x    x        x        .
     reruns        x    x    .   x    x           .    x    x        x        .
     call          x    .    .   .    .           .    x    .        .        .

@@ -32,7 +32,7 @@ from graphviz_torch import (
     to_html,
     to_text,
 )
-from graphviz_torch.graph.events.idle_calls import FreeDropout
+from graphviz_torch.graph.events.ineffective_calls import FunctionalDropoutInEval
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.graph.training.numbers import applied, changes
 from graphviz_torch.graph.training.patch import change, changed
@@ -178,7 +178,8 @@ def test_a_file_that_is_cut_anywhere_gives_the_steps_that_were_finished(
 def test_a_step_that_is_written_twice_is_what_the_second_line_says(tmp_path: Path) -> None:
     first, second = steps(2)
     more = replace(
-        second, backwards=(replace(second.graph, events=(FreeDropout(function="drop"),)),)
+        second,
+        backwards=(replace(second.graph, events=(FunctionalDropoutInEval(function="drop"),)),),
     )
     file = TrainingFile(tmp_path / "run.json.gz")
     file.append(first, second)

@@ -93,10 +93,12 @@ def test_rows_hold_numbers_that_json_does_not_know() -> None:
 def test_rows_of_what_a_rank_has_of_a_gradient_are_taken_too() -> None:
     meta = TensorMeta((4,), "float32", "cpu")
     grad = GradientStats(1.0, 1.0, 0.5, 0.0, tensor=meta._replace(shape=(2,)), extent="local part")
-    graph = Graph((), parameters=(Parameter("weight", meta, True, grad=grad, part=1, parts=2),))
+    graph = Graph(
+        (), parameters=(Parameter("weight", meta, True, grad=grad, shard=1, shard_count=2),)
+    )
     rows = json.loads(json.dumps(to_dict(graph), allow_nan=False))
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(rows)
-    assert (rows["parameters"][0]["part"], rows["parameters"][0]["grad"]["norm"]) == (1, 1.0)
+    assert (rows["parameters"][0]["shard"], rows["parameters"][0]["grad"]["norm"]) == (1, 1.0)
     assert from_json(to_json(graph)) == graph
 
 

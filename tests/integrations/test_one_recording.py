@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, StepEnds, Training, find, load, record
-from graphviz_torch.graph.events import idle_calls
+from graphviz_torch.graph.events import ineffective_calls
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
 from tests.integrations import scripts
@@ -312,10 +312,10 @@ def of_each_step(*, one: bool) -> list[Graph]:
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     found: list[Graph] = []
-    outer = record(model, values=True) if one else nullcontext()
+    outer = record(model, fingerprints=True) if one else nullcontext()
     with outer as run:
         for _ in range(3):
-            with nullcontext() if one else record(model, values=True) as own:
+            with nullcontext() if one else record(model, fingerprints=True) as own:
                 optimizer.zero_grad()
                 model(torch.ones(2, 3)).square().mean().backward()
                 optimizer.step()
@@ -384,8 +384,11 @@ def test_a_block_leaves_the_context_variables_as_they_were(block: Any) -> None:
 
 def test_calls_of_one_line_are_told_apart_by_names_and_groups_and_not_by_counts() -> None:
     anew = [
-        idle_calls.Remake(where="t.py:3", what=what, count=3) for what in ("scaler", "optimizer")
+        ineffective_calls.RecreatedObject(where="t.py:3", what=what, count=3)
+        for what in ("scaler", "optimizer")
     ]
-    groups = [idle_calls.EmptyGroup(where="t.py:3", group=i, groups=2) for i in range(2)]
+    groups = [
+        ineffective_calls.EmptyParameterGroup(where="t.py:3", group=i, groups=2) for i in range(2)
+    ]
     assert len({_call(event) for event in [*anew, *groups]}) == 4
     assert _call(replace(anew[0], count=4, times=2)) == _call(anew[0])

@@ -324,8 +324,8 @@ def test_two_scripts_are_compared_by_values_that_run_has_recorded(
 ) -> None:
     (training / "train.py").write_text(GATED)
     (training / "other.py").write_text(GATED.replace('"none"', '"tanh"'))
-    assert command("--values", "-o", "a.json.gz", "train.py")[0] == 0
-    assert command("--values", "-o", "b.json.gz", "other.py")[0] == 0
+    assert command("--fingerprints", "-o", "a.json.gz", "train.py")[0] == 0
+    assert command("--fingerprints", "-o", "b.json.gz", "other.py")[0] == 0
     a, b = (load(training / name).last.graph for name in ("a.json.gz", "b.json.gz"))
     found = first_difference(a, b)
     assert found.kind == "another approximation of GELU: none before, tanh after"
@@ -351,10 +351,10 @@ def test_two_trainings_are_compared_at_the_first_step_where_they_part(
     (training / "train.py").write_text(TRAINED)
     (training / "other.py").write_text(TRAINED.replace("2 *", "3 *"))
     for script, file in (("train.py", "a.json.gz"), ("other.py", "b.json.gz")):
-        assert command("--values", "-o", file, script)[0] == 0
+        assert command("--fingerprints", "-o", file, script)[0] == 0
     a, b = (str(training / name) for name in ("a.json.gz", "b.json.gz"))
-    assert main(["diff", "--values", a, b]) == 1
+    assert main(["diff", "--fingerprints", a, b]) == 1
     said = capsys.readouterr().out
     assert "up to mul (other.py:7)" in said
     assert "a.json.gz@0: mul (train.py:7)" in said
-    assert main(["diff", "--values", a, a]) == 0
+    assert main(["diff", "--fingerprints", a, a]) == 0

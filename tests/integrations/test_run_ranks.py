@@ -76,7 +76,7 @@ def test_two_ranks_write_one_file_and_one_report_that_names_who_differs(tmp_path
     assert isinstance(run, Training)
     assert [step.number for step in run.steps] == [0, 1, 2]  # the last one of both ranks
     graph = run.graph
-    assert [title for _, title in graph.parts] == ["rank 0", "rank 1"]
+    assert [title for _, title in graph.segments] == ["rank 0", "rank 1"]
     assert [each.kind for each in graph.collectives] == ["all_reduce", "all_reduce"]
     [wait] = [each for each in rank_waits(graph.collectives) if each.late == 1]
     [(rank, seconds)] = wait.seconds
@@ -98,15 +98,15 @@ def test_ranks_that_do_the_same_are_one_graph_whatever_their_gradients_are() -> 
     third = step(torch.ones(3, requires_grad=True), twice=True)
     assert one_graph({0: one, 1: other}) == one
     joined = one_graph({0: one, 1: third, 2: other})
-    assert [title for _, title in joined.parts] == ["ranks 0 and 2", "rank 1"]
+    assert [title for _, title in joined.segments] == ["ranks 0 and 2", "rank 1"]
     assert len(joined.nodes) == len(one.nodes) + len(third.nodes)
 
 
 def test_ranks_that_send_to_others_than_each_other_are_not_one() -> None:
     graph = step(torch.ones(3, requires_grad=True))
     sent = [replace(graph, collectives=(Collective("send", 8, peer=peer),)) for peer in (1, 2)]
-    assert one_graph({0: sent[0], 1: sent[0]}).parts == ()
-    assert [title for _, title in one_graph(dict(enumerate(sent))).parts] == ["rank 0", "rank 1"]
+    assert one_graph({0: sent[0], 1: sent[0]}).segments == ()
+    assert [title for _, title in one_graph(dict(enumerate(sent))).segments] == ["rank 0", "rank 1"]
 
 
 def test_what_all_ranks_find_is_said_once() -> None:
@@ -125,7 +125,7 @@ def test_each_backward_of_a_step_is_put_together_with_that_of_the_other_ranks() 
     steps = {0: TrainingStep(4, (one, two)), 1: TrainingStep(4, (one, one))}
     whole = one_step(steps)
     assert (whole.number, len(whole.backwards), whole.backwards[0]) == (4, 2, one)
-    assert [title for _, title in whole.graph.parts] == ["rank 0", "rank 1"]
+    assert [title for _, title in whole.graph.segments] == ["rank 0", "rank 1"]
     other = one_step({0: steps[0], 1: TrainingStep(4, (two,))})
     assert other.backwards == (two,)  # which of the first one's is which is not known
 

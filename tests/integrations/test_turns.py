@@ -222,6 +222,25 @@ for step in range(6):
 """
 
 
+WITHOUT_GRADIENTS = """\
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+target = torch.nn.Sequential(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other = torch.optim.SGD(target.parameters(), lr=0.1)
+for step in range(6):
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        wanted = target(x)
+    optimizer.zero_grad()
+    (model(x) - wanted).square().mean().backward()
+    optimizer.step()
+    if step % 2:
+        other.step()
+"""
+
 OTHER_NAMES_AT_FIRST = """\
 import torch, torch.nn as nn
 body, head = nn.Sequential(nn.Linear(3, 16), nn.ReLU()), nn.Linear(16, 4)
@@ -235,6 +254,17 @@ for step in range(6):
     loss.backward()
     optimizer.step()
 """
+
+
+def test_an_optimizer_that_steps_without_a_gradient_trains_nothing_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(WITHOUT_GRADIENTS)
+    main(["run", "--steps", "20", "-o", "run.json.gz", "train.py"])
+    run = load("run.json.gz")
+    assert isinstance(run, Training)
+    assert run.alternation == ""
 
 
 @pytest.mark.parametrize(
@@ -273,7 +303,7 @@ def test_nothing_is_found_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
     assert f"{len(run.steps)} steps recorded" in said
     hint = "--experiment tries changes\nrun.json.gz\ngraphviz-torch: see it: "
     assert re.search(rf"nothing found(?: in \d+ recorded steps; --steps 0 .*)?; {hint}", said)
-    assert run.turns == (turns and f"trained in turn: {turns}")
+    assert run.alternation == (turns and f"trained in turn: {turns}")
     assert turns in " ".join(said.split())
     assert len(run.steps) >= steps
 

@@ -70,7 +70,7 @@ def grad(values: Tensor) -> GradientStats:
 def parameter(values: Tensor, part: int | None, parts: int) -> Graph:
     """What a rank has of a parameter of eight elements, which is a leaf."""
     leaf = Node(0, "AccumulateGrad", (META,), leaf="parameter", grad_outputs=(grad(values),))
-    row = Parameter("w", META, True, node=0, grad=grad(values), part=part, parts=parts)
+    row = Parameter("w", META, True, node=0, grad=grad(values), shard=part, shard_count=parts)
     return Graph((leaf,), parameters=(row,))
 
 
@@ -84,7 +84,7 @@ def test_numbers_of_parts_are_put_together_and_a_replica_counts_once() -> None:
     assert stats.mean == pytest.approx(finite.mean().item())
     assert (stats.max_abs, stats.zero_fraction, stats.nan, stats.inf) == (7.0, 0.25, 1, 1)
     assert (stats.extent, stats.tensor) == ("", found.tensor)
-    assert (found.part, found.parts) == (0, 1)
+    assert (found.shard, found.shard_count) == (0, 1)
 
 
 def test_where_a_part_is_missing_or_a_summand_the_numbers_stay_local() -> None:

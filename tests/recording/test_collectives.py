@@ -171,7 +171,7 @@ def test_of_a_functional_one_the_line_is_known_that_waits_for_it() -> None:
         total = functional.all_reduce(x.detach(), "sum", dist.group.WORLD)
         (total * x).sum().backward()
     [sent] = collectives(recording)
-    begun, waited = (int(line.rpartition(":")[2]) for line in (sent.where, sent.waited))
+    begun, waited = (int(line.rpartition(":")[2]) for line in (sent.where, sent.waited_where))
     assert waited == begun + 1
     assert sent.asynchronous
 
@@ -283,7 +283,7 @@ def test_graphs_joined_have_each_collective_once() -> None:
         (x * 2).sum().backward()
         (x * 3).prod().backward()
     whole, _ = whole_of(recording)
-    assert len(whole.parts) == 2
+    assert len(whole.segments) == 2
     assert len(whole.collectives) == 4
     nodes = [each.node for each in whole.collectives]
     assert None not in nodes

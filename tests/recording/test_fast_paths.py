@@ -114,4 +114,4 @@ def test_calls_are_seen_again_after_it_also_where_it_raised() -> None:
         with torch.no_grad():
             h = model(x)
         (h * weight).sum().backward()
-    assert [node.source != "" for node in recording.graph.nodes if not node.leaf] == [True, True]
+    assert [node.where != "" for node in recording.graph.nodes if not node.leaf] == [True, True]

@@ -21,10 +21,10 @@ from tests.support.models import gpt2, tokens
 
 def values(compute: Callable[[], Tensor]) -> list[Fingerprint]:
     """Those of the results of a computation, without the leaves and the last sum."""
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         compute().sum().backward()
     nodes = [node for node in recording.graph.nodes if not node.leaf]
-    return [value for node in nodes[:-1] for value in node.values if value is not None]
+    return [value for node in nodes[:-1] for value in node.fingerprints if value is not None]
 
 
 def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -107,20 +107,20 @@ def test_a_transposed_matrix_has_its_waves_swapped() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
 def test_other_dtypes_have_values_too(dtype: torch.dtype) -> None:
     x = made(6, 5, dtype=dtype)
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         (x * 2).abs().sum().backward()
-    [value] = recording.graph.nodes[1].values
+    [value] = recording.graph.nodes[1].fingerprints
     assert value is not None
     assert value.norm == pytest.approx(float(torch.linalg.norm(x.detach() * 2).abs()), rel=1e-2)
 
 
 def test_an_output_of_several_is_read_at_its_number() -> None:
     x = made(6, 5)
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         first, second = (x * 1).split(3)
         (first.sum() + second.sum()).backward()
     [node] = [node for node in recording.graph.nodes if node.operation == "split"]
-    norms = [value.norm for value in node.values if value is not None]
+    norms = [value.norm for value in node.fingerprints if value is not None]
     assert norms == pytest.approx([x[:3].norm().item(), x[3:].norm().item()], rel=1e-5)
 
 
@@ -132,10 +132,10 @@ def test_a_result_that_is_changed_later_has_the_value_that_it_had() -> None:
 
 def test_a_value_that_is_not_finite_is_noted_and_written(tmp_path: Path) -> None:
     x = made(2, 3)
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         (x * 1).masked_fill(torch.ones(2, 3).triu(1) > 0, -math.inf).softmax(-1).sum().backward()
     assert load(recording.graph.save(tmp_path / "a.json.gz")) == recording.graph
-    masked = recording.graph.nodes[2].values[0]
+    masked = recording.graph.nodes[2].fingerprints[0]
     assert masked is not None
     assert masked.least == -math.inf
 
@@ -150,9 +150,9 @@ def test_a_result_without_a_node_has_no_value() -> None:
 @pytest.mark.parametrize("leaf_elements", [16, 1 << 19], ids=["small", "large"])
 def test_a_leaf_has_its_value(leaf_elements: int) -> None:
     x = made(leaf_elements // 4, 4)
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         (x * 2).sum().backward()
-    value = recording.graph.nodes[0].values[0]
+    value = recording.graph.nodes[0].fingerprints[0]
     assert value is not None
     assert value.elements <= leaf_elements
     assert value.norm / math.sqrt(value.elements) == pytest.approx(1, rel=0.3)
@@ -173,11 +173,11 @@ def left_out() -> dict[str, Callable[[], Tensor]]:
 
 @pytest.mark.parametrize("kind", left_out())
 def test_what_has_no_dense_memory_is_left_out(kind: str) -> None:
-    with record(values=True) as recording:
+    with record(fingerprints=True) as recording:
         result = left_out()[kind]() * 2
     assert result.requires_grad
     assert [node.name for node in recording.graph.nodes] == ["AccumulateGrad", "MulBackward0"]
-    assert not any(node.values for node in recording.graph.nodes)
+    assert not any(node.fingerprints for node in recording.graph.nodes)
     assert not recording._missed
 
 
@@ -193,24 +193,24 @@ def test_gradients_and_random_numbers_are_bit_for_bit_those_of_a_bare_step() -> 
     model = gpt2().train()
     batch = tokens()
     bare = step(model, batch)
-    with record(model, values=True):
+    with record(model, fingerprints=True):
         watched = step(model, batch)
     assert all(map(torch.equal, bare, watched))
 
 
 def test_autocast_and_modes_are_as_before() -> None:
     model, x = nn.Linear(4, 4), torch.ones(3, 4)
-    with record(model, values=True) as recording, torch.autocast("cpu", torch.bfloat16):
+    with record(model, fingerprints=True) as recording, torch.autocast("cpu", torch.bfloat16):
         out = model(x)
         assert torch.is_autocast_enabled("cpu")
         assert torch.mm(x, x.t()).dtype == torch.bfloat16
     assert out.dtype == torch.bfloat16
-    assert any(any(node.values) for node in recording.graph.nodes)
+    assert any(any(node.fingerprints) for node in recording.graph.nodes)
 
 
 def test_no_tensor_is_alive_after_its_program() -> None:
     x = made(40, 50)
-    with record(values=True):
+    with record(fingerprints=True):
         y = x * 2
         watched = weakref.ref(y.sin())
         gc.collect()
@@ -221,7 +221,7 @@ def test_no_tensor_is_alive_after_its_program() -> None:
 def compiled(closed: bool) -> Graph:
     model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="aot_eager")
     option: Any = "closed" if closed else "open"
-    with record(model, values=True, compiled=option) as recording:
+    with record(model, fingerprints=True, compiled=option) as recording:
         model(torch.ones(3, 4)).sum().backward()
     return recording.graph
 
@@ -229,5 +229,5 @@ def compiled(closed: bool) -> Graph:
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
 def test_of_a_compiled_region_the_result_has_a_value_and_nothing_inside(closed: bool) -> None:
     graph = compiled(closed)
-    having = {node.operation for node in graph.nodes if any(node.values) and not node.leaf}
+    having = {node.operation for node in graph.nodes if any(node.fingerprints) and not node.leaf}
     assert having == {"compiled", "sum"}

@@ -30,7 +30,7 @@ def test_of_a_work_the_line_is_known_that_waits_for_it_whichever_is_waited_for_f
         torch.ones(3, requires_grad=True).sum().backward()
     begun, *_ = lines = [int(each.where.rpartition(":")[2]) for each in collectives(recording)]
     assert lines == [begun, begun, begun + 3, begun + 4, begun + 5]
-    waits = [each.waited.rpartition(":")[2] for each in collectives(recording)]
+    waits = [each.waited_where.rpartition(":")[2] for each in collectives(recording)]
     assert waits == [f"{begun + 2}", f"{begun + 1}", "", "", ""]
     assert [each.asynchronous for each in collectives(recording)] == [
         True,
@@ -51,9 +51,9 @@ def test_the_line_that_waits_stands_in_files_and_tables(tmp_path: Path) -> None:
     [sent] = load(save(graph, tmp_path / "step.json")).collectives
     assert sent == graph.collectives[0]
     file, _, begun = sent.where.rpartition(":")
-    assert sent.waited == f"{file}:{int(begun) + 1}"
-    assert f"  {sent.where}  {sent.waited}" in to_text(graph, wide=True)
-    waits_at_once = replace(graph, collectives=(replace(sent, waited=""),))
+    assert sent.waited_where == f"{file}:{int(begun) + 1}"
+    assert f"  {sent.where}  {sent.waited_where}" in to_text(graph, wide=True)
+    waits_at_once = replace(graph, collectives=(replace(sent, waited_where=""),))
     assert "waited at" in to_text(graph, wide=True)
     assert "waited at" not in to_text(waits_at_once, wide=True)
 

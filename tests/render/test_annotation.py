@@ -52,7 +52,7 @@ def test_a_file_that_python_has_read_is_found_by_its_name() -> None:
 def test_the_line_of_a_library_is_shown_in_the_library(tmp_path: Path) -> None:
     (tmp_path / "modeling.py").write_text("def f(x):\n    return x.exp()\n")
     exp = Node(0, "ExpBackward0", (TensorMeta((5,), "float32", "cpu"),), operation="exp")
-    graph = Graph((exp._replace(source="modeling.py:2, called at train.py:1"),), (), ((0, 0),))
+    graph = Graph((exp._replace(where="modeling.py:2, called at train.py:1"),), (), ((0, 0),))
     text = annotate_source(graph, tmp_path / "modeling.py")
     assert text.splitlines()[1] == "2      return x.exp()  # exp f32[5]"
 
@@ -61,7 +61,7 @@ def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def annotated(source: str) -> str:
-        exp = Node(0, "ExpBackward0", (), operation="exp", source=source)
+        exp = Node(0, "ExpBackward0", (), operation="exp", where=source)
         return annotate_source(Graph((exp,), (), ((0, 0),))).splitlines()[0]
 
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
 
 
 def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
-    graph = Graph((Node(0, "ExpBackward0", (None,), source="not_written.py:3"),), (), ((0, 0),))
+    graph = Graph((Node(0, "ExpBackward0", (None,), where="not_written.py:3"),), (), ((0, 0),))
     with pytest.raises(FileNotFoundError, match=r"not_written\.py is not at hand: pass its path"):
         annotate_source(graph)
     with pytest.raises(ValueError, match=r"other\.py made nothing in this graph"):
@@ -92,6 +92,6 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
 
 
 def test_a_line_of_a_million_characters_is_read_once() -> None:
-    node = Node(0, "ExpBackward0", (), operation="exp", source="a" * 1_000_000)
+    node = Node(0, "ExpBackward0", (), operation="exp", where="a" * 1_000_000)
     with pytest.raises(ValueError, match="knows no lines"):  # at once, not after an hour
         annotate_source(Graph((node,)))

@@ -173,6 +173,25 @@ def test_drawing_a_module_leaves_it_and_the_random_state_as_they_were() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.ones(3, device="meta"),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False])),
+    ],
+    ids=("sparse", "csr", "meta", "nested", "jagged", "masked"),
+)
+def test_a_module_is_drawn_whose_buffer_has_no_memory_to_compare(buffer: torch.Tensor) -> None:
+    model = nn.Sequential(nn.Linear(3, 1))
+    model.register_buffer("kept", buffer)
+    assert len(draw_graph(model, torch.ones(2, 3)).graph.nodes) == 4
+    assert model.kept is buffer
+
+
 def test_a_forward_that_fails_leaves_the_module_as_it_was() -> None:
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(3, 1))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

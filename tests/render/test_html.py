@@ -52,7 +52,7 @@ def chain(count: int, *, blocks: int = 40) -> Graph:
                 leaf="" if i else "tensor",
                 module=f"layers.{i // blocks}",
                 scope=f"layers.{i // blocks}",
-                source=f"model.py:{i % blocks}",
+                where=f"model.py:{i % blocks}",
                 saved=(SavedTensor("self", META, 4096),),
                 grad_outputs=(GradientStats(*numbers, rnd.random(), tensor=META),),
                 order=count - 1 - i,

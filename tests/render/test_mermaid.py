@@ -125,7 +125,7 @@ def test_modules_are_subgraphs_and_parameters_stand_inside_operations() -> None:
 def test_a_hostile_name_is_only_ever_a_text(text: str) -> None:
     nodes = (
         Node(0, "AccumulateGrad", F32, text, leaf="parameter", note=text),
-        Node(1, text, F32, "y", text, module=text, scope="m", source=text, module_class=text),
+        Node(1, text, F32, "y", text, module=text, scope="m", where=text, module_class=text),
         Node(2, "SumBackward0", F32, operation="sum"),
     )
     graph = Graph(nodes, (Edge(0, 1), Edge(1, 2)), ((2, 0),))

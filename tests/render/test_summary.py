@@ -271,8 +271,8 @@ def test_the_gradient_of_a_part_is_said_to_be_one_until_the_ranks_put_it_togethe
     leaf = Node(
         0, "AccumulateGrad", (meta,), "fc.weight", grad_outputs=(part,), leaf="parameter", order=0
     )
-    mine = Parameter("fc.weight", meta, True, 0, grad=part, part=0, parts=2)
-    whole = replace(mine, grad=GradientStats(5.0, 1.0, 0.0, 0.0), parts=1)
+    mine = Parameter("fc.weight", meta, True, 0, grad=part, shard=0, shard_count=2)
+    whole = replace(mine, grad=GradientStats(5.0, 1.0, 0.0, 0.0), shard_count=1)
     local, merged = (
         summary(Graph((leaf,), outputs=((0, 0),), parameters=(each,))) for each in (mine, whole)
     )

@@ -33,7 +33,7 @@ def mlp() -> Graph:
         output = model(torch.ones(1, 4))
         output.sum()
     ids = range(len(recording.graph.nodes))
-    return recording.graph.annotate(source=dict.fromkeys(ids, ""), saved=dict.fromkeys(ids, ()))
+    return recording.graph.annotate(where=dict.fromkeys(ids, ""), saved=dict.fromkeys(ids, ()))
 
 
 def there_and_back() -> Graph:
@@ -95,7 +95,7 @@ def test_a_chain_of_one_operation_is_its_ends() -> None:
 def test_both_losses_of_a_step_have_their_rows() -> None:
     graph, _ = whole_of(gan())
     lines = to_text(gan()).splitlines()
-    for _, title in graph.parts:
+    for _, title in graph.segments:
         assert any(line.strip().startswith(title) for line in lines)
     assert f"{len(graph.nodes)} nodes" in lines[0]
     wide = to_text(gan(), wide=True).splitlines()

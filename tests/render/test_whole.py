@@ -38,7 +38,7 @@ def everywhere(label: str, source: str = "a.py:1") -> Graph:
     saved = SavedTensor("self", F32, 12, shared_with=0)
     nodes = (
         Node(0, "AccumulateGrad", (F32,), "w", leaf="parameter"),
-        Node(1, "MulBackward0", (F32,), label, "mul", source=source, saved=(saved,), order=0),
+        Node(1, "MulBackward0", (F32,), label, "mul", where=source, saved=(saved,), order=0),
     )
     part = Operand("w", F32, node=0)
     return Graph(
@@ -63,9 +63,9 @@ def test_both_losses_of_a_gan_are_parts_under_their_names_and_lines() -> None:
     whole, _ = whole_of(recording)
     whole.check()
     last = [graph.nodes[graph.outputs[0][0]] for graph in (critic, generator)]
-    titles = [f"{node.label} · {node.source}" for node in last]
-    assert whole.parts == ((0, titles[0]), (len(critic.nodes), titles[1]))
-    assert whole.parts[0][1].startswith("critic_loss · zoo.py:")
+    titles = [f"{node.label} · {node.where}" for node in last]
+    assert whole.segments == ((0, titles[0]), (len(critic.nodes), titles[1]))
+    assert whole.segments[0][1].startswith("critic_loss · zoo.py:")
     assert [node._replace(order=None) for node in whole.nodes[: len(critic.nodes)]] == [
         node._replace(order=None) for node in critic.nodes
     ]
@@ -132,7 +132,7 @@ def test_a_recording_of_one_graph_is_that_graph() -> None:
         (torch.ones(3, requires_grad=True) * 2).sum().backward()
     whole, _ = whole_of(recording)
     assert whole is recording.graph
-    assert whole.parts == ()
+    assert whole.segments == ()
 
 
 def test_of_a_loop_the_last_step_is_drawn() -> None:
@@ -151,7 +151,7 @@ def test_of_a_loop_the_last_step_is_drawn() -> None:
 def test_the_last_of_a_loop_stands_beside_another_loss_and_says_of_how_many() -> None:
     graphs = [everywhere("a"), everywhere("b", "b.py:2"), everywhere("a"), everywhere("a")]
     whole, _ = whole_of(recorded(*graphs))
-    assert whole.parts == ((0, "b · b.py:2"), (2, "a · a.py:1 · the last of 3"))
+    assert whole.segments == ((0, "b · b.py:2"), (2, "a · a.py:1 · the last of 3"))
 
 
 def test_findings_of_a_recording_name_the_nodes_of_their_graph() -> None:
@@ -168,12 +168,12 @@ def test_findings_of_a_recording_name_the_nodes_of_their_graph() -> None:
         graph = recording.graphs[before.steps[-1]]
         for here, there in zip(after.nodes, before.nodes, strict=True):
             assert whole.nodes[here].outputs == graph.nodes[there].outputs
-            assert whole.nodes[here].source == graph.nodes[there].source
+            assert whole.nodes[here].where == graph.nodes[there].where
 
 
 def test_a_long_title_is_cut() -> None:
     whole, _ = whole_of(recorded(everywhere("a" * 9_999, "b" * 9_999), everywhere("b")))
-    assert len(whole.parts[0][1]) < 100
+    assert len(whole.segments[0][1]) < 100
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_a_long_title_is_cut() -> None:
 )
 def test_parts_that_cannot_be_are_refused(parts: tuple[tuple[int, str], ...], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        replace(everywhere("a"), parts=parts).check()
+        replace(everywhere("a"), segments=parts).check()

@@ -305,7 +305,7 @@ def test_the_panel_holds_what_was_recorded() -> None:
         *(0, "AddmmBackward0", (META,), "☃", "addmm"),
         module="fc",
         scope="fc#2",
-        source="train.py:41",
+        where="train.py:41",
         saved=(SavedTensor("mat1", META, 24),),
         grad_outputs=(stats,),
         order=3,

@@ -65,7 +65,7 @@ def draw_memory(graph: Graph, *, key: str) -> None:
                 "kind": saved.kind,
                 "by": name(node),
                 "module": node.module,
-                "line": node.source,
+                "line": node.where,
             }
             for saved, node in rows
         ],

@@ -49,7 +49,7 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
             "operation": node.title,
             "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
             "module": " · ".join(filter(None, (node.module, node.module_class.rpartition("/")[2]))),
-            "line": node.source,
+            "line": node.where,
             "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
             "attributes": ", ".join(node.attributes),
             "placement": node.placement,
@@ -71,5 +71,5 @@ def _choices(label: str, values: set[str], key: str) -> list[str]:
 
 def _text(node: Node) -> str:
     shapes = " ".join(str(meta) for meta in node.outputs)
-    texts = (name(node), node.title, node.name, node.module, node.source, shapes)
+    texts = (name(node), node.title, node.name, node.module, node.where, shapes)
     return " ".join(texts).casefold()

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import overload
 
 from ...graph import Cut, Edge, GraphLike, graph_of
-from ...graph.training.whole import one_graph
+from ...graph.training.join import one_graph
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
 from ..words import at

@@ -100,7 +100,7 @@ def loss_table(graph: Graph) -> LossTable:
             networks.setdefault(node.id, node.label or "other parameters")
     own = sorted(set(names.values()), key=_order)
     titles = tuple(dict.fromkeys([*own, *networks.values()]))
-    starts = [first for first, _ in graph.parts] or [0]
+    starts = [first for first, _ in graph.segments] or [0]
     ends = [*starts[1:], len(graph.nodes)]
     reading, rows = Reading(graph), []
     for start, end in zip(starts, ends, strict=True):
@@ -111,9 +111,9 @@ def loss_table(graph: Graph) -> LossTable:
                 name = networks[node.id]
                 norms[name] = math.hypot(norms.get(name, 0.0), stats.norm)
         root = next((graph.nodes[i] for i, _ in graph.outputs if start <= i < end), None)
-        loss, where = ("", "") if root is None else (root.label or root.title, root.source)
+        loss, where = ("", "") if root is None else (root.label or root.title, root.where)
         terms = [] if root is None else [graph.nodes[i] for i in terms_of(reading, root.id)]
-        texts = [f"{term.label or term.title}{at(term.source)}" for term in terms]
+        texts = [f"{term.label or term.title}{at(term.where)}" for term in terms]
         rows.append(LossRow(loss, where, tuple(map(norms.get, titles)), tuple(texts)))
     steps: dict[str, list[bool]] = {}
     for parameter in graph.parameters:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
-from ...graph.events import StrayParameters
+from ...graph.events import UnregisteredParameters
 from ...graph.text import listing
 from ..exceptions import ADVICE
 from ..graph_reading import Reading
@@ -22,6 +24,11 @@ _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
 _AUGMENTED = re.compile(r"([A-Za-z_][\w.]*)\s*(\*\*|[-+*/])=(?!=)")
 _PARTS = ("setitem", "index_put_", "index_fill_", "index_copy_", "masked_fill_", "scatter_")
 _LONGEST = 60  # characters of a line of source
+# Words of PyTorch's errors about the shapes and dtypes of operands.
+_ABOUT_OPERANDS = ("shape", "size", "dim", "dtype", "scalar type", "broadcast", "matri")
+_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<")
 
 
 @rule(of=(Failure,))
@@ -36,7 +43,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     changes = [cause for cause in failure.causes if not _is_backward(cause)]
     others = [cause for cause in failure.causes if _is_backward(cause)]
     said = listing(dict.fromkeys(_change(reading, change) for change in changes))
-    message = f"{_operation(node)}{at(node.source)} needs {what} as it was, and "
+    message = f"{_operation(node)}{at(node.where)} needs {what} as it was, and "
     message += f"{said or 'an operation that was not seen'} changed it in place"
     for other in others:
         message += f"; {_run(other)} had run it before, and {_came(reading, other)}"
@@ -68,7 +75,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
             f"backward{at(failure.where)} failed: {happened}, and freed the tensors it had saved.",
             cause="backward ran before",
             advice=_again(other) if same else _carried(other),
-            where=failure.where if later is None else later.source or failure.where,
+            where=failure.where if later is None else later.where or failure.where,
             nodes=_nodes(failure.node, *other.nodes),
         )
 
@@ -81,17 +88,20 @@ def failed(reading: Reading) -> Iterator[Finding]:
         return
     if _NON_LEAF in failure.message:
         return  # optimizer-got-a-result tells it
-    if NO_PARAMETERS in failure.message and reading.events(StrayParameters):
+    if NO_PARAMETERS in failure.message and reading.events(UnregisteredParameters):
         return  # not-registered tells it
     if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), most=8)
-    line = _sentences(failure.message).rstrip(".")
-    inside = at(failure.raised)
+    worker = _in_worker(failure.message)
+    line = _sentences(worker.message if worker else failure.message).rstrip(".")
+    inside = at(failure.raised_where)
     if failure.node is not None:
         node = reading.graph.nodes[failure.node]
-        inside = f", in {_operation(node)}{at(node.source)}{f', raised{inside}' if inside else ''}"
+        inside = f", in {_operation(node)}{at(node.where)}{f', raised{inside}' if inside else ''}"
+    elif worker:
+        inside = f", raised in a worker of the DataLoader{at(worker.where)}"
     elif inside:
         inside = f", raised{inside}"
     yield finding(
@@ -103,9 +113,30 @@ def failed(reading: Reading) -> Iterator[Finding]:
             (advice for said, advice in ADVICE.items() if said in failure.message),
             _look(failure) if got else "",
         ),
-        where=failure.raised or failure.where,
+        where=(worker and worker.where) or failure.raised_where or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
     )
+
+
+class _WorkerError(NamedTuple):
+    """The exception of a DataLoader's worker, read from the message of the main process's one."""
+
+    message: str
+    where: str  # the innermost line outside of installed libraries
+
+
+def _in_worker(message: str) -> _WorkerError | None:
+    """Return the exception that a worker process raised; None where a message has none."""
+    if _WORKER.match(message) is None:
+        return None
+    frames = [match.groups() for match in _FRAME.finditer(message)]
+    own = [(file, number) for file, number in frames if not _INSTALLED.search(file)]
+    lines = message.rstrip().splitlines()
+    # After the last frame come its source, marked lines, and the exception, which may have several.
+    text = next((i for i, line in reversed([*enumerate(lines)]) if line.startswith("  ")), 0)
+    said = "\n".join(lines[text + 1 :])
+    where = f"{PurePath(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    return _WorkerError(said.partition(": ")[2] or said, where) if said else None
 
 
 def _sentences(message: str) -> str:
@@ -123,7 +154,8 @@ def _look(failure: Failure) -> str:
     senders = "gloo", "processgroup", "collective"
     if "timed out" in said and any(word in said for word in senders):
         return "Another rank did not come there: look at where the others wait, or ended."
-    return "Look at the shapes and dtypes of what it got."
+    about = any(word in said for word in _ABOUT_OPERANDS)
+    return "Look at the shapes and dtypes of what it got." if about else ""
 
 
 def _nodes(*nodes: int | None) -> tuple[int, ...]:
@@ -203,8 +235,8 @@ def _came(reading: Reading, other: Cause) -> str:
     direct = any(edge.source == old.id for edge in reading.inputs[new.id])
     name = other.label if direct and other.label else reading.call(old.id)
     return (
-        f"{reading.call(new.id)}{at(new.source)} {'uses' if direct else 'comes from'} "
-        f"{name}{at(old.source)}"
+        f"{reading.call(new.id)}{at(new.where)} {'uses' if direct else 'comes from'} "
+        f"{name}{at(old.where)}"
     )
 
 
@@ -212,7 +244,7 @@ def _carried(other: Cause) -> str:
     """What to do where a tensor carries a graph to a later backward."""
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
-    if (other.again or not other.where) and other.operation != "grad":
+    if (other.in_loop or not other.where) and other.operation != "grad":
         return (
             f"Cut {name or 'it'} off between the steps, {detached}. If it is kept in a list, clear "
             "that after each step; if what made it is to learn from every step, compute it anew."
@@ -232,7 +264,7 @@ def _carried(other: Cause) -> str:
 
 def _again(other: Cause) -> str:
     """What to do where the same graph was run before."""
-    if other.again:
+    if other.in_loop:
         return "Run the forward again before each backward, in the loop or the closure."
     if other.operation == "grad":
         return f"Pass retain_graph=True to autograd.grad{at(other.where)}."

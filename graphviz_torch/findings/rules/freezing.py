@@ -68,7 +68,7 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(EvalMode):
         if not learning or about.isdisjoint(event.nodes) or not graph.outputs:
             continue
-        lines = [graph.nodes[node].source for node, _ in graph.outputs]
+        lines = [graph.nodes[node].where for node, _ in graph.outputs]
         where = next(filter(None, lines), "")
         many = event.count > 1
         which = f"{event.count} modules, {event.module} first" if many else event.module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import NO_PARAMETERS, Failure, Finding, Operand
-from ...graph.events import DataAssignment, GradientRead, LeafBackward, StrayParameters
+from ...graph.events import DataAssignment, GradientRead, LeafBackward, UnregisteredParameters
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -96,14 +96,14 @@ def data_replaced(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(StrayParameters,))
+@rule(of=(UnregisteredParameters,))
 def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer updates: a layer
     in a plain list or dict, one made in forward, or a variable of the program."""
     nodes, failure = reading.graph.nodes, reading.graph.failure
-    for event in reading.events(StrayParameters):
+    for event in reading.events(UnregisteredParameters):
         if not event.nodes and failure is not None and NO_PARAMETERS in failure.message:
-            raised = failure.raised or failure.where
+            raised = failure.raised_where or failure.where
             yield finding(
                 "error",
                 f"The optimizer{at(raised)} got no parameters: {event.name}"
@@ -115,7 +115,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             continue
         if not event.nodes:
             continue  # another of the recording's graphs has them
-        users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
+        users = [nodes[e.target].where for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.name
         if event.holder == "forward":
@@ -146,11 +146,11 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _set(event: StrayParameters) -> str:
+def _set(event: UnregisteredParameters) -> str:
     return f", set{at(event.where)}," if event.where else ""
 
 
-def _container(event: StrayParameters) -> str:
+def _container(event: UnregisteredParameters) -> str:
     kind = "Dict" if event.holder == "dict" else "List"
     return f"Use nn.Module{kind}, or nn.Parameter{kind} for bare parameters."
 

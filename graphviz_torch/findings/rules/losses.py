@@ -81,12 +81,12 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         if axis not in (None, 1):
             yield finding(
                 "warning",
-                f"{name}{at(node.source)} takes log-probabilities over dimension 1, that of the "
+                f"{name}{at(node.where)} takes log-probabilities over dimension 1, that of the "
                 f"classes, and got them over dimension {axis} from {reading.call(maker.id)}"
-                f"{at(maker.source)}.",
+                f"{at(maker.where)}.",
                 cause="log_softmax over another dimension than that of the classes",
                 advice="Call log_softmax with dim=1.",
-                where=maker.source,
+                where=maker.where,
                 nodes=(maker.id, node.id),
             )
         gives = loss.others.get(maker.operation)
@@ -95,11 +95,11 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         yield finding(
             # The second of two log_softmax changes nothing, and takes time.
             "info" if gives == "log-probabilities" else "warning",
-            f"{name}{at(node.source)} takes {loss.takes}, and got {gives} from "
-            f"{reading.call(maker.id)}{at(maker.source)}.",
+            f"{name}{at(node.where)} takes {loss.takes}, and got {gives} from "
+            f"{reading.call(maker.id)}{at(maker.where)}.",
             cause=f"{gives} where {loss.takes} belong",
             advice=loss.advice.format(maker.operation),
-            where=node.source,
+            where=node.where,
             nodes=(maker.id, node.id),
         )
 
@@ -120,7 +120,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"kl_div{at(event.where)} takes log-probabilities, and got probabilities from "
-            f"{maker.title}{at(maker.source)}.",
+            f"{maker.title}{at(maker.where)}.",
             cause="probabilities where log-probabilities belong",
             advice="Pass it log_softmax of the raw scores, and leave the target as it is.",
             where=event.where,
@@ -194,7 +194,7 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
     """Losses that take a distribution for each sample, and get one for each class."""
     nodes = reading.graph.nodes
     given: list[tuple[str, str, tuple[int, ...], int | None]] = [
-        (node.operation, node.source, (node.id,), edge.source)
+        (node.operation, node.where, (node.id,), edge.source)
         for node in reading.of(_OF_SAMPLES)
         for edge in reading.inputs[node.id]
         if edge.input_nr == 0
@@ -220,11 +220,11 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{name}{at(source)} takes a distribution for each sample, and "
-                f"{reading.call(first)}{at(maker.source)} runs over dimension 0, that of the "
+                f"{reading.call(first)}{at(maker.where)} runs over dimension 0, that of the "
                 "samples.",
                 cause="softmax over the samples",
                 advice=f"Call {maker.operation} with dim=1.",
-                where=maker.source,
+                where=maker.where,
                 nodes=(first, *users),
             )
 
@@ -236,7 +236,7 @@ def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
         for edge in reading.users[stack.pop()]:
             user = reading.graph.nodes[edge.target]
             if user.operation in ("nll_loss", "nll_loss2d"):
-                return user.source == node.source
+                return user.where == node.where
             if user.operation in _SAME:
                 stack.append(user.id)
     return False

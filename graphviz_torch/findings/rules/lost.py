@@ -79,11 +79,11 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
             advice += 'record(compiled="eager"), to learn where.'
         yield finding(
             "warning" if compiled else "error",
-            f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.source)} "
+            f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.where)} "
             "received one and gave none on the way there.",
             cause="backward returned None",
             advice=advice,
-            where=node.source,
+            where=node.where,
             nodes=(dropping, *nodes_of(parameters)),
         )
 
@@ -115,7 +115,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
                 step.setdefault(node.id, step[user.id])
     rows = [(step[node], p) for node, p in zeros if node in step]
     # What is of one line, be it in many modules, is told once.
-    lines = {flat: (nodes[flat].title, nodes[flat].source or flat) for flat, _ in rows}
+    lines = {flat: (nodes[flat].title, nodes[flat].where or flat) for flat, _ in rows}
     whys = {flat: _why(reading, flat) for flat, _ in rows}
     for (_, (why, advice)), found in grouped(((lines[f], whys[f]), (f, p)) for f, p in rows):
         flats = list(dict.fromkeys(flat for flat, _ in found))
@@ -125,10 +125,10 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info" if custom else "warning",
             f"{names_of(parameters)} got a gradient of zeros only: {reading.call(node.id)}"
-            f"{more}{at(node.source)} {why}.",
+            f"{more}{at(node.where)} {why}.",
             cause="zeros from a custom backward" if custom else f"{node.title} has no slope",
             advice=advice,
-            where=node.source,
+            where=node.where,
             nodes=(*flats, *nodes_of(parameters)),
         )
 

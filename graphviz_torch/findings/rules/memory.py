@@ -278,7 +278,7 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
         message += f"{at(kept.where)} was computed from one of them."
     elif kept.label and kept.where:
         message = f"{alive}: {kept.label} keeps what {kept.where} made, with its history"
-        message += f", appended{at(kept.added)}." if kept.added else "."
+        message += f", appended{at(kept.added_where)}." if kept.added_where else "."
     else:
         made = f"what {kept.where} made" if kept.where else "a result of each"
         message = f"{alive}: {made} is kept, with its history."
@@ -308,9 +308,9 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     # A cast says what it does; a promotion, or a tensor from NumPy, happens unseen, unless it joins
     # what was cast.
     casts = {i for i in origins if graph.nodes[i].name.startswith("ToCopy")}
-    lines = {graph.nodes[i].source for i in casts} - {""}
-    meant = all(i in casts or graph.nodes[i].source in lines for i in origins)
-    line = next((graph.nodes[i].source for i in origins if graph.nodes[i].source), "")
+    lines = {graph.nodes[i].where for i in casts} - {""}
+    meant = all(i in casts or graph.nodes[i].where in lines for i in origins)
+    line = next((graph.nodes[i].where for i in origins if graph.nodes[i].where), "")
     yield finding(
         "info" if meant else "warning",
         f"{listing(reading.call(i) for i in origins)} made float64{at(line)}, and {len(wide)} of "
@@ -346,11 +346,11 @@ def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
             continue
         yield finding(
             "warning" if saved.nbytes >= SHARE * total else "info",
-            f"{reading.call(node.id)}{at(node.source)} saves {saved.name or 'a tensor'} "
+            f"{reading.call(node.id)}{at(node.where)} saves {saved.name or 'a tensor'} "
             f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
             f"{bytes_text(saved.nbytes)} alive.",
             cause="a view keeps its whole storage",
             advice="Use clone() on the slice, so that the rest can be freed.",
-            where=node.source,
+            where=node.where,
             nodes=(node.id,),
         )

@@ -9,7 +9,7 @@ from ...graph.events import (
     AttributeAssignment,
     DataAssignment,
     OptimizerStep,
-    StrayParameters,
+    UnregisteredParameters,
 )
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -113,7 +113,7 @@ def _replaced(reading: Reading) -> set[str]:
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """A parameter gets a gradient, but no optimizer updates it."""
     told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen
-    strange = [e for e in reading.events(StrayParameters) if e.holder != "outside"]
+    strange = [e for e in reading.events(UnregisteredParameters) if e.holder != "outside"]
     lost = {node for event in strange for node in event.nodes}
     anew = tuple(f"{event.name}." for event in strange if event.holder == "forward")
     idle = [
@@ -144,7 +144,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         advice += "network or a teacher, run that under torch.no_grad(); else give "
         advice += f"{them} to an optimizer."
     nodes = reading.graph.nodes
-    uses = (nodes[e.target].source for i in nodes_of(idle) for e in reading.users[i])
+    uses = (nodes[e.target].where for i in nodes_of(idle) for e in reading.users[i])
     message = f"No optimizer updates {names}, which got a gradient"
     message += f"{at(next(filter(None, uses), ''))}."
     if step is not None:

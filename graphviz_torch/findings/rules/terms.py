@@ -54,7 +54,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
         yield finding(
             "info" if meant else "warning",
-            f"A term of the loss{at(reading.graph.nodes[after].source)} has no gradient and trains "
+            f"A term of the loss{at(reading.graph.nodes[after].where)} has no gradient and trains "
             f"nothing: {what} was cut by {word_of(cut)}{at(where)}.",
             cause=f"cut by {word_of(cut)}",
             advice="" if meant else advice.format(at=at(where), how=word_of(cut)),
@@ -97,7 +97,7 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     bent = [node for node in nodes if node.name.startswith(_STRAIGHT) and _norm(node)]
     asked = [node for node in nodes if node.leaf and any(node.grad_outputs)]
     if bent and asked and not any(map(_norm, asked)):
-        where = next((nodes[i].source for i, _ in reading.graph.outputs), "")
+        where = next((nodes[i].where for i, _ in reading.graph.outputs), "")
         kinds = {_ACTIVATIONS[kind] for kind in _STRAIGHT for n in bent if n.name.startswith(kind)}
         yield finding(
             "warning",
@@ -144,11 +144,11 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
                 advice = advice_on(cut.how).format(at=line, names=names, how=word_of(cut))
             yield finding(
                 "info" if cut is None else "warning",
-                f"A term of the loss{at(nodes[node].source)} reaches only {names}, which the "
+                f"A term of the loss{at(nodes[node].where)} reaches only {names}, which the "
                 f"optimizer of this step does not hold{by}{line}.",
                 cause="a term that trains nothing here",
                 advice=advice,
-                where=nodes[node].source if cut is None else cut.where,
+                where=nodes[node].where if cut is None else cut.where,
                 nodes=(node, *sorted(leaves)),
             )
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from ...graph import Finding
 from ...graph.events import (
     ClipMoment,
+    DiscardedGradients,
     EarlySchedulerStep,
     GradientClearing,
     GradientClip,
     MixedLosses,
     OptimizerStep,
-    UnsteppedBackward,
-    VainBackward,
+    UnusedGradients,
 )
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -37,12 +37,12 @@ def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(GradientClearing, VainBackward))
+@rule(reads="end", of=(GradientClearing, DiscardedGradients))
 def lost_gradient(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before any optimizer had stepped with them."""
     steps = sum(event.times for event in reading.events(OptimizerStep))
     clearings = reading.events(GradientClearing)
-    for backward in reading.events(VainBackward) if steps and not clearings else ():
+    for backward in reading.events(DiscardedGradients) if steps and not clearings else ():
         yield finding(
             "warning",
             f"What backward{at(backward.where)} adds to the gradients is cleared before any step "
@@ -120,11 +120,11 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
 }
 
 
-@rule(of=(UnsteppedBackward,))
+@rule(of=(UnusedGradients,))
 def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     """A backward gives gradients to the parameters of an optimizer that never steps, while another
     one does."""
-    for event in reading.events(UnsteppedBackward):
+    for event in reading.events(UnusedGradients):
         names = listing(event.parameters, last=", ")
         yield finding(
             "warning",

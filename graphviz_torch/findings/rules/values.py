@@ -91,7 +91,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
         cause="vanishing along depth",
         advice="Try residual connections, normalisation, ReLU or GELU in place of sigmoid or tanh, "
         "or an initialisation that keeps the scale (nn.init.kaiming_normal_).",
-        where=reading.graph.nodes[chain[-1][0]].source,
+        where=reading.graph.nodes[chain[-1][0]].where,
         nodes=(*starved, chain[0][0], chain[-1][0]),
     )
 
@@ -109,7 +109,7 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
         cause="exploding along depth",
         advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalisation, and "
         "clip with nn.utils.clip_grad_norm_.",
-        where=reading.graph.nodes[chain[-1][0]].source,
+        where=reading.graph.nodes[chain[-1][0]].where,
         nodes=(chain[0][0], chain[-1][0]),
     )
 
@@ -149,7 +149,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
             if loss
             else "Lower the learning rate, check the bias and the scale of the input, or use "
             "LeakyReLU or GELU.",
-            where=node.source,
+            where=node.where,
             nodes=(node.id, edge.source),
         )
 
@@ -253,7 +253,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         norm = max((s.norm for s in received), default=0.0)
         size = f" (norm {norm:.2g})" if received else ""
         name = reading.names.get(origin)
-        message = f"{node.title}{f' in {node.module}' if node.module else ''}{at(node.source)} "
+        message = f"{node.title}{f' in {node.module}' if node.module else ''}{at(node.where)} "
         message += f"({name}) " if name and name != node.title else ""
         message += f"received a finite gradient{size} and gave {_all(bad)} to its "
         message += f"input{'' if len(sources) == 1 else 's'} "
@@ -274,7 +274,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
             "Look at what this node saved in forward: a zero, a NaN or an Inf in it, which may be "
             "from further up.",
         ),
-        where=node.source,
+        where=node.where,
         nodes=(origin, *(edge.source for edge in reading.sources(origin))),
     )
 

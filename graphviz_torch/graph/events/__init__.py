@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..values import Operand
-from .idle_calls import AnyIdleCall
-from .occurrence import Occurrence
+from .base import Occurrence
+from .ineffective_calls import AnyIneffectiveCall
 
 # What ends a compiled region; "" for anything else.
 BreakingCall = Literal[
@@ -27,7 +27,7 @@ Origin = Literal["operation", "input", "parameter"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AlikeRows(Occurrence):
+class SymmetricRows(Occurrence):
     """All rows of some weights have the same values, and get the same gradients.
 
     `nodes` are those of the weights.
@@ -43,7 +43,7 @@ class AttributeAssignment(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AwaitedGradient(Occurrence):
+class UnusedInWrapper(Occurrence):
     """An optimizer stepped while DistributedDataParallel waited for gradients that did not come.
 
     `where` is the line of its forward.
@@ -229,7 +229,7 @@ class SkippedFunction(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StillParameters(Occurrence):
+class UnchangedParameters(Occurrence):
     """An optimizer's steps left parameters as they were, though they have a gradient and a rate.
 
     `nodes` are those of the parameters.
@@ -243,7 +243,7 @@ class StillParameters(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StrayParameters(Occurrence):
+class UnregisteredParameters(Occurrence):
     """Parameters of what ran inside the model, which does not own them."""
 
     # What has them: a plain list of the model, a layer made in forward, a module that is not in the
@@ -253,14 +253,14 @@ class StrayParameters(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class UnsteppedBackward(Occurrence):
+class UnusedGradients(Occurrence):
     """A backward for parameters of an optimizer that never stepped."""
 
     parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class VainBackward(Occurrence):
+class DiscardedGradients(Occurrence):
     """A backward whose gradients are cleared each time, before any step has used them."""
 
 
@@ -275,9 +275,9 @@ class WrapperBypass(Occurrence):
 
 
 Event = (
-    AlikeRows
+    SymmetricRows
     | AttributeAssignment
-    | AwaitedGradient
+    | UnusedInWrapper
     | Broadcast
     | ConstantTerm
     | DataAssignment
@@ -297,10 +297,10 @@ Event = (
     | Recompilation
     | RepeatedBatch
     | SkippedFunction
-    | StillParameters
-    | StrayParameters
-    | UnsteppedBackward
-    | VainBackward
+    | UnchangedParameters
+    | UnregisteredParameters
+    | UnusedGradients
+    | DiscardedGradients
     | WrapperBypass
-    | AnyIdleCall
+    | AnyIneffectiveCall
 )

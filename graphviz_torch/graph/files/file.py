@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from ..gc import uncollected
+from ..gc import with_gc_disabled
 from .columns import codec
 from .limits import MAX_BYTES, Limits
 from .replacement import replacement
@@ -109,7 +109,7 @@ def packed_value(content: bytes, kind: type[Kind]) -> Kind:
     return _value(_decoded(text), kind)
 
 
-@uncollected
+@with_gc_disabled
 def _value(text: str, kind: type[Kind]) -> Kind:
     values = json_of(text)
     check_head(values, FORMAT)

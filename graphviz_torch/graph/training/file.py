@@ -26,7 +26,7 @@ from ..files.file import VERSION, check_head, json_of
 from ..files.limits import Limits
 from ..files.lists import members, rows
 from ..files.replacement import replacement
-from ..gc import uncollected
+from ..gc import with_gc_disabled
 from ..graph import Graph
 from .patch import change, changed, extent
 from .step import TrainingStep
@@ -140,7 +140,7 @@ def is_training(path: str | Path) -> bool:
     return False
 
 
-@uncollected
+@with_gc_disabled
 def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
     """The steps in a file, as far as they were written.
 

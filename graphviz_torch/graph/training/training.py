@@ -9,9 +9,9 @@ from typing import Any
 from ..doors import shown
 from ..graph import Graph
 from ..units import count_text
+from .alternating import AlternatingOptimizers
 from .file import TrainingFile
 from .step import TrainingStep
-from .turns import Turns
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Training:
         return self.last.graph
 
     @property
-    def turns(self) -> str:
+    def alternation(self) -> str:
         """What learns in some steps only, in words; "" where all learns in every step."""
-        turns = Turns()
+        turns = AlternatingOptimizers()
         for step in self.steps:
             turns.add(step)
         return str(turns)

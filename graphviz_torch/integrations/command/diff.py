@@ -36,8 +36,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     )
     choices = ("difference", "structure", "never")
     parser.add_argument("--fail-on", choices=choices, default="difference", help=says)
-    says = "tell where the values part, of two recordings made by `run --values`"
-    parser.add_argument("--values", action="store_true", help=says)
+    says = "tell where the values part, of two recordings made by `run --fingerprints`"
+    parser.add_argument("--fingerprints", action="store_true", help=says)
     add_options(parser, diff)
     parser.set_defaults(run=_diff)
 
@@ -50,7 +50,7 @@ def _diff(parsed: argparse.Namespace) -> int:
     titles = _title(parsed.a), _title(parsed.b)
     if (reports := _reports(parsed.a, parsed.b)) is not None:
         return _rehearsals(parsed, *reports)
-    if parsed.values:
+    if parsed.fingerprints:
         return _first(parsed, titles)
     a, b = read_saved(parsed.a), read_saved(parsed.b)
     difference = diff(a, b, titles=titles, **given(parsed, diff))
@@ -111,8 +111,10 @@ def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
     """How they differ, of several ranks one after the other; 1 for any difference."""
     from ... import compare_rehearsals
 
-    if parsed.out is not None or parsed.values:
-        raise ValueError("-o and --values are for graphs: of two rehearsals diff prints text.")
+    if parsed.out is not None or parsed.fingerprints:
+        raise ValueError(
+            "-o and --fingerprints are for graphs: of two rehearsals diff prints text."
+        )
     one, two = ([each] if isinstance(each, dict) else each for each in (a, b))
     theirs = {report["rank"]: report for report in two}
     if len(one) == len(two) == 1:

@@ -30,8 +30,8 @@ def _find(parsed: argparse.Namespace) -> int:
     new, code = judged(parsed, found, known_findings(parsed))
     if parsed.write_baseline is not None:
         write_baseline(parsed.write_baseline, found)
-    if isinstance(last, Training) and last.turns and parsed.format in (None, "text"):
-        print(f"{count_text(len(last.steps), 'step')}, {last.turns}")
+    if isinstance(last, Training) and last.alternation and parsed.format in (None, "text"):
+        print(f"{count_text(len(last.steps), 'step')}, {last.alternation}")
     print_report(parsed, new, _source(parsed.files[-1]))
     if new and parsed.format in (None, "text") and parsed.files[-1] != PIPE:
         print(f"See it: {go_on(str(parsed.files[-1]))}")

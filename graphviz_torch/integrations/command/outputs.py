@@ -27,9 +27,9 @@ from ... import Finding, Training, TrainingStep, load
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
 from ...graph.text import ranks_text
+from ...graph.training.alternating import AlternatingOptimizers
 from ...graph.training.file import TrainingFile
 from ...graph.training.findings import RunFindings, steps_text
-from ...graph.training.turns import Turns
 from ...graph.units import count_text
 from ...graph.values import SEVERITIES
 from ..excerpt import Files
@@ -67,7 +67,7 @@ class Outputs:
         self._stale = {*self._files}  # what is not written as the last step would have it
         self._written: set[Path] = set()  # what an earlier step has written
         self._steps = 0
-        self._turns = Turns()
+        self._turns = AlternatingOptimizers()
         self._run: Training | None = None  # its last two steps
         # The steps that are not in a file yet.
         self._waiting: dict[Path, list[TrainingStep]] = {

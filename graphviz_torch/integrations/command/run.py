@@ -44,8 +44,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_simulate(parser)
     says = "after the script, run its first forward again, changing one thing each time"
     parser.add_argument("--experiment", action="store_true", help=says)
-    says = "record a fingerprint of each result's values, for `diff --values`"
-    parser.add_argument("--values", action="store_true", help=says)
+    says = "record a fingerprint of each result's values, for `diff --fingerprints`"
+    parser.add_argument("--fingerprints", action="store_true", help=says)
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
@@ -100,7 +100,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
             compiled=parsed.compiled,
             forked=children.mark,
             experiments=parsed.experiment,
-            values=parsed.values,
+            fingerprints=parsed.fingerprints,
             stepped=outputs.add_early if parsed.steps else None,
         )
         script.run()

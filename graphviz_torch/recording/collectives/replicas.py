@@ -79,7 +79,7 @@ class Replicas(Listener):
             for name, copy in self._found.items()
         )
         summed = tuple(number for number, _ in moments)
-        return replace(graph, step=replace(graph.step, replicas=found, summed=summed))
+        return replace(graph, step=replace(graph.step, replicas=found, checksum_steps=summed))
 
     def close(self) -> None:
         self._found, self._promises = {}, None

@@ -22,10 +22,10 @@ from torch.optim import Optimizer
 
 from ...graph.events import (
     ClipMoment,
+    DiscardedGradients,
     GradientClearing,
     GradientClip,
     MixedLosses,
-    VainBackward,
 )
 from ...internals.frames import LIBRARY, OWN, TORCH, Place, clipper, owner, user_frame
 from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
@@ -91,7 +91,7 @@ class GradientLife(Listener):
         A backward before a CUDA graph is replayed may have been the warm-up for it.
         """
         self._begin()
-        self.events.forget(GradientClearing, VainBackward)
+        self.events.forget(GradientClearing, DiscardedGradients)
 
     def called(self, event: Called) -> None:
         func, args, _, result, frame, _, _ = event
@@ -242,7 +242,7 @@ class GradientLife(Listener):
         if run.used:
             self._lines_used.add(place)
         elif run.cleared and not (place in self._lines_used or self._has_cleared):
-            self.events.note(VainBackward(), place)
+            self.events.note(DiscardedGradients(), place)
 
     def _clear(self, parameter: int, frame: FrameType) -> None:
         if self._clearing is None:

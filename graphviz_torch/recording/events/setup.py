@@ -21,8 +21,8 @@ from ...graph.events import (
     Holder,
     LeafBackward,
     ParameterFreeze,
-    StrayParameters,
-    UnsteppedBackward,
+    UnregisteredParameters,
+    UnusedGradients,
 )
 from ...internals.frames import OWN, Place, local_variables, outwards, owner
 from ...internals.functions import SET_REQUIRES_GRAD, TensorBase
@@ -126,7 +126,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
     # The first module that is called may have no parameters because they are all in a list.
     if not lost or not (learns or (known and not own)):
         return
-    groups: dict[StrayParameters, list[int]] = {}
+    groups: dict[UnregisteredParameters, list[int]] = {}
     for key, parameter in lost.items():
         stray = _whose(parameter, program)
         if stray is None or (not learns and stray.holder not in _CONTAINERS):
@@ -161,7 +161,7 @@ def look_for_plain_lists(events: Events, program: Program, error: BaseException)
             if any(isinstance(item, (torch.nn.Module, torch.nn.Parameter)) for item in items):
                 place = stored(codes(program, [type(module)]), name)
                 label = f"{path}.{name}" if path else name
-                events.note(StrayParameters(holder=kind, name=label), place)
+                events.note(UnregisteredParameters(holder=kind, name=label), place)
 
 
 def look_for_steps(
@@ -196,10 +196,10 @@ def look_for_steps(
         if keys <= optimized:
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
-            events.note(UnsteppedBackward(parameters=tuple(names)), place, leaves=keys)
+            events.note(UnusedGradients(parameters=tuple(names)), place, leaves=keys)
 
 
-def _whose(parameter: Tensor, program: Program) -> StrayParameters | None:
+def _whose(parameter: Tensor, program: Program) -> UnregisteredParameters | None:
     """What holds a parameter that no module of the model owns; None where that is not known."""
     owner: Any = parameter
     for module, _ in program.table.modules():
@@ -208,20 +208,20 @@ def _whose(parameter: Tensor, program: Program) -> StrayParameters | None:
     for module, path in program.table.modules():
         for name, kind, items in _plain_lists(module):
             if any(_has(item, owner) for item in items):
-                return StrayParameters(holder=kind, name=f"{path}.{name}" if path else name)
+                return UnregisteredParameters(holder=kind, name=f"{path}.{name}" if path else name)
     owner_name = type(owner).__name__
     if owner is not parameter:
         del module  # of the loops above, which would count
         if sys.getrefcount(owner) <= _OURS:
-            return StrayParameters(holder="forward", name=owner_name)
+            return UnregisteredParameters(holder="forward", name=owner_name)
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
     found = [(n, v) for n, v in values.items() if v is owner or _has(v, owner)]
     # A module that was not called may have it, and a loop over its parameters may name it.
     for name, variable in sorted(found, key=lambda p: (p[1] is parameter, p[1] is not owner)):
         holder: Holder = "variable" if variable is parameter else "outside"
-        return StrayParameters(holder=holder, name=name)
-    return None if owner is parameter else StrayParameters(name=owner_name)
+        return UnregisteredParameters(holder=holder, name=name)
+    return None if owner is parameter else UnregisteredParameters(name=owner_name)
 
 
 def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterable[Any]]]:

@@ -58,7 +58,7 @@ def explained(
         label = _name(run, last, computed, program)
         found = [Cause("backward", "", _known(last, user), label=label)]
     if not failing.freed:  # it came over from an earlier step, or it has nothing to do with that
-        found = [each for each in found if each.again and len(each.nodes) > 1]
+        found = [each for each in found if each.in_loop and len(each.nodes) > 1]
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
 
@@ -75,7 +75,7 @@ def _parted(
         program.line()(other.call.place),
         _known(last, user if later is None else later),
         label=_name(run, last if later is None else before, computed, program),
-        again=other.call.callers == run.call.callers,
+        in_loop=other.call.callers == run.call.callers,
         stepped=other.call.step != run.call.step,
     )
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
-from ...graph.gc import uncollected
+from ...graph.gc import with_gc_disabled
 from ...graph.nodes import CHANGED
 from ...internals.functions import TensorBase
 from ...internals.guards import watched_operators
@@ -248,7 +248,7 @@ class Gradients(Listener):
         self._asked: list[End] = []  # the inputs of `autograd.grad`
         self._runs: dict[int, GradientHooks] = {}  # by graph
 
-    @uncollected
+    @with_gc_disabled
     def backward_began(self, event: BackwardBegan) -> None:
         """Hook every node, if that may be."""
         live, ran = event.live, event.live.ran.rows

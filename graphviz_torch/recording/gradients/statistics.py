@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Extent, GradientStats, TensorMeta
-from ...graph.gc import uncollected
+from ...graph.gc import with_gc_disabled
 from ...internals.functions import TensorBase
 from ...internals.guards import set_grad_enabled, watched_operators
 from ...internals.hooks.dispatch import unseen
@@ -201,7 +201,7 @@ class Descriptions:
             with on_stream(cuda, stream):
                 self._describe_here(batch)
 
-    @uncollected
+    @with_gc_disabled
     def _describe_here(self, batch: Batch) -> None:
         self.times += 1
         groups: list[_Group] = []

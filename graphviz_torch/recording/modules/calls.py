@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module
 
-from ...graph.events.idle_calls import CallPerSample
+from ...graph.events.ineffective_calls import CallPerSample
 from ...internals.frames import variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, CallWatch

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...graph import Graph
-from ...graph.events import AlikeRows, StillParameters
+from ...graph.events import SymmetricRows, UnchangedParameters
 from ...internals.frames import Place
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
@@ -62,7 +62,7 @@ class _Count:
     """What is known of a weight that some steps have left as it was."""
 
     parameter: Ref
-    event: StillParameters
+    event: UnchangedParameters
     place: Place | None
     rate: float
     steps: int = 0
@@ -104,7 +104,7 @@ class Updates(Listener):
                 known = self._counts.get(id(parameter))
                 if known is None or known.parameter() is not parameter:
                     dtype = str(parameter.dtype).removeprefix("torch.")
-                    still = StillParameters(
+                    still = UnchangedParameters(
                         dtype=dtype, contiguous=TensorBase.is_contiguous(parameter)
                     )
                     self._counts[id(parameter)] = _Count(Ref(parameter), still, place, rate)
@@ -128,7 +128,7 @@ class Updates(Listener):
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         with _quiet():
-            groups: dict[tuple[StillParameters, Place | None], list[int]] = {}
+            groups: dict[tuple[UnchangedParameters, Place | None], list[int]] = {}
             elements = {key: known.fetch() for key, known in self._counts.items()}
             for key, (looked_at, still) in elements.items():
                 if looked_at >= _FEW and still >= _SHARE * looked_at:
@@ -187,7 +187,7 @@ class Updates(Listener):
         found = [weights[name] for name in self._rows]
         keys = [id(t) for t in found if _all_alike(t, _ROUNDED) and _learns_alike(t)]
         if keys:
-            self.events.note(AlikeRows(), leaves=keys)
+            self.events.note(SymmetricRows(), leaves=keys)
 
 
 @contextmanager

@@ -151,7 +151,7 @@ class Weights(Listener):
                 alike = tensor.grad is None or part(tensor.grad) == mine
                 grad = self._grads.get(names[i])
                 part_ = number if alike else None
-                found[i] = replace(found[i], grad=grad, part=part_, parts=parts)
+                found[i] = replace(found[i], grad=grad, shard=part_, shard_count=parts)
         return tuple(found)
 
 

@@ -49,7 +49,7 @@ class Options(NamedTuple):
     memory: bool
     notes: bool
     compiled: Compiled = "open"
-    values: bool = False
+    fingerprints: bool = False
     experiments: bool = False
 
     @property

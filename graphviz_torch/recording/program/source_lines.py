@@ -173,7 +173,7 @@ class Origins(Generic[Line]):
     >>> columns = origins.columns([11, 13, 14, -1], str, {"fc": "Linear(4, 2)"})
     >>> columns["module"], columns["module_class"]
     (['', 'fc', '', ''], ['', 'Linear(4, 2)', '', ''])
-    >>> columns["source"]
+    >>> columns["where"]
     ['', 'train.py:3', '', '']
     """
 
@@ -213,7 +213,7 @@ class Origins(Generic[Line]):
 
     def source(self, number: int, text: Callable[[Line], str]) -> str:
         """The line that made one node; "" where that is not known."""
-        return self.columns([number], text, {})["source"][0]
+        return self.columns([number], text, {})["where"][0]
 
     def columns(
         self,
@@ -222,7 +222,7 @@ class Origins(Generic[Line]):
         classes: Mapping[str, str],
         leading: Container[CodeType] = (),
     ) -> dict[str, list[str]]:
-        """Columns for the nodes with these numbers: module, module_class, scope, source, call.
+        """Columns for the nodes with these numbers: module, module_class, scope, where, call.
 
         "" where one is not known. `text` writes a line, `classes` has those along each path,
         `leading` the functions that are not named, because they call modules or backward.
@@ -268,6 +268,6 @@ class Origins(Generic[Line]):
             "module": paths,
             "module_class": kinds,
             "scope": scopes,
-            "source": list(map(sources.__getitem__, places)),
+            "where": list(map(sources.__getitem__, places)),
             "call": list(map(calls.__getitem__, places)),
         }

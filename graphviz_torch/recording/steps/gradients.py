@@ -27,7 +27,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ...graph import Graph
-from ...graph.events.idle_calls import ClipBound
+from ...graph.events.ineffective_calls import ExtremeClipNorm
 from ...internals.frames import Place, clipper
 from ...internals.functions import CUT_BELOW, TensorBase
 from ...internals.guards import no_autograd
@@ -253,9 +253,13 @@ class ClipBounds(Listener):
         """Note a bound that is always reached, by the share `low`, or never, by that of `high`."""
         place, name = key
         if len(low) >= _ENOUGH and max(low) < 1 and median(low) < _LOW:
-            self.events.note(ClipBound(function=name), place, count=len(low), share=median(low))
+            self.events.note(
+                ExtremeClipNorm(function=name), place, count=len(low), share=median(low)
+            )
         elif len(high) >= _ENOUGH and min(high) > _HIGH:
-            self.events.note(ClipBound(function=name), place, count=len(high), share=median(high))
+            self.events.note(
+                ExtremeClipNorm(function=name), place, count=len(high), share=median(high)
+            )
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         for key, shares in self._shares.items():

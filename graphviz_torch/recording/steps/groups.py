@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...graph.events.idle_calls import DecayedNorms, EmptyGroup, VanishedEpsilon
+from ...graph.events.ineffective_calls import DecayedNorms, EmptyParameterGroup, VanishedEpsilon
 from ...internals.frames import Place
 from ...internals.functions import TensorBase
 from ..program import Program
@@ -25,7 +25,7 @@ def look_at_groups(
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         if not group["params"] and len(groups) > 1:
-            empty = EmptyGroup(optimizer=name, group=i, groups=len(groups))
+            empty = EmptyParameterGroup(optimizer=name, group=i, groups=len(groups))
             events.note(empty, place)
         epsilon = group.get("eps")
         if type(epsilon) is float and 0 < epsilon <= _LEAST:

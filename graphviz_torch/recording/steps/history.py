@@ -117,7 +117,9 @@ class GraphHistory(Listener):
         if position not in self._found:
             return graph
         retained, goes_on = self._value(self._found[position], backward), position in self._going_on
-        return replace(graph, step=replace(graph.step, retained=retained, goes_on=goes_on))
+        return replace(
+            graph, step=replace(graph.step, retained=retained, continues_previous=goes_on)
+        )
 
     def _value(self, retention: Retention | None, backward: Backward) -> RetainedGraphs | None:
         if retention is None:

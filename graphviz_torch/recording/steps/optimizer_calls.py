@@ -20,7 +20,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...graph import Graph
 from ...graph.events import EarlySchedulerStep
-from ...graph.events.idle_calls import EmptyStep, IdleRate, MadeAnew, Remake, SharedParameters
+from ...graph.events.ineffective_calls import (
+    RecreatedKind,
+    RecreatedObject,
+    SharedParameters,
+    StepWithoutGradients,
+    ZeroLearningRate,
+)
 from ...internals.frames import Place, local_variables, outwards, user_frame
 from ...internals.functions import TensorBase
 from ...internals.grad_scaler import stepping_scaler
@@ -61,7 +67,7 @@ class _Optimizer:
     empty: int = 0  # of them, without any gradient
     rates: list[_Rates] = field(default_factory=list)  # by group
     # What stepped it in its first steps: a scaler, and its schedulers, by name.
-    met: dict[MadeAnew, list[dict[str, weakref.ref[object]]]] = field(default_factory=dict)
+    met: dict[RecreatedKind, list[dict[str, weakref.ref[object]]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -200,7 +206,7 @@ class OptimizerCalls(Listener):
                 # One object has one weak reference.
                 anew = all(one is not other for one, other in pairwise(refs))
                 if len(refs) == len(looks) >= _FEW and anew:
-                    made = Remake(what=what, name=name)
+                    made = RecreatedObject(what=what, name=name)
                     self.events.note(made, known.place, count=len(refs))
 
     def _look_at_rates(self, known: _Optimizer) -> None:
@@ -210,20 +216,22 @@ class OptimizerCalls(Listener):
         held = [count for count, size in zip(rates, sizes, strict=False) if size]
         if any(count.negative for count in held):
             number = max(count.negative for count in held)
-            idle = IdleRate(what="negative", optimizer=known.name)
+            idle = ZeroLearningRate(what="negative", optimizer=known.name)
             self.events.note(idle, known.place, count=number, steps=steps)
         still = [count.idle == steps for count in held]
         if steps >= _FEW and held and all(still):
-            idle = IdleRate(what="all", optimizer=known.name)
+            idle = ZeroLearningRate(what="all", optimizer=known.name)
             self.events.note(idle, known.place, count=steps, steps=steps)
         elif held and min(count.last for count in held) >= _FEW:
-            idle = IdleRate(what="end", optimizer=known.name)
+            idle = ZeroLearningRate(what="end", optimizer=known.name)
             number = min(count.last for count in held)
             self.events.note(idle, known.place, count=number, steps=steps)
         else:
             for i, (count, size) in enumerate(zip(rates, sizes, strict=False)):
                 if size and steps >= _FEW and count.idle == steps:
-                    idle = IdleRate(what="group", optimizer=known.name, group=i, groups=len(sizes))
+                    idle = ZeroLearningRate(
+                        what="group", optimizer=known.name, group=i, groups=len(sizes)
+                    )
                     self.events.note(idle, known.place, count=steps, steps=steps)
 
     def _look_at_gradients(self, known: _Optimizer) -> None:
@@ -234,7 +242,7 @@ class OptimizerCalls(Listener):
         own = self.program.table.every()
         learning = [p for p in parameters_of(optimizer) if p.requires_grad and id(p) in own]
         if learning:
-            empty = EmptyStep(optimizer=known.name)
+            empty = StepWithoutGradients(optimizer=known.name)
             keys = [id(p) for p in learning]
             self.events.note(empty, known.place, leaves=keys, count=known.steps)
 
@@ -257,7 +265,7 @@ class OptimizerCalls(Listener):
         """Was an optimizer made for each step, which loses what it had learnt?"""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _FEW and not moments.old:
-                made = Remake(what="optimizer", name=moments.name)
+                made = RecreatedObject(what="optimizer", name=moments.name)
                 self.events.note(made, moments.place, count=moments.fresh)
 
 

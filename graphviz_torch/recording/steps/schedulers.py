@@ -19,7 +19,11 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from ...graph.events.idle_calls import LoneScheduler, SchedulerEnd, SchedulerPace
+from ...graph.events.ineffective_calls import (
+    SchedulerPastEnd,
+    SchedulerStepsTooOften,
+    UnusedScheduler,
+)
 from ..events.code import called, codes
 from ..program import Program
 from ..program.events import Events
@@ -78,13 +82,13 @@ def look_at_schedule(
     steps = _count(scheduler) - schedule.started
     place = called(codes(program), "step", schedule.name.rpartition(".")[2])
     if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
-        pace = SchedulerPace(scheduler=schedule.name, optimizer=optimizer)
+        pace = SchedulerStepsTooOften(scheduler=schedule.name, optimizer=optimizer)
         events.note(pace, place, count=steps, steps=optimizer_steps)
     for each in _active(scheduler):
         last, name = each.last_epoch, schedule.name
         if type(each) is CosineAnnealingLR and last - steps <= each.T_max < last:
             name = name if each is scheduler else f"CosineAnnealingLR of {name}"
-            past = SchedulerEnd(scheduler=name, optimizer=optimizer)
+            past = SchedulerPastEnd(scheduler=name, optimizer=optimizer)
             events.note(past, place, count=last, end=int(each.T_max))
 
 
@@ -110,7 +114,7 @@ def look_at_lone_schedulers(
         steps = _count(scheduler) - schedule.started
         if steps >= _FEW:
             place = called(codes(program), "step", schedule.name.rpartition(".")[2])
-            events.note(LoneScheduler(scheduler=schedule.name), place, count=steps)
+            events.note(UnusedScheduler(scheduler=schedule.name), place, count=steps)
 
 
 def _active(scheduler: LRScheduler) -> list[LRScheduler]:

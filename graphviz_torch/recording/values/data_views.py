@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...graph.events.idle_calls import DataView
+from ...graph.events.ineffective_calls import ReorderedView
 from ...internals.frames import OWN, owner
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -35,7 +35,7 @@ class DataViews(Listener):
         if owner(event.frame.f_code.co_filename) == OWN:
             name = event.func.__name__
             self.events.note(
-                DataView(function=name, before=before, after=after),
+                ReorderedView(function=name, before=before, after=after),
                 self.program.place(event.frame),
             )
 

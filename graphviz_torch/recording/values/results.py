@@ -35,7 +35,7 @@ _LARGE = 1 << 18  # elements of a leaf: of more, only so many are read
 class ResultValues(Listener):
     """Asks nothing of the device until a graph is made."""
 
-    needs = ("values",)
+    needs = ("fingerprints",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -78,7 +78,7 @@ class ResultValues(Listener):
                 rows[number] = {0: value}
             elif not leaf and (node := backward.node(number)) is not None:
                 rows.setdefault(node, {})[position] = value
-        return {"values": {node: _tuple(row) for node, row in rows.items()}}
+        return {"fingerprints": {node: _tuple(row) for node, row in rows.items()}}
 
     def step_ended(self, event: None) -> None:
         self._prints, self._read = Fingerprints(), set()

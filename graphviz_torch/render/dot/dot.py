@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, GraphLike
-from ...graph.gc import uncollected
+from ...graph.gc import with_gc_disabled
 from .. import wording
 from ..drawing.steps import draw
 from ..groups.whole import picture_of
@@ -51,7 +51,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     return _written(shown, {**options, "findings": findings}, note)
 
 
-@uncollected
+@with_gc_disabled
 def _written(graph: Graph, options: Any, note: str) -> str:
     drawing = draw(graph, options)
     nodes = Nodes(drawing)

@@ -58,7 +58,7 @@ class Nodes:
         result: dict[int, str] = {}
         for i in drawing.nodes:
             node = nodes[i]
-            if i in special or node.label or node.leaf or node.source or node.grad_outputs:
+            if i in special or node.label or node.leaf or node.where or node.grad_outputs:
                 result[i] = self._full(node)
                 continue
             kind = node.operation or node.name, id(node.outputs), node.attributes
@@ -102,8 +102,8 @@ class Nodes:
         lines += [*self._entries(i), *self._signs(i)]
         text = "<BR/>".join(lines)
         attributes = _attributes(what, self.theme) + self._added(i, what)
-        if node.scope or node.source:
-            where = " · ".join([part for part in (node.scope, node.source) if part])
+        if node.scope or node.where:
+            where = " · ".join([part for part in (node.scope, node.where) if part])
             attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
         return f"\t{i} [label=<{self._inked(i, text)}>{attributes}]"
 

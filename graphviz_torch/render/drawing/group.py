@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from ...graph.gc import uncollected
+from ...graph.gc import with_gc_disabled
 from ...graph.terminal import option
 from ..groups.calls import called_on
 from ..groups.groups import Groups, ModuleTree
 from .drawing import Drawing
 
 
-@uncollected
+@with_gc_disabled
 def group_nodes(drawing: Drawing) -> Drawing:
     """The drawing with groups of at most `size` things; without a `size` it has none.
 

@@ -70,7 +70,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     most, nodes = _most(drawing), max(4, len(drawing.graph.nodes))
     fold = _fold(drawing)
     closing = fold or _count(drawing) > most or options["depth"] is not None
-    scoped = drawing.graph.parts or in_modules(drawing.graph)
+    scoped = drawing.graph.segments or in_modules(drawing.graph)
     if not (scoped or closing or options["module"]):
         if not (asked or _small(drawing)):
             yield Level(nodes, nodes, (most,), fold="loops", whole=True)

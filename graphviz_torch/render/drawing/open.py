@@ -52,7 +52,7 @@ class _Opening:
     def open(self, start: int | None) -> None:
         depth, limit = self.drawing.options["depth"], self.drawing.limit
         # The parts of a graph are open before the modules in them.
-        outer = -1 if start is None and self.drawing.graph.parts else 0
+        outer = -1 if start is None and self.drawing.graph.segments else 0
         waiting = [(self._rank(alike, outer), outer, alike[0]) for alike in self._show(start)]
         heapify(waiting)
         shown = len(waiting) + len(self._leaves(start))

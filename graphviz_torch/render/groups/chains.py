@@ -64,7 +64,7 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
     """
     nodes = graph.nodes
     own = {name for name in {node.operation for node in nodes} if name.endswith(_BACKWARD)}
-    lines = {node.source for node in nodes if node.operation in own} - {""} if own else ()
+    lines = {node.where for node in nodes if node.operation in own} - {""} if own else ()
     parts: list[Part] = []
     for level in levels if lines else ():
         found: list[Item] = []
@@ -90,7 +90,7 @@ def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
         if isinstance(item, Part):
             line = ""
         elif not graph.nodes[item].leaf:
-            line = graph.nodes[item].source
+            line = graph.nodes[item].where
         found.append(line)
     return found[::-1]
 

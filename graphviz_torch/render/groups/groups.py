@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
-from ...graph.gc import uncollected
+from ...graph.gc import with_gc_disabled
 from .chains import gather, gather_gradients
 from .cutting import Cutter
 from .likeness import Structure
@@ -68,7 +68,7 @@ class Groups:
         return found
 
 
-@uncollected
+@with_gc_disabled
 def group(
     graph: Graph, *, limit: int = 100, rows: int | None = None, loops: bool = False
 ) -> Groups:
@@ -149,14 +149,14 @@ def _modules(
             leaves.setdefault(order[place], []).append(leaf)
     scoped = [i for i in order if first[i] == never]
     scopes = _scopes(nodes)
-    starts = [start for start, _ in graph.parts]
+    starts = [start for start, _ in graph.segments]
     rows: list[list[int]] = [[] for _ in range(len(starts) + 1)] if starts else [scoped]
     for i in scoped if starts else ():
         rows[bisect_right(starts, i)].append(i)
     apart = set[str]()
     for row in rows if made else ():
         apart |= left_and_entered([scopes[i] for i in row])
-    parts = [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.parts]
+    parts = [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.segments]
     top: list[Item] = [*parts]
     # The nodes before the first part are at the top.
     for items, row in zip([top, *[part.items for part in parts]], rows, strict=True):

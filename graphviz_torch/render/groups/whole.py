@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ...graph import Finding, Graph, Names, Training
 from ...graph.ids import moved
-from ...graph.training.whole import Places, one_graph
+from ...graph.training.join import Places, one_graph
 
 # What to mark: findings, "auto" for those of `find`, or None for none.
 FindingsLike = Iterable[Finding] | Literal["auto"] | None

@@ -128,7 +128,9 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
         elements = math.prod(max(size, 0) for size in parameter.tensor.shape)
         node_id = parameter.node
         stats = None if node_id is None else next(iter(graph.nodes[node_id].grad_outputs), None)
-        whole = parameter.grad is not None and parameter.parts == 1 and not parameter.grad.extent
+        whole = (
+            parameter.grad is not None and parameter.shard_count == 1 and not parameter.grad.extent
+        )
         if stats is not None and stats.extent and whole:
             stats = parameter.grad  # which ranks have put together
         for sums in (root, *(found.setdefault(each, Sums()) for each in _along(path))):

@@ -84,7 +84,7 @@ def description(each: Collective) -> str:
     """
     said = _line([replace(each, phase="other")]).removeprefix(each.kind).removeprefix(" · ")
     phase = "" if each.phase == "other" else each.phase
-    waited = f"waited for at {each.waited}" if each.waited else ""
+    waited = f"waited for at {each.waited_where}" if each.waited_where else ""
     rest = (phase, each.module, whose(each), each.where, waited)
     return " · ".join(filter(None, (said.strip(), *rest)))
 

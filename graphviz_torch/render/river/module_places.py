@@ -46,7 +46,9 @@ class Places:
         if groups is None:
             return 0
         opened = (part.group for part, _, _ in parts if isinstance(part, Open))
-        return max(len(groups.around(number)) for number in opened) - bool(self.drawing.graph.parts)
+        return max(len(groups.around(number)) for number in opened) - bool(
+            self.drawing.graph.segments
+        )
 
     def _homes(self) -> dict[int, int]:
         drawing, sources = self.drawing, self.sources

@@ -101,7 +101,7 @@ def _place(
 def _part(places: Places, key: int) -> str:
     """The title of the backward around a key, where a step has several."""
     groups = places.drawing.groups
-    if groups is None or not places.drawing.graph.parts:
+    if groups is None or not places.drawing.graph.segments:
         return ""
     around = groups.around(places.group(key))
     return groups.groups[around[-1]].name if around else ""

@@ -49,10 +49,10 @@ _MANY = 50  # nodes: more are not all looked at in every element
 _LARGE = 500
 _PANEL = 300  # pixels: the width of its charts
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
-_TEXTS = ("name", "operation", "module", "source", "note")
+_TEXTS = ("name", "operation", "module", "where", "note")
 # Declared fields beside those that are written in a way of their own.
 _BESIDE = declared_beside(
-    Node, "scope", "source", "note", "saved", "seconds", "module_class", "attributes"
+    Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes"
 )
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
@@ -214,7 +214,7 @@ def _with_failed(graph: Graph) -> Graph:
     if not operands:
         return graph
     new = len(graph.nodes)
-    node = Node(new, failure.operation, (), operation=failure.operation, source=failure.where)
+    node = Node(new, failure.operation, (), operation=failure.operation, where=failure.where)
     edges = [Edge(source, new, 0, at) for at, source in operands]
     return replace(graph, nodes=(*graph.nodes, node), edges=(*graph.edges, *edges))
 

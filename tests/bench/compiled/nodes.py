@@ -197,7 +197,7 @@ class Outcome(NamedTuple):
 def described(graph: Graph) -> Counter[tuple[str, ...]]:
     """The nodes, but those of leaves and of the regions themselves."""
     return Counter(
-        (SAME.get(name := re.sub(r"Backward\d*$", "", node.name), name), node.module, node.source)
+        (SAME.get(name := re.sub(r"Backward\d*$", "", node.name), name), node.module, node.where)
         for node in graph.nodes
         if not node.leaf and node.operation != "compiled"
     )

@@ -13,7 +13,7 @@ KEPT = Operand("h", TensorMeta((4,), "float32", "cpu"))
 def in_place(*causes: Cause, node: int | None = 1, kept: Operand | None = KEPT) -> Graph:
     """Backward of head.weight's sum could not run addmm."""
     graph = chain("head.weight", "AddmmBackward0", "SumBackward0")
-    graph = graph.annotate(source={1: "net.py:7"}, module={1: "head"})
+    graph = graph.annotate(where={1: "net.py:7"}, module={1: "head"})
     failure = Failure("RuntimeError", "changed", "backward", "train.py:9")
     return replace(graph, failure=replace(failure, node=node, modified=kept, causes=causes))
 
@@ -21,14 +21,14 @@ def in_place(*causes: Cause, node: int | None = 1, kept: Operand | None = KEPT) 
 def again(*nodes: int, where: str = "train.py:9") -> Graph:
     """Backward could not run addmm, which had run in an earlier one; the sum, too, if so said."""
     graph = in_place(Cause("backward", where, nodes), kept=None)
-    return graph.annotate(source={2: "train.py:8"})
+    return graph.annotate(where={2: "train.py:8"})
 
 
 CASES: dict[str, Case] = {
     "failed": Case(
         mixed("cpu", "cpu"),
         "error",
-        "addmm at net.py:9 ended with RuntimeError: bad; it got x (f32[4] cpu) and "
+        "addmm at net.py:9 ended with RuntimeError: bad shapes; it got x (f32[4] cpu) and "
         "fc.weight (f32[4, 4] cpu).",
         [mixed("cpu", "cuda:0"), model(failure=Failure("KeyboardInterrupt", ""))],
     ),

@@ -18,7 +18,7 @@ from graphviz_torch.graph import (
     SavedTensor,
     TensorMeta,
 )
-from graphviz_torch.graph.events.occurrence import Occurrence
+from graphviz_torch.graph.events.base import Occurrence
 
 Kind = TypeVar("Kind", bound=Occurrence)
 
@@ -58,7 +58,7 @@ def made(*rows: tuple[str, tuple[int, ...], tuple[int, ...]], **attributes: str)
         fields: dict[str, Any] = {"leaf": "parameter", "label": name} if leaf else {}
         if not leaf:
             told = tuple(attributes.get(name, "").split())
-            fields = {"operation": name, "attributes": told, "source": f"net.py:{i}"}
+            fields = {"operation": name, "attributes": told, "where": f"net.py:{i}"}
         nodes.append(Node(i, name, (meta,), order=len(rows) - i, grad_outputs=stats(), **fields))
         edges += [Edge(source, i, 0, number) for number, source in enumerate(inputs)]
     leaves = [(i, row[0]) for i, row in enumerate(rows) if len(row[0]) == 1]
@@ -91,7 +91,7 @@ def mixed(first: str, second: str, shape: tuple[int, ...] = (4,)) -> Graph:
         Operand("x", TensorMeta(shape, "float32", first), "train.py:3"),
         Operand("fc.weight", TensorMeta((4, 4), "float32", second), "train.py:8"),
     )
-    message = "bad\nstack"
+    message = "bad shapes\nstack"
     return replace(model(), failure=Failure("RuntimeError", message, "addmm", "net.py:9", operands))
 
 

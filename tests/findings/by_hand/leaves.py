@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Failure
-from graphviz_torch.graph.events import DataAssignment, GradientRead, LeafBackward, StrayParameters
+from graphviz_torch.graph.events import (
+    DataAssignment,
+    GradientRead,
+    LeafBackward,
+    UnregisteredParameters,
+)
 from tests.findings.by_hand.graphs import COLUMN, Case, event, told
 
 NONE = Failure("TypeError", "unsupported operand: 'NoneType'", "", "train.py:7")
@@ -46,8 +51,9 @@ CASES: dict[str, Case] = {
     ),
     "not-registered": Case(
         replace(
-            told(event(StrayParameters, name="layers", holder="list", nodes=(0,))), parameters=()
-        ).annotate(source={1: "net.py:3"}),
+            told(event(UnregisteredParameters, name="layers", holder="list", nodes=(0,))),
+            parameters=(),
+        ).annotate(where={1: "net.py:3"}),
         "warning",
         "No optimizer updates 1 parameter in layers, which got a gradient at net.py:3: layers, "
         "set at train.py:7, is a plain list, so it is not registered.",

@@ -15,7 +15,7 @@ SCALAR = Operand("target", TensorMeta((), "float32", "cpu"))
 CASES: dict[str, Case] = {
     "loss-input": Case(
         chain("head.weight", "SoftmaxBackward0", "ViewBackward0", "NllLossBackward0").annotate(
-            operation={3: "nll_loss"}, source={3: "train.py:9"}
+            operation={3: "nll_loss"}, where={3: "train.py:9"}
         ),
         "warning",
         "nll_loss at train.py:9 takes log-probabilities, and got probabilities from softmax.",

@@ -21,7 +21,7 @@ from graphviz_torch.graph import (
     TensorMeta,
     Transfer,
 )
-from graphviz_torch.graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
+from graphviz_torch.graph.events import OptimizerStep, UnusedInWrapper, WrapperBypass
 from tests.findings.by_hand.graphs import (
     META,
     MIB,
@@ -94,7 +94,15 @@ def summed(graph: Graph, *checksums: int, kind: Any = "parameter", wrapper: str 
     """The checksums of body.weight before three steps and after each."""
     name = "body.weight" if kind == "parameter" else "body.mean"
     replica = Replica(name, kind, (0, 1), wrapper, checksums)
-    return replace(graph, step=Step(replicas=(replica,), summed=(0, 0, 1, 2)))
+    return replace(graph, step=Step(replicas=(replica,), checksum_steps=(0, 0, 1, 2)))
+
+
+def expert(*checksums: tuple[int, int]) -> Graph:
+    """A rank whose expert has these checksums of its weight and of its bias."""
+    weights, biases = zip(*checksums, strict=True)
+    parts = (("expert.up.weight", weights), ("expert.norm.bias", biases))
+    replicas = tuple(Replica(name, "parameter", (0, 1), "", sums) for name, sums in parts)
+    return replace(rank(), step=Step(replicas=replicas, checksum_steps=(0, 0, 1)))
 
 
 ALONE, STEPPED = rank(), event(OptimizerStep, optimizer="optimizer")
@@ -111,6 +119,8 @@ RANKS: dict[str, RankCase] = {
         [
             twice(summed(ALONE, *SAME, wrapper=DDP)),
             [summed(ALONE, *SAME), summed(ALONE, 1, 2, 3, 4)],  # never the same: stages
+            # of an expert that each rank has of its own only the zeros were the same
+            [expert((1, 0), (2, 5), (3, 6)), expert((4, 0), (5, 7), (6, 8))],
             [summed(ALONE, *SAME), summed(ALONE, *ONCE)],  # averaged now and then
             [summed(ALONE, *ONCE), summed(ALONE, *SAME[:3], 9)],  # equal at the end
             [summed(ALONE, *SAME), summed(ALONE, *LATE), ALONE],  # another step
@@ -251,7 +261,7 @@ def redistributed(*placements: str, titles: str = "mm Redistribute Redistribute 
     """A chain of nodes with these placements; the second one gathers."""
     graph = chain(*(f"{title}Backward0" for title in titles.split()))
     nodes = tuple(
-        node._replace(operation=title, placement=placement, source=f"train.py:{node.id + 1}")
+        node._replace(operation=title, placement=placement, where=f"train.py:{node.id + 1}")
         for node, title, placement in zip(graph.nodes, titles.split(), placements, strict=True)
     )
     gather = Collective("all_gather", 32, "float32", 2, group="tp", node=1)
@@ -283,7 +293,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "awaited-parameter": Case(
-        model(events=(event(AwaitedGradient, parameters=("spare.weight", "spare.bias")),)),
+        model(events=(event(UnusedInWrapper, parameters=("spare.weight", "spare.bias")),)),
         "error",
         "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, which the "
         "loss of the forward at train.py:7 does not depend on: it averages no bucket that they are "

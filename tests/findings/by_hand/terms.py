@@ -30,7 +30,7 @@ def two_terms(stepped: bool | None, cut_off: bool = True) -> Graph:
     edges = (*graph.edges, Edge(3, 4), Edge(4, 2, 0, 1))
     graph = replace(graph, nodes=graph.nodes + head, edges=edges)
     graph = graph.annotate(outputs={1: (NUMBER,), 2: (NUMBER,)}, order={2: 0, 1: 1, 0: 2})
-    graph = graph.annotate(source={2: "train.py:8"})
+    graph = graph.annotate(where={2: "train.py:8"})
     cuts = (replace(CUT, before=None, after=(4,)),) if cut_off else ()
     known = parameter("body.weight", node=0, got_gradient=True, stepped=True)
     other = parameter("head.weight", node=3, got_gradient=True, stepped=stepped, in_optimizer=True)
@@ -40,7 +40,7 @@ def two_terms(stepped: bool | None, cut_off: bool = True) -> Graph:
 def slope(name: str, *, asked: float = 0.0, received: float = 1.0) -> Graph:
     """autograd.grad of a sum of slopes, asked for `x`."""
     graph = chain("x", name, "SumBackward0")
-    graph = graph.annotate(source={1: "pinn.py:7", 2: "pinn.py:8"}, order={1: 1, 2: 0})
+    graph = graph.annotate(where={1: "pinn.py:7", 2: "pinn.py:8"}, order={1: 1, 2: 0})
     return graph.annotate(grad_outputs={0: stats(asked), 1: stats(received), 2: stats(1.0)})
 
 

@@ -11,7 +11,7 @@ from graphviz_torch.graph.events import (
     GradientClip,
     MixedLosses,
     OptimizerStep,
-    UnsteppedBackward,
+    UnusedGradients,
 )
 from tests.findings.by_hand.graphs import Case, chain, event, told
 
@@ -55,7 +55,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "optimizer-never-stepped": Case(
-        told(event(UnsteppedBackward, parameters=("D.weight", "D.bias"))),
+        told(event(UnusedGradients, parameters=("D.weight", "D.bias"))),
         "warning",
         "backward at train.py:7 gives D.weight, D.bias a gradient, but the optimizer that holds "
         "them has never stepped so far.",

@@ -48,7 +48,7 @@ def root(broken: dict[int, Any], **fields: Any) -> Graph:
     """x goes into sqrt and into an addition; what backward found at each node."""
     nodes = (
         Node(0, "AccumulateGrad", (META,), "x", leaf="tensor"),
-        Node(1, "SqrtBackward0", (META,), operation="sqrt", source="train.py:5"),
+        Node(1, "SqrtBackward0", (META,), operation="sqrt", where="train.py:5"),
         Node(2, "AddBackward0", (META,), operation="add"),
         Node(3, "SumBackward0", (META,), "loss", operation="sum"),
     )

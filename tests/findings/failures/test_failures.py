@@ -77,6 +77,44 @@ def test_an_error_outside_the_nodes_is_no_nodes(program: Callable[[], Any], said
     assert failure.node is None
 
 
+class Labels(torch.utils.data.Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        raise ValueError(f"label {index} is of no class\nand more")  # raises
+
+
+def test_the_error_of_a_worker_is_told_with_its_own_message_and_line() -> None:
+    recording, batches = record(), torch.utils.data.DataLoader(Labels(), num_workers=1)
+    with pytest.raises(ValueError, match="Caught"), recording:
+        next(iter(batches))
+    found = only("failed", recording.graph)
+    assert found.where == line(Labels.__getitem__, "raises")
+    assert "raised in a worker of the DataLoader" in found.message
+    assert "label 0 is of no class" in found.message
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: leaf() @ torch.ones(2, 2), "Look at the shapes: the last size"),
+        (lambda: torch.stack([leaf(), leaf()[:2]]), "Pad them to one size"),
+        (lambda: torch.bernoulli(leaf().exp() + 2), ""),
+        (lambda: torch.cholesky_inverse(leaf()[:2]), "Look at the shapes and dtypes"),
+    ],
+)
+def test_shapes_are_to_be_looked_at_only_where_the_error_speaks_of_them(
+    call: Callable[[], Tensor], advice: str
+) -> None:
+    recording = record()
+    with suppress(RuntimeError), recording:
+        call()
+    found = only("failed", recording.graph)
+    assert found.advice.startswith(advice)
+    assert bool(found.advice) is bool(advice)
+
+
 def test_an_error_after_one_that_was_caught_is_its_own() -> None:
     def program() -> None:
         h = leaf().exp()
@@ -141,7 +179,7 @@ SAID = (
     ("message", "quoted", "advice"),
     [
         (SAID, "before starting a new one.", "A parameter had no part in the loss"),
-        ("no data\nhere", "RuntimeError: no data; it got", "Look at the shapes"),
+        ("no data\nhere", "RuntimeError: no data; it got", ""),
         (
             "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv",
             "waiting 2000ms for recv",

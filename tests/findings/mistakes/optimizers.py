@@ -208,7 +208,7 @@ def scaler_that_is_off(record: Record) -> None:
     scaled_steps(record, anew=True, enabled=False)
 
 
-@says("graph-kept-for-nothing", "(create_graph=True) 3 times", advice="Leave out create_graph=True")
+@says("graph-kept-for-nothing", "(create_graph=True) 3 times", advice="leave out create_graph=True")
 def slope_whose_graph_is_not_used(record: Record) -> None:
     model = mlp()
     with record(model):

@@ -103,7 +103,7 @@ def test_a_captured_step_runs_what_it_runs_alone(how: str, whole: bool) -> None:
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "run": lambda: run(steps, rules),
         "record": record,
-        "values": lambda: record(values=True),
+        "values": lambda: record(fingerprints=True),
         "watch": lambda: watch(model),
     }
     alone = train(model, whole=whole).operators

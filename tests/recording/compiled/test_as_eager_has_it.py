@@ -165,7 +165,7 @@ def recorded(
 def nodes_and_edges(graph: Graph) -> tuple[Counter[Key], Counter[tuple[Key, Key, int]]]:
     """What a node is and where it comes from; the region's own node is left out."""
     keys = [
-        (SAME.get(node.name, node.name), node.module, node.scope, node.source)
+        (SAME.get(node.name, node.name), node.module, node.scope, node.where)
         for node in graph.nodes
     ]
     own = {node.id for node in graph.nodes if node.operation == "compiled"}

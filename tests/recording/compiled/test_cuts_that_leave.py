@@ -137,7 +137,7 @@ def used(graph: Graph) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """The nodes that took what each cut gave, by how and where it was cut."""
     return {
         (cut.how, cut.where): sorted(
-            (graph.nodes[node].operation, graph.nodes[node].source) for node in cut.after
+            (graph.nodes[node].operation, graph.nodes[node].where) for node in cut.after
         )
         for cut in graph.cuts
     }

@@ -84,7 +84,7 @@ def norms(graph: Graph | None) -> list[tuple[Any, ...]]:
     rows = (
         (
             SAME.get(node.name, node.name),
-            node.source,
+            node.where,
             str(node.outputs),
             [0.0 if stats is None else float(f"{stats.norm:.3g}") for stats in node.grad_outputs],
         )

@@ -97,7 +97,7 @@ def every(nodes: Any) -> Counter[tuple[Any, ...]]:
     """Every one; what is a view without a copy has several names."""
     view = {"UnsafeViewBackward0": "ViewBackward0", "ReshapeAliasBackward0": "ViewBackward0"}
     return Counter(
-        (view.get(n.name, n.name), n.module, n.module_class, n.source, n.outputs) for n in nodes
+        (view.get(n.name, n.name), n.module, n.module_class, n.where, n.outputs) for n in nodes
     )
 
 

@@ -356,7 +356,7 @@ def test_what_was_watched_is_watched_again_after_a_region_and_where_it_is_not_co
     step()
     with record() as recording:
         step()
-    lines = {node.operation: node.source.partition(":")[0] for node in recording.graph.nodes}
+    lines = {node.operation: node.where.partition(":")[0] for node in recording.graph.nodes}
     assert lines["pow"] == lines["mean"] == "test_recompiles.py"  # after the region
     assert lines["mul"] == "test_recompiles.py"  # inside it, of what is not compiled
 

@@ -157,7 +157,7 @@ def test_around_what_it_calls_that_is_compiled_modules_and_lines_are_eagers(
 ) -> None:
     def placed(graph: Graph) -> list[tuple[str, ...]]:
         inner = [node for node in graph.nodes if not node.leaf and node.operation != "compiled"]
-        return sorted((node.operation, node.module, node.source) for node in inner)
+        return sorted((node.operation, node.module, node.where) for node in inner)
 
     graph = recorded(OfBlocks, before, in_place)
     assert [node.module for node in graph.nodes if node.operation == "compiled"] == [

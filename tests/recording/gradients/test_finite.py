@@ -64,7 +64,7 @@ def of_a_custom_function() -> None:
 )
 def test_the_first_gradient_is_the_one_that_the_statistics_give(run: Callable[[], None]) -> None:
     expected, found = first_gradient(recorded(run, True)), first_gradient(recorded(run))
-    assert (found.id, found.name, found.source) == (expected.id, expected.name, expected.source)
+    assert (found.id, found.name, found.where) == (expected.id, expected.name, expected.where)
     assert found.grad_outputs[0].nonfinite == expected.grad_outputs[0].nonfinite > 0
 
 
@@ -93,7 +93,7 @@ def test_the_first_result_is_named_with_its_line_and_its_operands() -> None:
     node = noted["the first result with NaN: 1 of 2"]
     lines, start = inspect.getsourcelines(run)
     here = start + next(i for i, line in enumerate(lines) if "# here" in line)
-    assert (node.name, node.source) == ("LogBackward0", f"test_finite.py:{here}")
+    assert (node.name, node.where) == ("LogBackward0", f"test_finite.py:{here}")
     assert noted["the first result with Inf: 1 of 2"].name == "DivBackward0"
 
 

@@ -117,7 +117,7 @@ def test_a_number_that_two_nodes_have_names_no_line() -> None:
         y, z = x.cos(), x.exp()
         z.grad_fn._set_sequence_nr(y.grad_fn._sequence_nr())  # as one of another thread may have
         (y + z).sum().backward()
-    lines = {node.title: bool(node.source) for node in recording.graph.nodes if not node.leaf}
+    lines = {node.title: bool(node.where) for node in recording.graph.nodes if not node.leaf}
     assert lines == {"cos": False, "exp": False, "add": True, "sum": True}
 
 

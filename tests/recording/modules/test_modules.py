@@ -76,7 +76,7 @@ def test_a_module_called_twice_has_one_path_two_scopes_and_the_users_own_lines()
     linear, tanh = line_of(Cell, "self.linear(x)"), line_of(Cell, "torch.tanh(y)")
     head, mul = line_of(Twice, "self.head(x)"), line_of(Twice, "* 2")
     here = test_a_module_called_twice_has_one_path_two_scopes_and_the_users_own_lines
-    assert [(n.title, n.scope, n.source) for n in graph.nodes if not n.leaf] == [
+    assert [(n.title, n.scope, n.where) for n in graph.nodes if not n.leaf] == [
         ("t", "cell.linear", linear),
         ("addmm", "cell.linear", linear),
         ("tanh", "cell", tanh),
@@ -164,10 +164,10 @@ def test_checkpointed_modules_keep_their_names(reentrant: bool) -> None:
     here = test_checkpointed_modules_keep_their_names
     rows = {node.title: node for node in recording.graph.nodes}
     if reentrant:
-        assert rows["checkpoint"].source == line_of(here, "y = checkpoint")
+        assert rows["checkpoint"].where == line_of(here, "y = checkpoint")
     else:
         assert rows["addmm"].scope == "linear"
-        assert rows["tanh"].source == line_of(Cell, "torch.tanh(y)")
+        assert rows["tanh"].where == line_of(Cell, "torch.tanh(y)")
 
 
 def test_the_package_imports_where_a_functions_apply_is_a_builtin() -> None:
@@ -391,7 +391,7 @@ def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
         loss.backward()
     here = test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
     user = line_of(here, "loss = model")
-    assert [node.source for node in recording.graph.nodes if not node.leaf] == [
+    assert [node.where for node in recording.graph.nodes if not node.leaf] == [
         f"modeling_tiny.py:7, called at {user}",
         f"modeling_tiny.py:7, called at {user}",
         f"modeling_tiny.py:8, called at {user}",

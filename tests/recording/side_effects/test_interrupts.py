@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import record
-from graphviz_torch.graph.gc import uncollected
+from graphviz_torch.graph.gc import with_gc_disabled
 from graphviz_torch.internals.hooks import dispatch, watch
 from graphviz_torch.recording.recording import Recording
 from tests.support.interrupts import QUIET, Interrupt, Signal, interrupted
@@ -182,7 +182,7 @@ def test_a_signal_at_no_grad_leaves_gradients_off_where_any_mode_does_and_nowher
 
 
 def test_a_signal_while_a_graph_is_built_leaves_the_collector_on() -> None:
-    assert lost(lambda: uncollected(Empty)() and None, PACKAGE, 100) == 0
+    assert lost(lambda: with_gc_disabled(Empty)() and None, PACKAGE, 100) == 0
 
 
 def test_a_thread_that_puts_the_collector_on_as_another_begins_leaves_it_on(
@@ -195,7 +195,7 @@ def test_a_thread_that_puts_the_collector_on_as_another_begins_leaves_it_on(
         return False
 
     monkeypatch.setattr(gc, "isenabled", off_then_on_again)
-    uncollected(Empty)()
+    with_gc_disabled(Empty)()
     assert enabled()
 
 

@@ -229,7 +229,7 @@ def test_a_copy_knows_its_module_its_line_and_its_name() -> None:
     assert (first.module, first.in_forward, first.label) == ("0", True, "x")
     assert (back.module, back.in_forward) == ("", True)
     assert first.where.startswith("test_transfers.py:")
-    assert recording.graph.nodes[first.node or 0].source == first.where
+    assert recording.graph.nodes[first.node or 0].where == first.where
     hidden = [copy.node for copy in recording.graph.transfers if copy.phase == "backward"]
     assert hidden == [back.node, first.node]
     assert (last.operation, last.node) == ("item", None)

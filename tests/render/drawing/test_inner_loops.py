@@ -61,8 +61,8 @@ def test_inner_steps_and_tasks_are_drawn_once_each(tasks: int, steps: int, summe
 
 def test_a_gradient_that_is_differentiated_is_one_box_with_all_its_operations() -> None:
     graph = adapted(1, 2)
-    [line] = {node.source for node in graph.nodes if node.operation == "tanh_backward"}
-    each = [node for node in graph.nodes if node.source == line and not node.leaf]
+    [line] = {node.where for node in graph.nodes if node.operation == "tanh_backward"}
+    each = [node for node in graph.nodes if node.where == line and not node.leaf]
     drawing = draw(graph, {})
     assert drawing.groups is not None
     groups = [part for part in drawing.groups.groups if part.name.startswith("autograd.grad")]

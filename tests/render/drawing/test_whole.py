@@ -44,7 +44,7 @@ def named(label: str, length: int = 1) -> Graph:
     """A row of operations, the last of them with this label."""
     nodes = [Node(0, "AccumulateGrad", F32, "x", leaf="tensor")]
     nodes += [Node(i, "SinBackward0", F32, operation="sin") for i in range(1, length)]
-    nodes.append(Node(length, "MulBackward0", F32, label, "mul", source="a.py:1"))
+    nodes.append(Node(length, "MulBackward0", F32, label, "mul", where="a.py:1"))
     return Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(length)), ((length, 0),))
 
 
@@ -77,7 +77,7 @@ def inner_steps(*, second_order: bool) -> tuple[Recording, Tensor]:
 
 def test_inner_steps_that_a_later_backward_goes_on_with_are_drawn_in_it_alone() -> None:
     recording, loss = inner_steps(second_order=True)
-    assert [graph.step.inner for graph in recording.graphs] == [True] * 3 + [False]
+    assert [graph.step.is_inner_step for graph in recording.graphs] == [True] * 3 + [False]
     source = draw_graph(recording).source
     assert "3 calls of autograd.grad are part of this graph." in source
     assert "The last of" not in source
@@ -92,7 +92,7 @@ def test_inner_steps_that_a_later_backward_goes_on_with_are_drawn_in_it_alone() 
 
 def test_inner_steps_of_first_order_are_graphs_of_their_own() -> None:
     recording, _ = inner_steps(second_order=False)
-    assert not any(graph.step.inner for graph in recording.graphs)
+    assert not any(graph.step.is_inner_step for graph in recording.graphs)
     for graph in recording.graphs:
         assert {node.scope for node in graph.nodes if node.title == "addmm"} == {""}
     assert "autograd.grad" not in draw_graph(recording).source
@@ -101,11 +101,11 @@ def test_inner_steps_of_first_order_are_graphs_of_their_own() -> None:
 def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) -> None:
     shown = draw_graph(step).graph
     drawing = draw(shown, {})
-    titles = [title for _, title in shown.parts]
+    titles = [title for _, title in shown.segments]
     frames = {drawing.title(n): n for n in drawing.tree.opened}
     assert set(titles) <= frames.keys()
     for i, key in ((i, drawing.key(i)) for i in range(len(shown.nodes))):
-        part = titles[i >= shown.parts[1][0]]
+        part = titles[i >= shown.segments[1][0]]
         assert drawing.tree.paths[key][0] == frames[part]
     svg = draw_graph(step).pipe("svg")
     assert max(size(svg)) <= 2400
@@ -114,21 +114,21 @@ def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) 
 
 def test_a_loss_that_a_library_made_is_called_by_the_users_line() -> None:
     graph, source = named("loss"), "modeling.py:2, called at a.py:1"
-    nodes = tuple(node._replace(source=node.source and source) for node in graph.nodes)
+    nodes = tuple(node._replace(where=node.where and source) for node in graph.nodes)
     whole = draw_graph(recorded(replace(graph, nodes=nodes), named("b"))).graph
-    assert [title for _, title in whole.parts] == ["loss · a.py:1", "b · a.py:1"]
+    assert [title for _, title in whole.segments] == ["loss · a.py:1", "b · a.py:1"]
 
 
 def test_a_line_of_a_library_stands_before_the_line_that_called_it_in_picture_and_text() -> None:
     said = "modeling_gpt2.py:567, called at train.py:41"
-    graph = named("loss").annotate(source={1: said})
+    graph = named("loss").annotate(where={1: said})
     assert said in to_dot(graph)
     assert said in to_text(graph)
 
 
 def test_every_format_shows_both_losses(step: Recording) -> None:
     for text in (to_dot(step), to_mermaid(step).replace("#58;", ":")):
-        assert all(title in text for _, title in draw_graph(step).graph.parts)
+        assert all(title in text for _, title in draw_graph(step).graph.segments)
     assert "Autograd graph of critic_loss, generator_loss" in to_html(step)
 
 
@@ -202,5 +202,5 @@ def test_many_losses_fit_a_page() -> None:
 
 def test_a_graph_without_nodes_has_a_part_of_its_own() -> None:
     whole = draw_graph(recorded(Graph(()), named("a"))).graph
-    assert [title for _, title in whole.parts] == ["no output", "a · a.py:1"]
+    assert [title for _, title in whole.segments] == ["no output", "a · a.py:1"]
     assert "a · a.py:1" in to_dot(whole)

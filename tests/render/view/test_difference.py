@@ -137,6 +137,6 @@ def test_a_chip_of_a_finding_names_its_node_and_its_line(opened: Open, failed: G
     page = opened(failed, findings=find(failed))
     chip = page.locator(".finding .leads button").first.inner_text()
     (h,) = (node for node in failed.nodes if node.label == "h")
-    assert chip == f"h · {h.title} · {h.source}"
+    assert chip == f"h · {h.title} · {h.where}"
     page.locator(".finding .leads button").first.click()
     page.wait_for_selector(".card.selected .badge.error")

@@ -402,6 +402,7 @@ def experts_of_each_rank() -> None:
     shared = nn.Linear(4, 4)
     torch.manual_seed(10 + dist.get_rank())
     expert = nn.Linear(4, 2)
+    nn.init.zeros_(expert.bias)  # the same on all ranks, until they learn
     model = nn.Sequential(shared, expert)
     loop(lambda: model(batch()).square().mean(), SGD(model.parameters(), lr=0.1), shared)
 

@@ -48,7 +48,7 @@ def compare(way: str) -> dict[str, Any]:
                 "theirs": theirs[mine.name],
                 "rank 0": (own.grad.norm, own.grad.max_abs, own.grad.mean),
                 "extents": (own.grad.extent, mine.grad.extent, mine.extent),
-                "parts": own.parts,
+                "parts": own.shard_count,
                 "values": (mine.norm, before[mine.name]),
             }
     return rows

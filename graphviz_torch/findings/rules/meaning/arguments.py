@@ -38,10 +38,10 @@ def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
         users |= {edge.target for user in users for edge in reading.users[user]}
         yield finding(
             "warning" if not broken.isdisjoint(users) else "info",
-            f"{text}, which {node.title}{at(node.source)} was given, is 0 in {meta.dtype}: it "
+            f"{text}, which {node.title}{at(node.where)} was given, is 0 in {meta.dtype}: it "
             "keeps nothing away from 0.",
             cause=f"a number that {meta.dtype} does not have",
             advice="Pass a larger one, such as eps=1e-4, or compute this part in float32.",
-            where=node.source,
+            where=node.where,
             nodes=(node.id,),
         )

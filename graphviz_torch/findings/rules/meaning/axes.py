@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 
 from ....graph import Finding, Node
-from ....graph.events.idle_calls import DataView
+from ....graph.events.ineffective_calls import ReorderedView
 from ....graph.text import listing
 from ...axes import (
     LAYERS,
@@ -54,7 +54,7 @@ _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
 _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 
-@rule(of=(*VIEWS, DataView))
+@rule(of=(*VIEWS, ReorderedView))
 def view_across_axes(reading: Reading) -> Iterator[Finding]:
     """A view puts a part of one axis together with another axis, where a permute was meant, and
     mixes samples, positions or channels."""
@@ -93,11 +93,11 @@ def _broken_views(reading: Reading) -> Iterator[_View]:
         again = [size for size in view.after if size in wide and size > 1]
         if not again or len(wide) < 2 or any(name in _PADS for name in around):
             continue  # a relative shift pads, views and cuts
-        yield node.title, view.before, view.after, node.source, (node.id,)
+        yield node.title, view.before, view.after, node.where, (node.id,)
 
 
 def _data_views(reading: Reading) -> Iterator[_View]:
-    for event in reading.events(DataView):
+    for event in reading.events(ReorderedView):
         yield event.function, event.before, event.after, event.where, ()
 
 
@@ -123,12 +123,12 @@ def softmax_axis(reading: Reading) -> Iterator[Finding]:
                 continue  # heads are mixed in between, and then the values are summed
             yield finding(
                 "warning",
-                f"softmax{at(node.source)} runs over dimension {dim} of "
-                f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].source)} "
+                f"softmax{at(node.where)} runs over dimension {dim} of "
+                f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].where)} "
                 "sums over another one: the weights of a sum do not add up to 1.",
                 cause="softmax over another dimension than the product's",
                 advice="Normalise over the dimension that the product sums over: mostly dim=-1.",
-                where=node.source,
+                where=node.where,
                 nodes=(node.id, product),
             )
             break
@@ -152,13 +152,13 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
         if weighted is not None and _goes_to_layer(reading, weighted):
             yield finding(
                 "warning",
-                f"softmax{at(node.source)} runs over dimension {dim} of {list(shape)}, the samples "
-                f"that the loss counts, and weights features{at(nodes[weighted].source)}: what a "
+                f"softmax{at(node.where)} runs over dimension {dim} of {list(shape)}, the samples "
+                f"that the loss counts, and weights features{at(nodes[weighted].where)}: what a "
                 "sample gets depends on the others of its batch.",
                 cause="softmax over the samples",
                 advice="Normalise over the dimension that is to share the weight, mostly dim=1 or "
                 "dim=-1.",
-                where=node.source,
+                where=node.where,
                 nodes=(node.id, weighted),
             )
 
@@ -211,13 +211,13 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
             if over and summed and set(over).isdisjoint(summed):
                 yield finding(
                     "warning",
-                    f"The norm{at(node.source)} runs over dimension {dim} of "
+                    f"The norm{at(node.where)} runs over dimension {dim} of "
                     f"{list(_shape(reading, source))}, and the product"
-                    f"{at(nodes[product].source)} sums over another one: it is not the cosine of "
+                    f"{at(nodes[product].where)} sums over another one: it is not the cosine of "
                     "normalised vectors.",
                     cause="a norm over another dimension than the product's",
                     advice="Pass dim=-1, or the dimension that holds the features.",
-                    where=node.source,
+                    where=node.where,
                     nodes=(node.id, division, product),
                 )
                 break
@@ -242,7 +242,7 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
             continue
         along, beside = pair
         if any(c == along and set(c).isdisjoint(beside) for c in counted):
-            taken.setdefault(node.source or node.module, []).append(node)
+            taken.setdefault(node.where or node.module, []).append(node)
     for found in taken.values():
         names = list(dict.fromkeys(node.module or node.title for node in found))
         mixes, it_is, it_takes, it = "mixes", "it is", "it takes", "it"
@@ -251,11 +251,11 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
         where, advice = _ORDERS[_is_batch_first(reading, found[0])]
         yield finding(
             "warning",
-            f"{listing(names)}{at(found[0].source)} {mixes}{where.format(it_is)} across the "
+            f"{listing(names)}{at(found[0].where)} {mixes}{where.format(it_is)} across the "
             f"samples that the loss counts: {it_takes} the batch for time.",
             cause="the batch taken for time",
             advice=advice.format(it),
-            where=found[0].source,
+            where=found[0].where,
             nodes=tuple(node.id for node in found),
         )
 

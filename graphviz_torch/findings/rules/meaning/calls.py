@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Edge, Finding
-from ....graph.events import RepeatedBatch, idle_calls
+from ....graph.events import RepeatedBatch, ineffective_calls
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...axes import attribute
@@ -17,12 +17,17 @@ from ..cuts import explained, upstream
 _PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
 _VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
 _ENOUGH = 8  # calls on one slice each
+_KEEPS = {
+    "retain_graph": "Leave out retain_graph=True.",
+    "create_graph": "If these gradients are to be learned through, look for what cuts them before "
+    "the loss: detach(), .data, no_grad, load_state_dict(). Else leave out create_graph=True.",
+}
 
 
-@rule(reads="end", of=(idle_calls.FreeDropout,))
+@rule(reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
 def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
     """A function drops values while the model is in eval mode, as it does in train mode."""
-    for event in reading.events(idle_calls.FreeDropout):
+    for event in reading.events(ineffective_calls.FunctionalDropoutInEval):
         attention = event.function == "scaled_dot_product_attention"
         passed = "dropout_p=p if self.training else 0.0" if attention else "training=self.training"
         yield finding(
@@ -37,28 +42,30 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.RetainedGraph,))
+@rule(reads="end", of=(ineffective_calls.UnneededRetainGraph,))
 def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it."""
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
-    for event in reading.events(idle_calls.RetainedGraph):
+    for event in reading.events(ineffective_calls.UnneededRetainGraph):
         memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
         yield finding(
             "info",
             f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, and "
             f"nothing runs through it again{memory}.",
             cause="a graph kept for nothing",
-            advice=f"Leave out {event.by}=True.",
+            advice=_KEEPS[event.by],
             where=event.where,
         )
 
 
-@rule(reads="end", of=(idle_calls.SchedulerPace, idle_calls.SchedulerEnd))
+@rule(
+    reads="end", of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd)
+)
 def scheduler_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps more often than its optimizer, or goes on past its end, where the rate of a
     cosine rises again."""
-    for event in reading.events(idle_calls.SchedulerPace):
+    for event in reading.events(ineffective_calls.SchedulerStepsTooOften):
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
@@ -69,7 +76,7 @@ def scheduler_steps(reading: Reading) -> Iterator[Finding]:
             "for each epoch.",
             where=event.where,
         )
-    for end in reading.events(idle_calls.SchedulerEnd):
+    for end in reading.events(ineffective_calls.SchedulerPastEnd):
         yield finding(
             "info",
             f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, and it has "
@@ -87,11 +94,11 @@ _LOSES = {
 }
 
 
-@rule(reads="end", of=(idle_calls.Remake,))
+@rule(reads="end", of=(ineffective_calls.RecreatedObject,))
 def made_anew(reading: Reading) -> Iterator[Finding]:
     """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
     loses what it has learnt or counted."""
-    for event in reading.events(idle_calls.Remake):
+    for event in reading.events(ineffective_calls.RecreatedObject):
         steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "
         if event.what != "optimizer":
             steps = f"The {event.what} {event.name} of the step{at(event.where)} was made anew for "
@@ -105,13 +112,13 @@ def made_anew(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.EmptyStep,))
+@rule(reads="end", of=(ineffective_calls.StepWithoutGradients,))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps, and no backward has given any of its parameters a gradient."""
     if reading.leaf_losses:
         return
     told = {parameter.node for _, parameter in explained(reading)}
-    for event in reading.events(idle_calls.EmptyStep):
+    for event in reading.events(ineffective_calls.StepWithoutGradients):
         if event.nodes and told.issuperset(event.nodes):
             continue  # cut-gradient tells why
         yield finding(
@@ -124,10 +131,10 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.EmptyGroup,))
+@rule(reads="end", of=(ineffective_calls.EmptyParameterGroup,))
 def empty_group(reading: Reading) -> Iterator[Finding]:
     """A group of an optimizer has no parameters: its options apply to nothing."""
-    for event in reading.events(idle_calls.EmptyGroup):
+    for event in reading.events(ineffective_calls.EmptyParameterGroup):
         yield finding(
             "info",
             f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
@@ -140,10 +147,10 @@ def empty_group(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.DecayedNorms,))
+@rule(reads="end", of=(ineffective_calls.DecayedNorms,))
 def decayed_norms(reading: Reading) -> Iterator[Finding]:
     """A group decays biases and weights of norms, while another group is there to not decay."""
-    for event in reading.events(idle_calls.DecayedNorms):
+    for event in reading.events(ineffective_calls.DecayedNorms):
         names = listing(reading.call(node) for node in event.nodes)
         if event.nodes:
             yield finding(
@@ -158,11 +165,11 @@ def decayed_norms(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(idle_calls.SharedParameters,))
+@rule(reads="end", of=(ineffective_calls.SharedParameters,))
 def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
     moments and rate."""
-    for event in reading.events(idle_calls.SharedParameters):
+    for event in reading.events(ineffective_calls.SharedParameters):
         # Under one name, as in a function that steps several, they cannot be told apart.
         if event.nodes and event.other != event.optimizer:
             yield finding(
@@ -175,11 +182,11 @@ def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(idle_calls.IdleRate,))
+@rule(reads="end", of=(ineffective_calls.ZeroLearningRate,))
 def rate_of_zero(reading: Reading) -> Iterator[Finding]:
     """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
     nothing; or one below 0, which makes the loss larger."""
-    for event in reading.events(idle_calls.IdleRate):
+    for event in reading.events(ineffective_calls.ZeroLearningRate):
         yield finding(
             "info" if event.what == "group" else "warning",
             _RATES[event.what].format(
@@ -211,10 +218,10 @@ _RATES = {
 }
 
 
-@rule(reads="end", of=(idle_calls.VanishedEpsilon,))
+@rule(reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
     """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
-    for event in reading.events(idle_calls.VanishedEpsilon):
+    for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(
             "warning",
             f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}: in "
@@ -227,10 +234,10 @@ def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.LoneScheduler,))
+@rule(reads="end", of=(ineffective_calls.UnusedScheduler,))
 def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps, and the optimizer that it was made for never does."""
-    for event in reading.events(idle_calls.LoneScheduler):
+    for event in reading.events(ineffective_calls.UnusedScheduler):
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, but the optimizer "
@@ -241,11 +248,11 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(idle_calls.ClipBound,))
+@rule(reads="end", of=(ineffective_calls.ExtremeClipNorm,))
 def clip_bound(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length no longer
     matters; or its bound is far above all of them."""
-    for event in reading.events(idle_calls.ClipBound):
+    for event in reading.events(ineffective_calls.ExtremeClipNorm):
         low, values = event.share < 1, event.function == "clip_grad_value_"
         yield finding(
             "info",
@@ -264,7 +271,7 @@ _RAISE = {
 }
 
 
-def _clipped(event: idle_calls.ClipBound, *, low: bool, values: bool) -> str:
+def _clipped(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: bool) -> str:
     count, share = event.count, f"{event.share:.2g}"
     if values and low:
         return (
@@ -283,11 +290,11 @@ def _clipped(event: idle_calls.ClipBound, *, low: bool, values: bool) -> str:
     )
 
 
-@rule(reads="end", of=(idle_calls.CallPerSample, "select", "unbind"))
+@rule(reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"))
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module or a function is called once for each sample of a batch, on one slice of a tensor
     after the other."""
-    calls = [(e.module, e.count, e.where) for e in reading.events(idle_calls.CallPerSample)]
+    calls = [(e.module, e.count, e.where) for e in reading.events(ineffective_calls.CallPerSample)]
     for what, count, where in calls or _products_of_slices(reading):
         yield finding(
             "info",
@@ -308,7 +315,7 @@ def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
         weights = [i for i, _ in sources if reading.graph.nodes[i].leaf == "parameter"]
         sliced = [i for i, is_row in sources if is_row]
         if weights and len(sliced) == 1:
-            rows.setdefault((sliced[0], weights[-1], node.source), []).append(node.id)
+            rows.setdefault((sliced[0], weights[-1], node.where), []).append(node.id)
     for (_, weight, where), ids in rows.items():
         if len(ids) >= _ENOUGH and upstream(reading, ids[-1], set()).isdisjoint(ids[:-1]):
             product = f"The product with {reading.call(weight)}"

@@ -28,13 +28,13 @@ def sum_with_itself(reading: Reading) -> Iterator[Finding]:
         inside = bool(node.module)  # elsewhere it may be meant
         yield finding(
             "warning" if inside else "info",
-            f"add{at(node.source)} adds {name} to itself, which only doubles it.",
+            f"add{at(node.where)} adds {name} to itself, which only doubles it.",
             cause="a result added to itself",
             advice="Add what the branch was given to what it returned: keep both under names of "
             "their own."
             if inside
             else "",
-            where=node.source,
+            where=node.where,
             nodes=(node.id, given[0].source),
         )
 
@@ -61,10 +61,10 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     first = nodes[plain[0]]
     yield finding(
         "info",
-        f"{layers}{at(first.source)} computed in float32, and {len(cast)} other "
+        f"{layers}{at(first.where)} computed in float32, and {len(cast)} other "
         f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was off there.",
         cause="outside of autocast",
-        where=first.source,
+        where=first.where,
         nodes=tuple(plain),
     )
 

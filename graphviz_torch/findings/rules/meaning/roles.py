@@ -44,13 +44,13 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
             target = f"{labels[moving[0]]} moves" if moving else ""
             yield finding(
                 "warning" if len(moving) == 1 else "info",
-                f"Both arguments of {compared.title}{at(node.source)} take gradients through "
+                f"Both arguments of {compared.title}{at(node.where)} take gradients through "
                 f"{names}: {target + ' with what learns' if target else _pulled(labels)}.",
                 cause="both arguments learn",
                 advice=f"Detach {labels[moving[0]]}, or compute it under torch.no_grad()."
                 if len(moving) == 1
                 else "",
-                where=node.source,
+                where=node.where,
                 nodes=(node.id, *sides),
             )
         elif compared.target is not None:
@@ -69,11 +69,11 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
                 advice += f"; if {is_to} to an optimizer"
             yield finding(
                 "warning" if lost else "info",
-                f"{what} {compared.title}{at(node.source)} takes gradients through "
+                f"{what} {compared.title}{at(node.where)} takes gradients through "
                 f"{names_of(idle)}, {whose}.",
                 cause="a target with history",
                 advice=f"{advice}.",
-                where=node.source,
+                where=node.where,
                 nodes=(node.id, sides[compared.target]),
             )
 
@@ -240,11 +240,11 @@ def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
                 name = nodes[weight].label or reading.call(weight)
                 yield finding(
                     "warning",
-                    f"A log_prob{at(node.source)} is weighted by {name}, which has a history: the "
+                    f"A log_prob{at(node.where)} is weighted by {name}, which has a history: the "
                     f"loss of the policy trains {listing(owner[i] for i in more)}, too.",
                     cause="a weight with history",
                     advice=f"Detach {name} where it weights the log_prob.",
-                    where=node.source,
+                    where=node.where,
                     nodes=(node.id, weight, drawn),
                 )
                 break

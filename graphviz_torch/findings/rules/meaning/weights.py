@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Edge, Finding, GradientStats, Parameter
-from ....graph.events import AlikeRows, StillParameters
+from ....graph.events import SymmetricRows, UnchangedParameters
 from ....graph.text import listing
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -36,11 +36,11 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
                 continue
             yield finding(
                 "warning",
-                f"{head.name}{at(product.source)} has the same values as {table.name}, and is a "
+                f"{head.name}{at(product.where)} has the same values as {table.name}, and is a "
                 "parameter of its own: a copy, and each step makes the two differ more.",
                 cause="a copy where tied weights belong",
                 advice=f"Tie them: {head.name} = {table.name}, after both layers are made.",
-                where=product.source,
+                where=product.where,
                 nodes=(*nodes_of((head, table)), product.id),
             )
 
@@ -70,7 +70,7 @@ def zero_factors(reading: Reading) -> Iterator[Finding]:
             )
             if product is None:
                 continue
-            line = reading.graph.nodes[product].source
+            line = reading.graph.nodes[product].where
             yield finding(
                 "warning",
                 f"{names_of((first, second))} are both zero, and meet{at(line)}: each gets a "
@@ -85,11 +85,11 @@ def zero_factors(reading: Reading) -> Iterator[Finding]:
             return
 
 
-@rule(reads="end", of=(AlikeRows,))
+@rule(reads="end", of=(SymmetricRows,))
 def alike_rows(reading: Reading) -> Iterator[Finding]:
     """All rows of a weight have the same values and get the same gradient: its units compute the
     same, and stay alike."""
-    for event in reading.events(AlikeRows):
+    for event in reading.events(SymmetricRows):
         names = listing(reading.call(node) for node in event.nodes)
         one = len(event.nodes) == 1
         lines = [_line(reading, node) for node in event.nodes]
@@ -106,11 +106,11 @@ def alike_rows(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(StillParameters,))
+@rule(reads="end", of=(UnchangedParameters,))
 def still_parameters(reading: Reading) -> Iterator[Finding]:
     """An optimizer's step leaves parameters as they were, though they have a gradient and a rate:
     in bfloat16 a small update is rounded away."""
-    for event in reading.events(StillParameters):
+    for event in reading.events(UnchangedParameters):
         if not event.nodes:
             continue
         metas = [reading.meta(node) for node in event.nodes]
@@ -140,7 +140,7 @@ def still_parameters(reading: Reading) -> Iterator[Finding]:
 
 
 def _line(reading: Reading, node: int) -> str:
-    return next((reading.graph.nodes[e.target].source for e in _uses(reading, node)), "")
+    return next((reading.graph.nodes[e.target].where for e in _uses(reading, node)), "")
 
 
 @rule(of=(Parameter,))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ....graph import Collective, Cut, Finding, Graph, Node, Severity
-from ....graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
+from ....graph.events import OptimizerStep, UnusedInWrapper, WrapperBypass
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import REDUCING, Reading, averages
@@ -44,11 +44,11 @@ def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(AwaitedGradient,))
+@rule(reads="end", of=(UnusedInWrapper,))
 def awaited_parameter(reading: Reading) -> Iterator[Finding]:
     """DistributedDataParallel waits for the gradients of parameters that the loss does not depend
     on: it averages no bucket that they are in, and its next forward raises an error."""
-    for event in reading.events(AwaitedGradient):
+    for event in reading.events(UnusedInWrapper):
         yield finding(
             "error",
             f"DistributedDataParallel waits for the gradients of {listing(event.parameters)}, "
@@ -258,7 +258,7 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
                 cause="redistributed back",
                 advice="Leave both out; or give what stands before and after the same layout "
                 "(output_layouts, input_layouts).",
-                where=back.source,
+                where=back.where,
                 nodes=(source.id, node.id, back.id),
             )
 
@@ -296,7 +296,7 @@ def local_batch_norm(reading: Reading) -> Iterator[Finding]:
                 cause="statistics of each rank",
                 advice="On a GPU nn.SyncBatchNorm.convert_sync_batchnorm(model) takes the rows of "
                 "all ranks; nn.GroupNorm needs no batch.",
-                where=found[0].source,
+                where=found[0].where,
                 nodes=tuple(node.id for node in found),
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ....graph import Finding, Graph, Severity
-from ....graph.events import AwaitedGradient, GradientClip, OptimizerStep, WrapperBypass
+from ....graph.events import GradientClip, OptimizerStep, UnusedInWrapper, WrapperBypass
 from ....graph.text import listing, ranks_text
 from ...graph_reading import REDUCING, averages
 from ...replica_reading import Parted, parted
@@ -34,7 +34,13 @@ def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
     if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
         return
     known = set(unaveraged(graphs))
-    found = [each for each in parted(graphs, "parameter") if each.since and each.name not in known]
+    every = list(parted(graphs, "parameter"))
+    own = _own_modules(graphs, [each.name for each in every if not each.since])
+    found = [
+        each
+        for each in every
+        if each.since and each.name not in known and own.isdisjoint(_around(each.name))
+    ]
     groups: dict[tuple[str, _Reason], list[str]] = {}
     for each in found:
         reason = None if each.again else _reason(graphs, each)
@@ -51,9 +57,29 @@ def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
         )
 
 
+def _own_modules(graphs: Sequence[Graph], different: Sequence[str]) -> set[str]:
+    """Return the paths of modules that each rank has of its own, such as its experts.
+
+    Some of the parameters of such a module differ from the start, and the gradient of none is
+    averaged: its biases of zeros and norms of ones were the same at the start alone.
+
+    Args:
+        graphs: one of each rank.
+        different: names of the parameters that the ranks never had the same.
+    """
+    averaged = {path for each in map(averages, graphs) for name in each for path in _around(name)}
+    return {path for name in different for path in _around(name)} - averaged
+
+
+def _around(name: str) -> list[str]:
+    """Return the paths of the modules around a parameter: "a" and "a.b" of "a.b.weight"."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
 def _has_other_reason(graph: Graph) -> bool:
     """Does another rule say why."""
-    ends = WrapperBypass, AwaitedGradient
+    ends = WrapperBypass, UnusedInWrapper
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 
 

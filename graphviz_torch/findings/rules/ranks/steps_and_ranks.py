@@ -31,7 +31,7 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The graph grows by the same amount from step to step: a result was kept with its history."""
     if graphs[-1].step.retained is not None:
         return  # told by that graph alone
-    if graphs[-1].step.goes_on is False:
+    if graphs[-1].step.continues_previous is False:
         return  # a longer sequence, say: nothing was kept
     if any(map(_asked_for_inputs, graphs[-STEPS:])):
         return  # what is computed from gradients goes on through them: steps inside a step
@@ -44,15 +44,14 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         return
     # Leaves stay; what is added in each step is made at the lines of the loop.
     made, before = (
-        Counter((n.title, n.source, n.module) for n in g.nodes if not n.leaf)
-        for g in graphs[:-3:-1]
+        Counter((n.title, n.where, n.module) for n in g.nodes if not n.leaf) for g in graphs[:-3:-1]
     )
     added = set(made - before)
     newest = graphs[-1].nodes
-    new = [n for n in newest if (n.title, n.source, n.module) in added]
+    new = [n for n in newest if (n.title, n.where, n.module) in added]
     # The history hangs on the first step's result: a sum, or a state that is carried on.
     kept = next((n for n in new if n.title == "add" and not n.module), new[0] if new else None)
-    where = kept.source if kept is not None else ""
+    where = kept.where if kept is not None else ""
     sizes = listing(map(str, counts[-STEPS:]))
     yield finding(
         "warning",

@@ -126,8 +126,8 @@ def _install() -> None:
             # Stored before it is used, since an interrupt may occur in between.
             library = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             _libraries.append(library)
-            # type: ignore[no-untyped-call]
-            library.impl(operator, _kernel(name), "BackendSelect", with_keyset=True)
+            kernel = _kernel(name)
+            library.impl(operator, kernel, "BackendSelect", with_keyset=True)  # type: ignore[no-untyped-call]
         _WORKS.install()  # last, so that `_libraries` shows whether it may be installed
 
 

@@ -414,7 +414,7 @@ export class View implements Keyed, Actions {
   private called(node: number): string {
     const { model } = this;
     const name = model.text("label", node) ? `${model.caption(node)} · ${model.operation(node)}` : model.operation(node);
-    const line = model.text("source", node);
+    const line = model.text("where", node);
     return `${shorten(model.leaf[node] ? model.caption(node) : name, MOST_CALLED)}${line ? ` · ${shorten(line, MOST_CALLED)}` : ""}`;
   }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphviz_torch.graph import Graph
-from graphviz_torch.graph.events import RepeatedBatch, idle_calls
+from graphviz_torch.graph.events import RepeatedBatch, ineffective_calls
 from tests.findings.by_hand.graphs import Case, event, told
 
 
@@ -15,106 +15,110 @@ def idle(kind: type[Any], **fields: Any) -> Graph:
 
 CASES: dict[str, Case] = {
     "dropout-in-evaluation": Case(
-        idle(idle_calls.FreeDropout, function="dropout"),
+        idle(ineffective_calls.FunctionalDropoutInEval, function="dropout"),
         "warning",
         "dropout() at train.py:7 drops values in eval mode, too: its dropout does not follow the "
         "mode of the model.",
-        [idle(idle_calls.EmptyGroup, optimizer="o"), told()],
+        [idle(ineffective_calls.EmptyParameterGroup, optimizer="o"), told()],
     ),
     "graph-kept-for-nothing": Case(
-        idle(idle_calls.RetainedGraph, by="create_graph", count=3),
+        idle(ineffective_calls.UnneededRetainGraph, by="create_graph", count=3),
         "info",
         "backward at train.py:7 keeps its graph (create_graph=True) 3 times, and nothing "
         "runs through it again.",
-        [idle(idle_calls.FreeDropout, function="dropout")],
+        [idle(ineffective_calls.FunctionalDropoutInEval, function="dropout")],
     ),
     "scheduler-steps": Case(
-        idle(idle_calls.SchedulerPace, scheduler="s", optimizer="o", count=8, steps=4),
+        idle(
+            ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o", count=8, steps=4
+        ),
         "warning",
         "s stepped 8 times at train.py:7, while o stepped 4 times: the rate changes "
         "faster than the schedule was made for.",
-        [idle(idle_calls.Remake, name="o")],
+        [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
     "made-anew": Case(
-        idle(idle_calls.Remake, name="o", count=4),
+        idle(ineffective_calls.RecreatedObject, name="o", count=4),
         "warning",
         "o, which steps at train.py:7, was made anew for each of 4 steps: its moments begin at "
         "zero each time.",
-        [idle(idle_calls.SchedulerPace, scheduler="s", optimizer="o")],
+        [idle(ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o")],
     ),
     "step-without-gradients": Case(
-        idle(idle_calls.EmptyStep, optimizer="o", count=4, nodes=(0,)),
+        idle(ineffective_calls.StepWithoutGradients, optimizer="o", count=4, nodes=(0,)),
         "warning",
         "o stepped 4 times at train.py:7, and none of its parameters had a gradient then: no "
         "backward had reached them.",
-        [idle(idle_calls.EmptyGroup, optimizer="o")],
+        [idle(ineffective_calls.EmptyParameterGroup, optimizer="o")],
     ),
     "empty-group": Case(
-        idle(idle_calls.EmptyGroup, optimizer="o", group=1, groups=2),
+        idle(ineffective_calls.EmptyParameterGroup, optimizer="o", group=1, groups=2),
         "info",
         "Group 1 of the 2 groups of o, which steps at train.py:7, is empty: no parameter fitted "
         "it, and its options apply to nothing.",
-        [idle(idle_calls.Remake, name="o")],
+        [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
     "decayed-norms": Case(
-        idle(idle_calls.DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)),
+        idle(
+            ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)
+        ),
         "info",
         "Group 1 of the 2 groups of o, which steps at train.py:7, decays body.weight by 0.1, "
         "while another group is there for biases and norms that are not to decay.",
         [
-            idle(idle_calls.DecayedNorms, optimizer="o", group=1, groups=2),
-            idle(idle_calls.EmptyGroup, optimizer="o"),
+            idle(ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2),
+            idle(ineffective_calls.EmptyParameterGroup, optimizer="o"),
         ],
     ),
     "shared-by-optimizers": Case(
-        idle(idle_calls.SharedParameters, optimizer="o", other="p", nodes=(0,)),
+        idle(ineffective_calls.SharedParameters, optimizer="o", other="p", nodes=(0,)),
         "info",
         "o, which steps at train.py:7, and p both hold body.weight: each of them changes it.",
         [
-            idle(idle_calls.SharedParameters, optimizer="o", other="p"),
-            idle(idle_calls.DecayedNorms, optimizer="o", nodes=(0,)),
+            idle(ineffective_calls.SharedParameters, optimizer="o", other="p"),
+            idle(ineffective_calls.DecayedNorms, optimizer="o", nodes=(0,)),
         ],
     ),
     "rate-of-zero": Case(
-        idle(idle_calls.IdleRate, optimizer="o", count=4),
+        idle(ineffective_calls.ZeroLearningRate, optimizer="o", count=4),
         "warning",
         "o stepped at train.py:7 with a learning rate of 0, in each of 4 steps: they change "
         "nothing.",
-        [idle(idle_calls.Remake, name="o", count=4)],
+        [idle(ineffective_calls.RecreatedObject, name="o", count=4)],
     ),
     "optimizer-epsilon": Case(
-        idle(idle_calls.VanishedEpsilon, optimizer="o", epsilon=1e-8, nodes=(0,)),
+        idle(ineffective_calls.VanishedEpsilon, optimizer="o", epsilon=1e-8, nodes=(0,)),
         "warning",
         "The eps of o, which steps at train.py:7, is 1e-08: in float16 that is 0, and a step "
         "divides by 0 where the gradients were 0.",
-        [idle(idle_calls.IdleRate, optimizer="o")],
+        [idle(ineffective_calls.ZeroLearningRate, optimizer="o")],
     ),
     "scheduler-without-steps": Case(
-        idle(idle_calls.LoneScheduler, scheduler="s", count=4),
+        idle(ineffective_calls.UnusedScheduler, scheduler="s", count=4),
         "warning",
         "s stepped 4 times at train.py:7, but the optimizer that it was made for never did: "
         "nothing uses its rates.",
-        [idle(idle_calls.SchedulerEnd, scheduler="s", optimizer="o", count=4, end=3)],
+        [idle(ineffective_calls.SchedulerPastEnd, scheduler="s", optimizer="o", count=4, end=3)],
     ),
     "clip-bound": Case(
-        idle(idle_calls.ClipBound, function="clip_grad_norm_", count=6, share=0.02),
+        idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=0.02),
         "info",
         "clip_grad_norm_() at train.py:7 shortened each of 6 gradients, to 0.02 of their norm in "
         "the median: each then has the norm of the bound.",
-        [idle(idle_calls.CallPerSample, module="Net")],
+        [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
     "called-for-each-sample": Case(
-        idle(idle_calls.CallPerSample, module="Net", count=32),
+        idle(ineffective_calls.CallPerSample, module="Net", count=32),
         "info",
         "Net ran 32 times at train.py:7, on one slice after the other of the same tensor: one "
         "call for all of them does the same work in less time.",
-        [idle(idle_calls.ClipBound, function="clip_grad_norm_", count=6, share=200.0)],
+        [idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=200.0)],
     ),
     "repeated-batch": Case(
         told(event(RepeatedBatch, what="workers", count=4, among=8, workers=2)),
         "warning",
         "4 of 8 batches of the DataLoader at train.py:7 are equal to one that another of its 2 "
         "workers had just given.",
-        [idle(idle_calls.CallPerSample, module="Net")],
+        [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Graph
-from graphviz_torch.graph.events import AlikeRows, StillParameters
+from graphviz_torch.graph.events import SymmetricRows, UnchangedParameters
 from tests.findings.by_hand.graphs import Case, event, made, model, parameter, stats, told
 
 
@@ -70,19 +70,19 @@ CASES: dict[str, Case] = {
         ],
     ),
     "alike-rows": Case(
-        told(event(AlikeRows, nodes=(0,))),
+        told(event(SymmetricRows, nodes=(0,))),
         "warning",
         "All rows of body.weight have the same values, also after the step: they get the same "
         "gradients, so the units stay alike.",
-        [told(event(AlikeRows))],
+        [told(event(SymmetricRows))],
     ),
     "still-parameters": Case(
-        told(event(StillParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
+        told(event(UnchangedParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
         "warning",
         "The step at train.py:7 leaves body.weight as it was: 100% of the elements that were "
         "looked at did not change, though it has a gradient and a rate of 0.0001: the update is "
         "too small for bfloat16 and is rounded away.",
-        [told(event(StillParameters, dtype="bfloat16"))],
+        [told(event(UnchangedParameters, dtype="bfloat16"))],
     ),
     "only-vectors-learn": Case(
         norms_alone(weights=False),

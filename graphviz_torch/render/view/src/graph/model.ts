@@ -41,7 +41,7 @@ export interface Edge {
   readonly inputNr: number;
 }
 
-export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note" | "moduleClass" | "called";
+export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "where" | "note" | "moduleClass" | "called";
 
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
@@ -116,7 +116,7 @@ export class Model {
     this.marks = new Map(header.difference?.marks);
     this.addedEdges = new Set(header.difference?.addedEdges);
     this.outputs = new Set(header.outputs.map(([node]) => node));
-    for (const name of ["name", "operation", "module", "scope", "source", "note", "moduleClass", "called"] as const)
+    for (const name of ["name", "operation", "module", "scope", "where", "note", "moduleClass", "called"] as const)
       this.texts.set(name, { at: payload.column(name, count), table: header[name] });
     this.texts.set("label", this.labels(payload.column("label", count), header.label));
     this.attributesOf = payload.column("attributes", count);

@@ -48,7 +48,7 @@ export interface Header {
   module: string[];
   /** Only those that differ from the module's path. */
   scope: string[];
-  source: string[];
+  where: string[];
   note: string[];
   moduleClass: string[];
   attributes: string[][];

@@ -14,12 +14,12 @@ const FIELDS: Record<string, string> = {
   shape: "shape",
   dtype: "dtype",
   device: "device",
-  line: "source",
+  line: "where",
   finding: "finding",
   class: "moduleClass",
   attribute: "attribute",
 };
-const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "moduleClass", "scope", "source"];
+const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "moduleClass", "scope", "where"];
 
 export interface Found {
   /** Groups whose name holds all words. */

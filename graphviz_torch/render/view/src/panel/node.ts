@@ -42,7 +42,7 @@ function facts(node: number, model: Model, tree: Tree, leads: Leads): [string, V
     .map((meta, at, all) => [all.length > 1 ? `output ${at}` : "output", meta ? metaText(meta) : "none"]);
   const mark = model.mark(node);
   if (mark) rows.unshift(["difference", mark]);
-  const [module, source, note] = [model.text("module", node), model.text("source", node), model.text("note", node)];
+  const [module, source, note] = [model.text("module", node), model.text("where", node), model.text("note", node)];
   const found = model.classOf(node);
   if (module) rows.push(["module", found ? `${module} · ${found}` : module]);
   for (const [name, text] of model.recorded(node)) rows.push([`module's ${name}`, text]);

@@ -20,11 +20,11 @@ _MOST, _LONGEST = 3, 60  # parts, and characters of a name
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
-class Turns:
+class AlternatingOptimizers:
     """What the optimizers of each step held; as text what learns in some steps only.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
-    >>> meta, turns = TensorMeta((3,), "float32", "cpu"), Turns()
+    >>> meta, turns = TensorMeta((3,), "float32", "cpu"), AlternatingOptimizers()
     >>> for number in range(6):
     ...     players = ("netD.weight", number % 3 < 2), ("netG.weight", number % 3 == 2)
     ...     parameters = tuple(Parameter(name, meta, True, stepped=turn) for name, turn in players)
@@ -40,7 +40,8 @@ class Turns:
     def add(self, step: TrainingStep) -> None:
         """Take the next step."""
         parameters = [p for graph in step.graphs for p in graph.parameters]
-        trained = frozenset(p.name for p in parameters if p.stepped)
+        # A step without a gradient trains nothing.
+        trained = frozenset(p.name for p in parameters if p.stepped and p.got_gradient is not False)
         events = [event for graph in step.graphs for event in graph.events]
         if trained or any(isinstance(event, OptimizerStep) for event in events):
             rest = frozenset(p.name for p in parameters) - trained

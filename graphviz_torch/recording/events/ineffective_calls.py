@@ -19,7 +19,11 @@ from torch.nn import Module, functional
 
 from ...graph import Graph
 from ...graph.events import EvalMode
-from ...graph.events.idle_calls import FreeDropout, RetainedBy, RetainedGraph
+from ...graph.events.ineffective_calls import (
+    FunctionalDropoutInEval,
+    RetainedBy,
+    UnneededRetainGraph,
+)
 from ...internals.frames import Place, outwards, user_frame
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.calls import Called
@@ -78,7 +82,7 @@ class IdleCalls(Listener):
         known = self._modes.setdefault(place, set())
         known.add(bool(getattr(root, "training", True)))
         if len(known) == 2:
-            self.events.note(FreeDropout(function=event.func.__name__), place)
+            self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
 
     def _goes_by_its_mode(self, path: str) -> bool:
         """Is what runs a dropout of the model: its own mode is told by itself. Looked at once."""
@@ -113,7 +117,7 @@ class IdleCalls(Listener):
         for place, known in self._graphs.items():
             # What comes after the last is not known.
             if place in places and known.count > 1 and not known.runs_again:
-                self.events.note(RetainedGraph(by=known.by), place, count=known.count)
+                self.events.note(UnneededRetainGraph(by=known.by), place, count=known.count)
 
 
 def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -9,29 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .occurrence import Occurrence
+from .base import Occurrence
 
 # Which argument of a backward keeps its graph.
 RetainedBy = Literal["retain_graph", "create_graph"]
-MadeAnew = Literal["optimizer", "scheduler", "scaler"]
+RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
 # The rate of a group alone; of all of them, from a step on; a rate below 0.
 RateKind = Literal["all", "group", "end", "negative"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IdleCall(Occurrence):
+class IneffectiveCall(Occurrence):
     """A call that does not do what it is for: a kind of it is a class of its own."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FreeDropout(IdleCall):
+class FunctionalDropoutInEval(IneffectiveCall):
     """A dropout that drops in eval mode, at a line that drops in train mode too."""
 
     function: str = ""  # "dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RetainedGraph(IdleCall):
+class UnneededRetainGraph(IneffectiveCall):
     """Backwards that keep their graphs, through which no other one runs."""
 
     by: RetainedBy = "retain_graph"
@@ -39,7 +39,7 @@ class RetainedGraph(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SchedulerPace(IdleCall):
+class SchedulerStepsTooOften(IneffectiveCall):
     """A scheduler that steps more often than its optimizer."""
 
     scheduler: str = ""
@@ -49,7 +49,7 @@ class SchedulerPace(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SchedulerEnd(IdleCall):
+class SchedulerPastEnd(IneffectiveCall):
     """A scheduler that goes on past its end, from where the rate of a cosine rises again."""
 
     scheduler: str = ""
@@ -59,7 +59,7 @@ class SchedulerEnd(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LoneScheduler(IdleCall):
+class UnusedScheduler(IneffectiveCall):
     """A scheduler whose optimizer never steps."""
 
     scheduler: str = ""
@@ -67,16 +67,16 @@ class LoneScheduler(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Remake(IdleCall):
+class RecreatedObject(IneffectiveCall):
     """What is made anew for each step, and loses what it had learnt or counted."""
 
-    what: MadeAnew = "optimizer"
+    what: RecreatedKind = "optimizer"
     name: str = ""
     count: int = 0  # of steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class EmptyStep(IdleCall):
+class StepWithoutGradients(IneffectiveCall):
     """Steps of an optimizer none of whose parameters has a gradient, as no backward reached them.
 
     `nodes` are theirs.
@@ -87,7 +87,7 @@ class EmptyStep(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class EmptyGroup(IdleCall):
+class EmptyParameterGroup(IneffectiveCall):
     """A group of an optimizer that has no parameters."""
 
     optimizer: str = ""
@@ -96,7 +96,7 @@ class EmptyGroup(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DecayedNorms(IdleCall):
+class DecayedNorms(IneffectiveCall):
     """Biases and norms that decay, while another group is there for them. `nodes` are theirs."""
 
     optimizer: str = ""
@@ -106,7 +106,7 @@ class DecayedNorms(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class VanishedEpsilon(IdleCall):
+class VanishedEpsilon(IneffectiveCall):
     """An eps that is 0 in the dtype of some parameters: those of `nodes`."""
 
     optimizer: str = ""
@@ -114,7 +114,7 @@ class VanishedEpsilon(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SharedParameters(IdleCall):
+class SharedParameters(IneffectiveCall):
     """Parameters that two optimizers hold that step. `nodes` are theirs."""
 
     optimizer: str = ""
@@ -123,7 +123,7 @@ class SharedParameters(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IdleRate(IdleCall):
+class ZeroLearningRate(IneffectiveCall):
     """Steps with a learning rate of 0, or below."""
 
     what: RateKind = "all"
@@ -135,7 +135,7 @@ class IdleRate(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ClipBound(IdleCall):
+class ExtremeClipNorm(IneffectiveCall):
     """A bound that each gradient is cut to, or that none comes near."""
 
     function: str = ""  # "clip_grad_norm_"
@@ -144,7 +144,7 @@ class ClipBound(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CallPerSample(IdleCall):
+class CallPerSample(IneffectiveCall):
     """A module that is called for each sample of a batch."""
 
     module: str = ""
@@ -152,7 +152,7 @@ class CallPerSample(IdleCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class DataView(IdleCall):
+class ReorderedView(IneffectiveCall):
     """A view of data with the same sizes in another order."""
 
     function: str = ""  # "view"
@@ -160,20 +160,20 @@ class DataView(IdleCall):
     after: tuple[int, ...] = ()
 
 
-AnyIdleCall = (
+AnyIneffectiveCall = (
     CallPerSample
-    | ClipBound
-    | DataView
+    | ExtremeClipNorm
+    | ReorderedView
     | DecayedNorms
-    | EmptyGroup
-    | EmptyStep
-    | FreeDropout
-    | IdleRate
-    | LoneScheduler
-    | Remake
-    | RetainedGraph
-    | SchedulerEnd
-    | SchedulerPace
+    | EmptyParameterGroup
+    | StepWithoutGradients
+    | FunctionalDropoutInEval
+    | ZeroLearningRate
+    | UnusedScheduler
+    | RecreatedObject
+    | UnneededRetainGraph
+    | SchedulerPastEnd
+    | SchedulerStepsTooOften
     | SharedParameters
     | VanishedEpsilon
 )
