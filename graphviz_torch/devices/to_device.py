@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..internals.frames import caller
+from ..internals.frames import caller_frame
 from ..internals.tensors.metadata import DEVICE_LABELS
 from .mover import Mover, Moves
 from .simulated.places import is_simulated, simulated_devices
@@ -86,7 +86,7 @@ def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> M
     ...     step(device)
     True
     """
-    frame = caller()
+    frame = caller_frame()
     if frame is None:
         raise RuntimeError("move_locals: no caller's variables to move.")
     variables = frame.f_locals

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..internals.frames import Place
+from ..internals.frames import CodePosition
 from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.memory import elements, has_memory
 
@@ -38,8 +38,8 @@ class Row(NamedTuple):
     square: bool  # is one a matrix from lanes to lanes, as of a graph
     module: str
     classes: str
-    place: Place | None
-    user_place: Place | None
+    place: CodePosition | None
+    user_place: CodePosition | None
     functions: tuple[str, ...]
     node: int
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..graph import Experiment
 from ..internals.compiled import is_compiled
-from ..internals.compiler.inside import Inside
+from ..internals.compiler.region_graph import CompiledOperation
 from ..internals.replay.plain import run_plainly
 from .comparison import Comparison
 from .digits import distance
@@ -36,9 +36,9 @@ def eager(subject: Subject) -> Iterator[Experiment]:
 
 def _part(subject: Subject) -> Part | None:
     """The first operation inside whose compiled result is another one."""
-    found: list[tuple[Inside, float]] = []
+    found: list[tuple[CompiledOperation, float]] = []
 
-    def see(inside: Inside) -> None:
+    def see(inside: CompiledOperation) -> None:
         if not found and apart(inside.eager, inside.compiled) > 1:
             found.append((inside, distance(inside.compiled, inside.eager)))
 

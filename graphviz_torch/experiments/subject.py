@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from ..graph import Experiment, Finding, Graph, Severity
 from ..graph.text import called_at, users_line
-from ..internals.frames import OTHER, OWN, Place, owner
+from ..internals.frames import OTHER, OWN, CodePosition, code_owner
 from ..internals.replay.call import Call
 from ..internals.replay.effects import Refused
 from ..internals.replay.side_by_side import Compared, Run, run
@@ -142,7 +142,7 @@ class Subject:
             return None
         return self.recorded.nodes.get(row.node)
 
-    def line(self, place: Place | None, user: Place | None) -> str:
+    def line(self, place: CodePosition | None, user: CodePosition | None) -> str:
         """A place as text; of a library's, with the user's call."""
         # Without one the user's own line is the one that called the module.
         called = lines([user[0].co_filename])(user) if user else self.recorded.where
@@ -152,7 +152,7 @@ class Subject:
 
     def line_of_files(self, found: tuple[tuple[str, int], ...]) -> str:
         """The line of a call by the files and lines around it, as text; as `line` does."""
-        whose = [(owner(file), file, number) for file, number in found]
+        whose = [(code_owner(file), file, number) for file, number in found]
         names = short_names({file for _, file, _ in whose})
         user = next((f"{names[f]}:{n}" for o, f, n in reversed(whose) if o == OWN), "")
         known = next((f"{names[f]}:{n}" for o, f, n in reversed(whose) if o != OTHER), user)

@@ -24,20 +24,20 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _frames = torch._C._dynamo.eval_frame
 
 
-def uncompiled(function: _Function) -> _Function:
+def not_compiled(function: _Function) -> _Function:
     """Mark `function` so that neither it nor any function it calls is compiled; return it."""
-    return _skipped(function, _frames._FrameAction.SKIP)
+    return _mark(function, _frames._FrameAction.SKIP)
 
 
-def uncompiled_itself(function: _Function) -> _Function:
+def not_compiled_itself(function: _Function) -> _Function:
     """Mark `function` so that it is not compiled, while functions it calls may be; return it."""
-    return _skipped(function, _frames._FrameAction.DEFAULT)
+    return _mark(function, _frames._FrameAction.DEFAULT)
 
 
-def uncompiled_hook(function: _Function) -> _Function:
+def not_compiled_hook(function: _Function) -> _Function:
     """Mark a hook that PyTorch calls in compiled code: Dynamo silently breaks the graph there."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return uncompiled(function)
+    return not_compiled(function)
 
 
 def compiles_backward() -> bool:
@@ -49,13 +49,13 @@ def compiles_backward() -> bool:
 _marks: list[tuple[CodeType, Any]] = []  # every marked function, for `mark_again`
 
 
-def mark_again() -> None:
+def restore_marks() -> None:
     """Mark our functions again, since `torch._dynamo.reset()` removes some of the marks."""
     for code, strategy in _marks:
         _frames.set_code_exec_strategy(code, strategy)
 
 
-def _skipped(function: _Function, below: Any) -> _Function:
+def _mark(function: _Function, below: Any) -> _Function:
     strategy = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, below)
     _frames.set_code_exec_strategy(function.__code__, strategy)
     _marks.append((function.__code__, strategy))

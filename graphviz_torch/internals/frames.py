@@ -38,12 +38,12 @@ from torch.nn.parallel.replicate import replicate
 
 from .hooks.watch import Installation, Watch
 
-Place = tuple[CodeType, int]  # a code object, and the offset of an instruction in it
+CodePosition = tuple[CodeType, int]  # a code object, and the offset of an instruction in it
 
 OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 
-_FRAMES = 20  # at most this many user frames are returned
+_MAX_FRAMES = 20  # at most this many user frames are returned
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
@@ -51,7 +51,7 @@ _INSTALLED = (
     site.getusersitepackages(),
 )
 _LIBRARIES = tuple({os.path.join(path, "") for path in _INSTALLED})
-_OTHER = (
+_OTHER_PATHS = (
     _PACKAGE,
     TORCH,
     "<frozen ",
@@ -75,16 +75,16 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 
 
 @cache
-def owner(file: str) -> int:
+def code_owner(file: str) -> int:
     """Classify the code in a file as `OWN` (the user's), `LIBRARY` or `OTHER`."""
-    if file.startswith(_OTHER):
+    if file.startswith(_OTHER_PATHS):
         return OTHER
     if file.startswith(_LIBRARIES):  # site-packages may be below the standard library
         return LIBRARY
     return OTHER if file.startswith(_STANDARD) else OWN
 
 
-def cell(file: str) -> str:
+def notebook_cell(file: str) -> str:
     """Return the notebook's label of the cell with this file name ("In[3]"), or "" for a file."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     try:
@@ -96,7 +96,7 @@ def cell(file: str) -> str:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's own code, from `frame` outwards, or None."""
-    while frame is not None and owner(frame.f_code.co_filename):
+    while frame is not None and code_owner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -108,7 +108,7 @@ def library_of(frame: FrameType | None) -> str:
     such library, or no user code on the stack.
     """
     found = ""
-    while frame is not None and (whose := owner(frame.f_code.co_filename)):
+    while frame is not None and (whose := code_owner(frame.f_code.co_filename)):
         name = str(frame.f_globals.get("__name__", ""))
         if whose == LIBRARY and not found:
             package = str(frame.f_globals.get("__package__") or "")
@@ -119,7 +119,7 @@ def library_of(frame: FrameType | None) -> str:
     return "" if frame is None else found
 
 
-def runs_ahead(frame: FrameType | None) -> bool:
+def is_shape_inference(frame: FrameType | None) -> bool:
     """True if PyTorch is running part of the program in advance, on uninitialized memory.
 
     A pipeline does so to infer the shapes of a stage, and `torch.cuda.make_graphed_callables` to
@@ -137,7 +137,7 @@ def runs_ahead(frame: FrameType | None) -> bool:
     return False
 
 
-def moves_a_module(frame: FrameType | None) -> bool:
+def is_moving_module(frame: FrameType | None) -> bool:
     """True if `Module.to` or a similar method runs in `frame` or in a caller of it."""
     return _is_running(_APPLY, frame)
 
@@ -147,7 +147,7 @@ def replicates(frame: FrameType | None) -> bool:
     return _is_running(_REPLICATE, frame)
 
 
-def packs(frame: FrameType | None) -> bool:
+def is_packing(frame: FrameType | None) -> bool:
     """True if a pack hook of `saved_tensors_hooks` is running, from `frame` outwards.
 
     Only pack hooks written in Python are recognized. Uses private API to get the current hooks.
@@ -161,11 +161,11 @@ def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code is code:
             return True
-        frame = frame.f_back if owner(frame.f_code.co_filename) else None
+        frame = frame.f_back if code_owner(frame.f_code.co_filename) else None
     return False
 
 
-def clipper(frame: FrameType | None) -> str:
+def clipping_function(frame: FrameType | None) -> str:
     """Return the outermost PyTorch function that clips gradients, as "clip_grad_norm_", or ""."""
     name = ""
     while frame is not None and frame.f_code.co_filename.startswith(TORCH):
@@ -176,25 +176,25 @@ def clipper(frame: FrameType | None) -> str:
     return name
 
 
-def outwards(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:
+def user_frames(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:
     """Return `frame` and the user's own frames that called it, innermost first, up to `last`."""
     found: list[FrameType] = []
-    while frame is not None and len(found) < _FRAMES:
+    while frame is not None and len(found) < _MAX_FRAMES:
         found.append(frame)
         frame = None if frame is last else user_frame(frame.f_back)
     return found
 
 
-def arguments(frame: FrameType) -> frozenset[str]:
+def parameter_names(frame: FrameType) -> frozenset[str]:
     """Return the names of a function's parameters."""
     code = frame.f_code
     return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
-def caller() -> FrameType | None:
+def caller_frame() -> FrameType | None:
     """Return the frame of the first caller outside this package, torch and the standard library."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and owner(frame.f_code.co_filename) == OTHER:
+    while frame is not None and code_owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back
     return frame
 
@@ -208,7 +208,7 @@ def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) ->
     Args:
         without: types whose values are left out.
     """
-    values = _read(frame)
+    values = _copy_variables(frame)
     found = {
         name: value
         for name, value in values.items()
@@ -219,13 +219,13 @@ def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) ->
     return found | {k: shared[k] for k in read if k[0] != "_" and type(shared[k]) not in without}
 
 
-def variables(frame: FrameType, *names: str) -> list[Any]:
+def frame_variables(frame: FrameType, *names: str) -> list[Any]:
     """Return the values of some variables of a frame, with None for each that does not exist."""
-    values = _read(frame)
+    values = _copy_variables(frame)
     return [values.get(name) for name in names]
 
 
-def _read(frame: FrameType) -> dict[str, Any]:
+def _copy_variables(frame: FrameType) -> dict[str, Any]:
     """Return a copy of a frame's variables without leaving references to them in the frame.
 
     Before Python 3.13, `frame.f_locals` of a function is a dict that the frame keeps until the
@@ -240,7 +240,7 @@ def _read(frame: FrameType) -> dict[str, Any]:
     return copy
 
 
-def hide(error: BaseException) -> None:
+def hide_frame(error: BaseException) -> None:
     """Remove the frame that caught `error` from the error's traceback.
 
     Call it in the `except` block of that frame, before a bare `raise`, which does not add the frame
@@ -251,7 +251,7 @@ def hide(error: BaseException) -> None:
 
 
 # the original of each of our replacements
-_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _warnings: Any = warnings
 
 
@@ -268,19 +268,19 @@ class WarningLines(Watch):
 
 def _replace() -> None:
     current = _warnings._showwarnmsg
-    if current not in _theirs:
-        ours = _around(current)
-        _theirs[ours] = current
+    if current not in _originals:
+        ours = _wrap(current)
+        _originals[ours] = current
         _warnings._showwarnmsg = ours
 
 
 def _restore() -> None:
     current = _warnings._showwarnmsg
-    if current in _theirs:
-        _warnings._showwarnmsg = _theirs[current]
+    if current in _originals:
+        _warnings._showwarnmsg = _originals[current]
 
 
-def _around(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
+def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
     def show(message: Any) -> None:
         codes = {code for watcher in _INSTALLATION.watchers for code in watcher.codes}
         mode: FrameType | None = None
@@ -321,20 +321,22 @@ WarningLines.installation = _INSTALLATION
 
 
 _programs: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
-programs = _programs.get  # programs() returns the keys of the programs recorded in this context
-_aside: ContextVar[frozenset[object] | None] = ContextVar("graphviz_torch_aside", default=None)
+active_programs = (
+    _programs.get
+)  # returns the keys of the programs recorded in this context
+_suspended: ContextVar[frozenset[object] | None] = ContextVar("graphviz_torch_aside", default=None)
 
 
 def enter_program(program: object) -> None:
     """Mark this context, and tasks created in it from now on, as belonging to `program`."""
-    _programs.set(programs() | {program})
+    _programs.set(active_programs() | {program})
 
 
 def leave_program(program: object) -> None:
     """Undo `enter_program`."""
-    _programs.set(programs() - {program})
-    if (aside := _aside.get()) is not None:
-        _aside.set(aside - {program})
+    _programs.set(active_programs() - {program})
+    if (aside := _suspended.get()) is not None:
+        _suspended.set(aside - {program})
 
 
 def leave_programs() -> None:
@@ -342,13 +344,13 @@ def leave_programs() -> None:
     _programs.set(frozenset())
 
 
-def set_programs_aside() -> None:
+def suspend_programs() -> None:
     """Suspend all programs of this context until `bring_programs_back`."""
-    _aside.set(programs())
+    _suspended.set(active_programs())
     leave_programs()
 
 
-def bring_programs_back() -> None:
+def resume_programs() -> None:
     """Resume the suspended programs, except those that have ended since."""
-    _programs.set(programs() | (_aside.get() or frozenset()))
-    _aside.set(None)
+    _programs.set(active_programs() | (_suspended.get() or frozenset()))
+    _suspended.set(None)

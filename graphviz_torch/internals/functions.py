@@ -30,7 +30,7 @@ READ_GRAD, SET_GRAD = _grad.__get__, _grad.__set__
 SET_REQUIRES_GRAD, SET_DATA = _requires_grad.__set__, _data.__set__
 # Compute norms and largest elements of many tensors in one call.
 foreach_norm: Any = torch._foreach_norm
-CUT_BELOW: Any = torch._foreach_clamp_min_  # the first function called by clip_grad_value_
+FOREACH_CLAMP_MIN: Any = torch._foreach_clamp_min_  # the first function called by clip_grad_value_
 foreach_max: Any = torch._foreach_max
 # Modules that behave differently in training and in evaluation.
 BATCH_NORM: type[Any] = _BatchNorm

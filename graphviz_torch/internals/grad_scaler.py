@@ -21,7 +21,7 @@ _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeTy
 SCALING = {part.co_name: part for part in _parts}
 
 _step: CodeType = GradScaler.step.__code__
-_DEEP = 6  # frames between an optimizer's step and the scaler's
+_MAX_DEPTH = 6  # frames between an optimizer's step and the scaler's
 
 
 def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
@@ -30,7 +30,7 @@ def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
     Args:
         frame: PyTorch's frame around the step.
     """
-    for _ in range(_DEEP):
+    for _ in range(_MAX_DEPTH):
         if frame is None:
             return None
         if frame.f_code is _step:

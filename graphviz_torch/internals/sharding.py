@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 from torch.nn import Module
 
-from .frames import variables
+from .frames import frame_variables
 from .functions import TensorBase
 from .guards import no_autograd, no_functions, no_operators
 
-_FRAMES = 48  # at most this many frames are inspected; PyTorch's and those of modes
+_MAX_FRAMES = 48  # at most this many frames are inspected; PyTorch's and those of modes
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 
 
-class Asker(NamedTuple):
+class CollectiveCaller(NamedTuple):
     """The part of PyTorch or of the model that issued a collective."""
 
     parameters: list[tuple[Module, str]] = []  # noqa: RUF012 - module and name of each
@@ -35,23 +35,23 @@ class Asker(NamedTuple):
     mesh: Any = None  # the DeviceMesh of the ranks
 
 
-def asker(frame: FrameType | None) -> Asker:
+def find_caller(frame: FrameType | None) -> CollectiveCaller:
     """Return the caller of a collective dispatched in `frame` or in a function called there."""
-    found = Asker()
-    for _ in range(_FRAMES):
+    found = CollectiveCaller()
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             break
         code = frame.f_code
         read = _READERS.get(os.path.basename(code.co_filename))
-        if read is not None and _DISTRIBUTED in code.co_filename and found == Asker():
+        if read is not None and _DISTRIBUTED in code.co_filename and found == CollectiveCaller():
             found = read(frame) or found
         elif code is Module._call_impl.__code__:
-            return found._replace(module=variables(frame, "self")[0])
+            return found._replace(module=frame_variables(frame, "self")[0])
         frame = frame.f_back
     return found
 
 
-def dimensions(mesh: Any) -> Iterator[tuple[str, str]]:
+def mesh_dimensions(mesh: Any) -> Iterator[tuple[str, str]]:
     """Yield (group name, dimension name) for each dimension of a mesh that has names."""
     for at, name in enumerate(getattr(mesh, "mesh_dim_names", None) or ()):
         yield mesh.get_group(at).group_name, name
@@ -67,11 +67,14 @@ def placement(tensor: Any) -> str:
     if spec is None or local is None:
         return ""
     names = spec.mesh.mesh_dim_names or range(len(spec.placements))
-    parts = [f"{_name(each)} on {name}" for each, name in zip(spec.placements, names, strict=True)]
+    parts = [
+        f"{_placement_name(each)} on {name}"
+        for each, name in zip(spec.placements, names, strict=True)
+    ]
     return ", ".join([*parts, f"local {list(local.shape)}"])
 
 
-def part(tensor: Any) -> tuple[int, int] | None:
+def shard_position(tensor: Any) -> tuple[int, int] | None:
     """Return (index, count): the index of this rank's shard of a DTensor and the number of shards.
 
     Replicas have equal indices. Returns None for other tensors, for partial placements, and if this
@@ -88,7 +91,7 @@ def part(tensor: Any) -> tuple[int, int] | None:
     return index, count
 
 
-def replicas(tensor: Any) -> tuple[int, ...]:
+def replica_ranks(tensor: Any) -> tuple[int, ...]:
     """Return the global ranks that hold the same shard of a DTensor as this rank.
 
     Returns () for other tensors, for partial placements, and if this rank is not in the mesh.
@@ -103,34 +106,36 @@ def replicas(tensor: Any) -> tuple[int, ...]:
         return tuple(TensorBase.tolist(TensorBase.flatten(spec.mesh.mesh[alike])))
 
 
-def _of_group(frame: FrameType) -> Asker | None:
-    [members] = variables(frame, "fsdp_params")
+def _fully_shard_caller(frame: FrameType) -> CollectiveCaller | None:
+    [members] = frame_variables(frame, "fsdp_params")
     if not members:
         return None
     owners = [(each._module_info.module, each._module_info.param_name) for each in members]
-    return Asker(owners, mesh=getattr(members[0].mesh_info, "mesh", None))
+    return CollectiveCaller(owners, mesh=getattr(members[0].mesh_info, "mesh", None))
 
 
-def _of_handle(frame: FrameType) -> Asker | None:
-    this, handle = variables(frame, "self", "handle")
+def _flat_parameter_caller(frame: FrameType) -> CollectiveCaller | None:
+    this, handle = frame_variables(frame, "self", "handle")
     for each in (handle, this):
         flat = getattr(each, "flat_param", None)
         infos: Iterable[Any] = getattr(flat, "_param_infos", ())
         if infos:
-            return Asker([(info.module, info.param_name) for info in infos])
+            return CollectiveCaller([(info.module, info.param_name) for info in infos])
     return None
 
 
-def _of_change(frame: FrameType) -> Asker | None:
+def _redistribute_caller(frame: FrameType) -> CollectiveCaller | None:
     if frame.f_code.co_name != "redistribute_local_tensor":
         return None
-    before, after = variables(frame, "current_spec", "target_spec")
+    before, after = frame_variables(frame, "current_spec", "target_spec")
     pairs = zip(before.placements, after.placements, strict=True)
-    changes = [f"{_name(old)} → {_name(new)}" for old, new in pairs if old != new]
-    return Asker(change=", ".join(changes), mesh=before.mesh)
+    changes = [
+        f"{_placement_name(old)} → {_placement_name(new)}" for old, new in pairs if old != new
+    ]
+    return CollectiveCaller(change=", ".join(changes), mesh=before.mesh)
 
 
-def _name(placement: Any) -> str:
+def _placement_name(placement: Any) -> str:
     """Return the name of a placement: `"Shard(0)"`, `"Replicate"` or `"Partial"`."""
     dimension = getattr(placement, "dim", None)
     kind = type(placement).__name__.lstrip("_")
@@ -138,8 +143,8 @@ def _name(placement: Any) -> str:
 
 
 _READERS = {
-    "_fsdp_collectives.py": _of_group,
-    "_runtime_utils.py": _of_handle,
-    "_flat_param.py": _of_handle,
-    "_redistribute.py": _of_change,
+    "_fsdp_collectives.py": _fully_shard_caller,
+    "_runtime_utils.py": _flat_parameter_caller,
+    "_flat_param.py": _flat_parameter_caller,
+    "_redistribute.py": _redistribute_caller,
 }

@@ -13,21 +13,26 @@ from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
 
 # Names of the child that contains the wrapped module, for wrappers of any class.
-_INSIDE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-_NAMES = frozenset((*_INSIDE, "module"))
+_WRAPPED_CHILDREN = (
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+)
+_NAMES = frozenset((*_WRAPPED_CHILDREN, "module"))
 _PARALLEL = (DataParallel, DistributedDataParallel)  # these keep the wrapped module in `module`
 
 
-def is_inside(module: Module, child: str) -> bool:
+def is_wrapped_child(module: Module, child: str) -> bool:
     """True if `module` is a wrapper and the child named `child` is the wrapped module."""
-    return child in _INSIDE or (child == "module" and isinstance(module, _PARALLEL))
+    return child in _WRAPPED_CHILDREN or (child == "module" and isinstance(module, _PARALLEL))
 
 
-def wrapped_by(module: Module) -> Module | None:
+def wrapped_module(module: Module) -> Module | None:
     """Return the module that `module` wraps, or None if it is no wrapper."""
     inside = module._modules  # a scripted module's `_modules` is not a dict and has no `get`
     if inside and not _NAMES.isdisjoint(inside):
-        for name in _INSIDE:
+        for name in _WRAPPED_CHILDREN:
             if name in inside:
                 return inside[name]
         if "module" in inside and isinstance(module, _PARALLEL):
@@ -40,7 +45,7 @@ def is_sharded(kinds: Iterable[type[Module]]) -> bool:
     return any(hasattr(kind, "_get_fsdp_state") for kind in kinds)
 
 
-def unsharded(module: Module) -> Iterable[tuple[Module, str, Tensor]]:
+def unsharded_parameters(module: Module) -> Iterable[tuple[Module, str, Tensor]]:
     """Return (module, name, tensor) of each unsharded parameter of a module given to `fully_shard`.
 
     The autograd graph contains these tensors. Outside of its forward and backward, the module has

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..internals.frames import Place
+from ..internals.frames import CodePosition
 from ..tracing.nodes import Reading
 
 
 class BackwardCall(NamedTuple):
     """How a backward was called."""
 
-    place: Place | None  # the line that called it
-    callers: list[Place]  # with those that lead there, inside first
+    place: CodePosition | None  # the line that called it
+    callers: list[CodePosition]  # with those that lead there, inside first
     step: int  # how many steps of optimizers it came after
     retains: bool  # did it retain the graph
     creates: bool  # did it make a graph of the gradients

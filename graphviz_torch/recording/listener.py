@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..graph import Graph
-from ..internals.frames import Place
+from ..internals.frames import CodePosition
 from ..tracing.nodes import End, GradFn
 from ..tracing.regions import Region
 from .backward import Backward
@@ -92,7 +92,7 @@ class BlockRaised(NamedTuple):
     """An exception ends the recording's block."""
 
     error: BaseException
-    place: Place | None  # the innermost of the user's own code that it came through
+    place: CodePosition | None  # the innermost of the user's own code that it came through
 
 
 class Resumed(NamedTuple):

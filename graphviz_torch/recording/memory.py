@@ -42,7 +42,7 @@ from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.memory import PLAIN, is_dense, parts_of_each, storage_ids, storage_sizes
 from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
-from ..internals.tensors.saved_tensors import SAVED_NAMES, TELLS
+from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 
 _ATTENTION = "ScaledDotProduct"  # what it saves last are results
 
@@ -169,7 +169,7 @@ class Memory:
 
     @cached_property
     def _read(self) -> tuple[Rows, dict[int, str], list[Tensor]]:
-        if not TELLS:
+        if not HAS_SAVED_TENSOR_DATA:
             return {}, {}, []
         with unseen_calls():  # no subclass is to see what is read
             return _saved(list(self._fns), self._known, self._named, self._checkpoints)

@@ -23,7 +23,7 @@ from ..graph.doors import shown
 from ..graph.text import type_text
 from ..graph.units import count_text
 from ..internals.compiler.stance import EagerStance
-from ..internals.frames import WarningLines, caller
+from ..internals.frames import WarningLines, caller_frame
 from ..internals.guards import set_grad_enabled
 from ..internals.hooks.calls import CallWatch
 from ..internals.hooks.captures import CaptureWatch
@@ -33,7 +33,7 @@ from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
 from ..internals.hooks.regions import RegionWatch
-from ..internals.tensors.weak import Uncounted
+from ..internals.tensors.weak import SwapSafeRefs
 from .compiled.regions import Regions
 from .compiled.trace import OperationTrace
 from .failures.note import add_note
@@ -157,7 +157,7 @@ class Recording:
             raise RuntimeError("a recording is entered once: call record() for every block.")
         try:
             self._entered = True
-            self._session = Session(self._model, caller(), self._options)
+            self._session = Session(self._model, caller_frame(), self._options)
             self._open(self._session)
             return self
         except BaseException:
@@ -248,7 +248,7 @@ class Recording:
         session = self._open_session()
         graphs = session.program.remarks.attempt(session.graphs) or []
         self._take_first_call(session, graphs)
-        session.end_step(caller())
+        session.end_step(caller_frame())
         return graphs
 
     def ineffective_calls(self) -> list[Event]:
@@ -290,7 +290,7 @@ class Recording:
         """
         session = self._open_session()
         if not self._seams:
-            session.resume(caller(), optimizer)
+            session.resume(caller_frame(), optimizer)
             self._open(session)
 
     def _take_first_call(self, session: Session, graphs: list[Graph]) -> None:
@@ -355,7 +355,7 @@ def _seams_of(session: Session) -> list[Any]:
     if program.options.opens_regions:
         program.table.trace_calls()
     found: list[Any] = [
-        Uncounted(session.release),
+        SwapSafeRefs(session.release),
         program,
         RegionWatch(
             OperationTrace,
@@ -366,7 +366,7 @@ def _seams_of(session: Session) -> list[Any]:
         ModuleWatch(telling("module_began"), telling("module_ended")),
         EngineWatch(session.begin, session.end),
         StepWatch(telling("stepping"), telling("stepped")),
-        CaptureWatch(replayed=session.replayed),
+        CaptureWatch(on_replay=session.replayed),
         session.checkpoints,
     ]
     # Each once, however many ask for it.
@@ -382,5 +382,5 @@ def _seams_of(session: Session) -> list[Any]:
             found.append(OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere))
     if any(hasattr(listener, "sent") for listener in session.listeners):
         sent, waited = telling_any("sent"), telling_any("waited")
-        found.append(CollectiveWatch(sent=sent, waited=waited))
+        found.append(CollectiveWatch(on_issue=sent, on_wait_end=waited))
     return [*found, CallWatch(session.audience("called"), program.key, program.remarks.miss)]

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 
 from ..graph.nodes import CHECKPOINTED
-from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
+from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, MISSING_SAVED_TENSORS
 from .backward import Backward
 from .listener import BackwardEnded, Columns, Listener
 from .live import LiveGraph
@@ -25,8 +25,8 @@ class SavedTensors(Listener):
 
     def graph_read(self, live: LiveGraph) -> None:
         """Read it before backward frees it."""
-        if not TELLS:
-            self.program.remarks.leave_out(NOT_TOLD)
+        if not HAS_SAVED_TENSOR_DATA:
+            self.program.remarks.leave_out(MISSING_SAVED_TENSORS)
             return
         self._columns[live.position] = {"saved": live.memory.rows, "note": live.memory.notes}
 

@@ -23,13 +23,13 @@ from ..graph import Event, Graph, SavedKind
 from ..graph.events.ineffective_calls import IneffectiveCall
 from ..graph.gc import with_gc_disabled
 from ..internals.dynamo import is_trial
-from ..internals.frames import OTHER, owner, programs, user_frame
+from ..internals.frames import OTHER, active_programs, code_owner, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import EngineCalled, EngineReturned, running_node
 from ..internals.hooks.modes import unseen_calls
-from ..internals.hooks.watch import Tell, methods, tell
-from ..internals.tensors.saved_tensors import TELLS
+from ..internals.hooks.watch import Callbacks, listener_methods, notify
+from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from ..tracing.nodes import End, GradFn, ends_of, read
 from ..tracing.tracer import connected
 from . import listeners
@@ -86,8 +86,10 @@ class Session:
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
         def hand_on(happened: Any) -> None:
-            if key in programs() and get_ident() == thread:  # as `program.is_here`, for every call
-                tell(listening, happened, miss)
+            if (
+                key in active_programs() and get_ident() == thread
+            ):  # as `program.is_here`, for every call
+                notify(listening, happened, miss)
 
         return hand_on
 
@@ -95,13 +97,13 @@ class Session:
         self, event: str, listeners: Sequence[Listener] | None = None
     ) -> Callable[[Any], None]:
         """The same of an event of any thread: whose it is, they find out."""
-        listening = methods(self.listeners if listeners is None else listeners, event)
+        listening = listener_methods(self.listeners if listeners is None else listeners, event)
         miss = self.program.remarks.miss
-        return lambda happened: tell(listening, happened, miss)
+        return lambda happened: notify(listening, happened, miss)
 
     def tell(self, event: str, happened: object) -> None:
         """Tell the listeners."""
-        tell(self._listening(event), happened, self.program.remarks.miss)
+        notify(self._listening(event), happened, self.program.remarks.miss)
 
     def audience(self, event: str) -> tuple[object, ...]:
         """Who may be told, in order: the program, which listeners ask where it is, before them.
@@ -111,8 +113,8 @@ class Session:
         program, listeners = self.program.services, self.listeners
         return (*listeners, *program) if event == _LEAVES else (*program, *listeners)
 
-    def _listening(self, event: str) -> Tell:
-        return methods(self.audience(event), event)
+    def _listening(self, event: str) -> Callbacks:
+        return listener_methods(self.audience(event), event)
 
     def release(self) -> None:
         """Tensors are about to be swapped, which those refuse whose nodes are alive."""
@@ -169,7 +171,7 @@ class Session:
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
         trace = error.__traceback__
-        while trace is not None and owner(trace.tb_frame.f_code.co_filename) == OTHER:
+        while trace is not None and code_owner(trace.tb_frame.f_code.co_filename) == OTHER:
             trace = trace.tb_next
         if trace is not None and self.program.frame is None:
             self.program.frame = trace.tb_frame
@@ -284,7 +286,9 @@ class Session:
             asked = leaves_of(fn for fn, _ in self._ends_of(began.inputs))
             reached = reached & {id(leaf.variable) for leaf in asked}
         names = {id(tensor): name for name, tensor in reversed(parameters)}
-        checkpoints = checkpoints_of(ids, self.checkpoints.frames() if TELLS else ())
+        checkpoints = checkpoints_of(
+            ids, self.checkpoints.frames() if HAS_SAVED_TENSOR_DATA else ()
+        )
         live = LiveGraph(
             position=len(self.backwards),
             call=call,

@@ -32,7 +32,7 @@ from torch.nn import Module
 from torch.utils import flop_counter
 
 from ..graph.text import called_at
-from ..internals.frames import LIBRARY, OTHER, owner, user_frame
+from ..internals.frames import LIBRARY, OTHER, code_owner, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import EngineCalled, EngineWatch, running_node
@@ -42,7 +42,7 @@ from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch, parameter
 from ..internals.hooks.storages import StorageWatch
 from ..internals.tensors.memory import parts, storage_id
 from ..internals.tensors.pytree import tensors
-from ..internals.wrappers import is_inside, unsharded
+from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 from ..recording.memory import Memory, checkpoints_of
 from ..tracing.nodes import ends_of
 from ..tracing.tracer import connected
@@ -144,11 +144,11 @@ class Ledger:
         with unseen_calls():
             return any(block.side.device for block in self._blocks_of([tensor]))
 
-    def allocated(self) -> int:
+    def allocated_bytes(self) -> int:
         """Bytes on the device now."""
         return sum(block.nbytes for block in self._blocks.values() if block.side.device)
 
-    def most(self) -> int:
+    def peak_bytes(self) -> int:
         """Bytes that were there at once, at most, in this step."""
         there = [block for block in self.blocks if block.side.device]
         return peak_of(there, self.first_moment).nbytes
@@ -314,7 +314,7 @@ class Ledger:
 
     def _name_roles(self) -> None:
         for module in self._roots.values():
-            whole = [each for part in module.modules() for *_, each in unsharded(part)]
+            whole = [each for part in module.modules() for *_, each in unsharded_parameters(part)]
             self._name(whole, "gathered")
             self._name(module.parameters(), "parameter")
             self._name(module.buffers(), "buffer")
@@ -358,11 +358,11 @@ def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
 def _line(frame: FrameType | None) -> str:
     """The innermost line outside PyTorch: the user's, or a library's and the user's."""
     user = user_frame(frame)
-    while frame is not None and owner(frame.f_code.co_filename) == OTHER:
+    while frame is not None and code_owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back
     if user is None or frame is None:
         return ""
-    if frame is not user and owner(frame.f_code.co_filename) == LIBRARY:
+    if frame is not user and code_owner(frame.f_code.co_filename) == LIBRARY:
         return called_at(_text(frame), _text(user))
     return _text(user)
 
@@ -376,6 +376,6 @@ def _paths(module: Module, path: str) -> dict[int, str]:
     found = {id(module): path}
     for name, child in module._modules.items():
         if child is not None:
-            below = "" if is_inside(module, name) else name
+            below = "" if is_wrapped_child(module, name) else name
             found |= _paths(child, f"{path}.{below}" if path and below else path or below)
     return found

@@ -21,7 +21,7 @@ from ..graph.text import ranks_text
 from ..graph.units import bytes_text
 from ..internals.fake.values import line_of
 from ..internals.frames import user_frame
-from ..internals.hooks.collectives.watch import CollectiveWatch, Sent
+from ..internals.hooks.collectives.watch import CollectiveIssued, CollectiveWatch
 from ..internals.tensors.metadata import tensor_meta
 
 # Of which each rank of the group has to give as much as the others.
@@ -84,7 +84,7 @@ class OrderWatch:
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
-        self._watch = CollectiveWatch(sent=self._sent)
+        self._watch = CollectiveWatch(on_issue=self._sent)
 
     def __enter__(self) -> OrderWatch:
         self._watch.__enter__()
@@ -93,7 +93,7 @@ class OrderWatch:
     def __exit__(self, *raised: object) -> None:
         self._watch.__exit__(None, None, None)
 
-    def _sent(self, event: Sent) -> None:
+    def _sent(self, event: CollectiveIssued) -> None:
         metas = [tensor_meta(tensor) for tensor in event.given if event.kind != "barrier"]
         self.asked.append(
             Asked(

@@ -22,9 +22,9 @@ from ..graph import Graph
 from ..graph.text import ranks_text
 from ..internals.fake.accelerator import FakeAccelerator
 from ..internals.fake.dtensors import RankTensors
-from ..internals.fake.groups import NODE, FakeGroups
-from ..internals.fake.loaders import LoadersHere
-from ..internals.fake.values import FakeTensors, unknown
+from ..internals.fake.groups import RANKS_PER_NODE, FakeGroups
+from ..internals.fake.loaders import SingleThreadedLoaders
+from ..internals.fake.values import FakeTensors, as_unknown_value
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import LOOP, Block, at_moment, peak_of, totals
@@ -163,12 +163,12 @@ class _Run:
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         with ExitStack() as world:
-            count, memory = min(NODE, self._ranks), self._device_memory or _MEMORY
+            count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _MEMORY
             device = FakeAccelerator(self._rank % count, count, memory, self._ledger)
             world.enter_context(self._world)
             world.enter_context(device)
             world.enter_context(self._order)
-            world.enter_context(LoadersHere())
+            world.enter_context(SingleThreadedLoaders())
             world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
             world.enter_context(self._tensors)
@@ -187,13 +187,13 @@ class _Run:
             except BaseException as raised:
                 if self._step < self._steps:  # else a library's end of what has ended
                     error = raised
-            if self._tensors.asks:
-                error = self._tensors.question()
+            if self._tensors.needs_values:
+                error = self._tensors.unknown_values_error()
             self._end(error)
-            if device.asked:
+            if device.is_used:
                 self._graph = without_devices(self._graph)
             if error is not None:
-                said = unknown(error)
+                said = as_unknown_value(error)
                 raise error if said is None else said from None
             return self._result(sorted(self._tensors.printed))
 
@@ -211,7 +211,7 @@ class _Run:
 
     def _stepped(self, *_: Any) -> None:
         self._step += 1
-        if self._tensors.asks:
+        if self._tensors.needs_values:
             raise _Over
         if self._step >= self._steps:
             self._ledger.close_step()

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from ..graph import Graph
 from ..graph.text import type_text
-from ..internals.frames import arguments, caller, local_variables, outwards
+from ..internals.frames import caller_frame, local_variables, parameter_names, user_frames
 from ..internals.tensors.pytree import ATOMS, flatten, is_nesting, length
-from ..internals.wrappers import is_inside, unsharded
+from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
@@ -54,7 +54,7 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
         TypeError: if `names` is none of these, or a dict with nothing to name.
     """
     if names is None:
-        frames = outwards(caller())
+        frames = user_frames(caller_frame())
         variables, inside = _outwards_names(frames, _Variables(), _of_containers)
         # A model that a function was given is a variable of its caller, too.
         once = {id(pair): pair for pair in variables}
@@ -87,7 +87,7 @@ def _outwards_names(
     """
     found: list[list[tuple[str, Tensor]]] = [[] for _ in readers]
     for frame in reversed(frames):
-        given, variables = arguments(frame), local_variables(frame, without=ATOMS)
+        given, variables = parameter_names(frame), local_variables(frame, without=ATOMS)
         for i, read in enumerate(readers):
             found[i] = with_outer(list(read(variables)), found[i], given)
     return found
@@ -210,7 +210,7 @@ def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]
         seen.add(id(module))
         start = f"{path}." if path else ""
         try:
-            for owner, name, tensor in unsharded(module):
+            for owner, name, tensor in unsharded_parameters(module):
                 whole.setdefault(id(owner), []).append((name, tensor))
             for name, parameter in module._parameters.items():
                 if parameter is not None:
@@ -222,7 +222,7 @@ def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]
                     found.append((BufferName(start + name), buffer))
             for name, child in reversed(module._modules.items()):
                 if child is not None:
-                    stack.append((path if is_inside(module, name) else start + name, child))
+                    stack.append((path if is_wrapped_child(module, name) else start + name, child))
         except Exception:  # one that was never initialised
             continue
     return found

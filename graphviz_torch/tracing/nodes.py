@@ -23,7 +23,13 @@ from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.accumulator import accumulator
-from ..internals.tensors.metadata import Outputs, all_outputs, attributes, defined, is_custom
+from ..internals.tensors.metadata import (
+    Outputs,
+    all_outputs,
+    attributes,
+    defined_outputs,
+    is_custom,
+)
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
 from .region_reader import region_of
@@ -184,7 +190,7 @@ def _outputs(
             if source in used:
                 used[source].add(output_nr)
         for i in doubtful:
-            outputs[i] = defined(fns[i], outputs[i], used[i])
+            outputs[i] = defined_outputs(fns[i], outputs[i], used[i])
     return outputs
 
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ..graph import Edge
 from ..internals.compiled import backward_graph
-from ..internals.frames import LIBRARY, OWN, owner
+from ..internals.frames import LIBRARY, OWN, code_owner
 from ..internals.tensors.metadata import tensor_meta
 from .regions import END, FileLine, Inside, Origin, Region
 
@@ -241,7 +241,7 @@ def innermost(lines: Sequence[FileLine]) -> tuple[FileLine | None, FileLine | No
     """
     library = None
     for file, line in reversed(lines):
-        kind = owner(file)
+        kind = code_owner(file)
         if kind == OWN:
             return (file, line), library
         if kind == LIBRARY and library is None:

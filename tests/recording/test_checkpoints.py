@@ -21,12 +21,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from graphviz_torch import Training, find, load, record, summary
 from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.internals.hooks.checkpoints import contents_of
-from graphviz_torch.internals.tensors.saved_tensors import TELLS
+from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from tests.integrations.scripts import recorded
 from tests.recording.test_memory import kept, seen_by_hooks
 from tests.support.programs import function
 
-pytestmark = pytest.mark.skipif(not TELLS, reason="this torch does not tell what a node keeps")
+pytestmark = pytest.mark.skipif(
+    not HAS_SAVED_TENSOR_DATA, reason="this torch does not tell what a node keeps"
+)
 
 checkpoint: Any = partial(checkpoints.checkpoint, use_reentrant=False)
 FIRST, SECOND, THIRD = (nn.Linear(8, 8) for _ in range(3))

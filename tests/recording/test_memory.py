@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import Graph, record
-from graphviz_torch.internals.tensors.saved_tensors import TELLS
+from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from tests.support import models
 from tests.support.programs import function
 
-pytestmark = pytest.mark.skipif(not TELLS, reason="this torch does not tell what a node keeps")
+pytestmark = pytest.mark.skipif(
+    not HAS_SAVED_TENSOR_DATA, reason="this torch does not tell what a node keeps"
+)
 
 
 def seen_by_hooks(run: Callable[[], Tensor]) -> int:

@@ -91,7 +91,7 @@ def test_a_listener_has_a_seam_of_its_own_open_while_its_program_is_recorded(add
         raise ValueError("of the listener")
 
     def watch(tell: Callable[[Any], None]) -> BatchWatch:
-        return BatchWatch(asked=lambda: tell("a batch"))
+        return BatchWatch(on_request=lambda: tell("a batch"))
 
     add(
         type("Noting", (Listener,), {"watches": {"batch_asked": watch}, "batch_asked": batch_asked})

@@ -22,7 +22,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from graphviz_torch import Rehearsal, rehearse
-from graphviz_torch.internals.fake.pieces import Pieces
+from graphviz_torch.internals.fake.lazy_chunks import LazyChunks
 
 LLAMA = Path(__file__).parents[2] / "examples" / "rehearsal" / "llama.py"
 
@@ -36,7 +36,7 @@ def test_each_piece_is_the_one_that_pytorch_cuts(
     if dim >= len(shape):
         dim = 0
     tensor = torch.arange(float(torch.Size(shape).numel())).view(shape)
-    pieces, real = Pieces(tensor, count, dim), _chunk_with_empty(tensor, count, dim)
+    pieces, real = LazyChunks(tensor, count, dim), _chunk_with_empty(tensor, count, dim)
     assert len(pieces) == len(real) == count
     for i, its in enumerate(real):
         mine = pieces[i]

@@ -22,23 +22,25 @@ from typing import Any
 
 import torch
 
-from ..frames import variables
-from ..hooks.modules import take_off
-from . import traces
+from ..frames import frame_variables
+from ..hooks.modules import remove_module_hooks
+from . import dynamo_trace
 
 # globals that Dynamo adds
 _OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")
 # The trace of each generated code object that has run while recording, by id() of the code.
-_met: dict[int, tuple[weakref.ref[CodeType], traces.Trace | None]] = {}
+_traces: dict[int, tuple[weakref.ref[CodeType], dynamo_trace.Trace | None]] = {}
 
 
-def original(frame: FrameType) -> CodeType | None:
+def original_code(frame: FrameType) -> CodeType | None:
     """Return the user's code object behind a frame of Dynamo's code, or None for other frames."""
     code: CodeType | None = _dynamo().orig_code_map.get(frame.f_code)
     return code
 
 
-def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> traces.Trace | None:
+def trace_again(
+    frame: FrameType, new: Callable[[], dynamo_trace.Trace]
+) -> dynamo_trace.Trace | None:
     """Return the trace of the graph that a frame calls, tracing it if there is none yet.
 
     Global module hooks are off afterwards.
@@ -47,37 +49,37 @@ def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> traces.Tra
         frame: a frame of Dynamo's code that is about to call a compiled graph.
         new: creates a trace.
     """
-    code, key = original(frame), id(frame.f_code)
-    if key not in _met:
+    code, key = original_code(frame), id(frame.f_code)
+    if key not in _traces:
         if code is None or torch._C._len_torch_dispatch_stack():
             return None  # the program's dispatch modes would see the tracing
-        trace = traces.new_trace(code) or _traced(code, frame, new)
-        _met[key] = weakref.ref(frame.f_code, lambda _: _met.pop(key, None)), trace
-    return _met[key][1]
+        trace = dynamo_trace.new_trace(code) or _trace(code, frame, new)
+        _traces[key] = weakref.ref(frame.f_code, lambda _: _traces.pop(key, None)), trace
+    return _traces[key][1]
 
 
-def _traced(
-    code: CodeType, frame: FrameType, new: Callable[[], traces.Trace]
-) -> traces.Trace | None:
+def _trace(
+    code: CodeType, frame: FrameType, new: Callable[[], dynamo_trace.Trace]
+) -> dynamo_trace.Trace | None:
     """Trace this code, or return None if Dynamo cannot."""
-    found = list[traces.Trace]()
+    found = list[dynamo_trace.Trace]()
 
-    def begun() -> traces.Trace:  # Dynamo may restart a graph
+    def begun() -> dynamo_trace.Trace:  # Dynamo may restart a graph
         found.append(new())
         return found[-1]
 
     known = set(frame.f_globals)
-    take_off()
-    with counts_as_before():
+    remove_module_hooks()
+    with restored_counters():
         try:
-            traces.begin(begun, again=True)
+            dynamo_trace.begin_compilation(begun, again=True)
             _run(code, frame)
-        except traces.Whole:
+        except dynamo_trace.TraceComplete:
             return found[-1] if found else None
         except Exception:  # the region is then shown without its operations
             return None
         finally:
-            traces.end()
+            dynamo_trace.end_compilation()
             for name in set(frame.f_globals) - known:
                 if _OF_DYNAMO.fullmatch(name):
                     del frame.f_globals[name]
@@ -85,7 +87,7 @@ def _traced(
 
 
 @contextmanager
-def counts_as_before() -> Iterator[None]:
+def restored_counters() -> Iterator[None]:
     """Restore Dynamo's counters at the end of this context."""
     counters = import_module("torch._dynamo.utils").counters
     counts = {name: dict(counted) for name, counted in counters.items()}
@@ -104,7 +106,7 @@ def _run(code: CodeType, frame: FrameType) -> None:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     names = (*code.co_varnames[:count], *code.co_freevars)
-    values = dict(zip(names, variables(frame, *names), strict=True))
+    values = dict(zip(names, frame_variables(frame, *names), strict=True))
 
     def trace() -> None:
         dynamo.compile_frame(
@@ -131,4 +133,4 @@ def _dynamo() -> Any:
 
 
 def _compile(graph: Any, inputs: Any) -> Any:
-    raise traces.Whole
+    raise dynamo_trace.TraceComplete

@@ -58,10 +58,10 @@ def skipped_before(function: Any) -> Skipped | None:
     dynamo = import_module("torch._dynamo.convert_frame")
     if code is None or code not in dynamo.input_codes or _cache_entries(code):
         return None
-    return None if _is_left_alone(code) else Skipped(code, code.co_firstlineno, "")
+    return None if _is_in_skip_rules(code) else Skipped(code, code.co_firstlineno, "")
 
 
-def is_left_to_python(function: Any) -> bool:
+def is_skipped_entirely(function: Any) -> bool:
     """True if Dynamo skips everything that a compiled function runs: a module and its children.
 
     Returns False if there is compiled code that is not the forward of a module, since it may be
@@ -69,7 +69,7 @@ def is_left_to_python(function: Any) -> bool:
     """
     module: Any = getattr(function, "__self__", None)
     code = _forward(module)
-    if code is None or not (_is_left_alone(code) or skipped_before(function)):
+    if code is None or not (_is_in_skip_rules(code) or skipped_before(function)):
         return False
     inside = {_forward(each) for each in module.modules()}
     if any(each is None or _cache_entries(each) for each in inside):
@@ -104,6 +104,6 @@ def _forward(module: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _is_left_alone(code: CodeType) -> bool:
+def _is_in_skip_rules(code: CodeType) -> bool:
     """True if Dynamo compiles this code only when it inlines it into other code."""
     return bool(import_module("torch._dynamo.trace_rules").check(code))

@@ -24,22 +24,24 @@ class EagerStance:
         miss: called with the exception if it cannot be set, as inside a compiled function.
     """
 
-    def __init__(self, told: Callable[[], None], miss: Callable[[Exception], None]) -> None:
-        self._told, self._miss = told, miss
+    def __init__(
+        self, on_active: Callable[[], None], on_failure: Callable[[Exception], None]
+    ) -> None:
+        self._on_active, self._on_failure = on_active, on_failure
 
     def __enter__(self) -> EagerStance:
         try:
             _INSTALLATION.add(self)
-            self._told()
+            self._on_active()
         except RuntimeError as error:
-            self._miss(error)
+            self._on_failure(error)
         return self
 
     def __exit__(self, *_: object) -> None:
         _INSTALLATION.discard(self)
 
 
-def runs_as_written() -> bool:
+def is_forced_eager() -> bool:
     """True if the stance is "force_eager" now, whoever set it."""
     stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
     return getattr(stance, "stance", None) == "force_eager"

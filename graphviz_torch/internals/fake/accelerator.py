@@ -38,10 +38,10 @@ _functions: Any = overrides._get_current_function_mode_stack
 _Fake: Any = FakeTensor
 _Mode: Any = TorchDispatchMode
 _optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` shadows this module
-_several: Any = torch.utils._foreach_utils
+_foreach_utils: Any = torch.utils._foreach_utils
 
 
-class Sides(Protocol):
+class Placement(Protocol):
     """Keeps track of which tensors are on the device."""
 
     def put(self, given: Any) -> None:
@@ -50,10 +50,10 @@ class Sides(Protocol):
     def has(self, tensor: torch.Tensor) -> bool:
         """True if a tensor is on the device."""
 
-    def allocated(self) -> int:
+    def allocated_bytes(self) -> int:
         """Return the bytes allocated on the device now."""
 
-    def most(self) -> int:
+    def peak_bytes(self) -> int:
         """Return the peak of allocated bytes in this step."""
 
     def crossing(self) -> AbstractContextManager[None]:
@@ -70,9 +70,9 @@ class FakeAccelerator:
         sides: keeps track of the tensors on the device.
     """
 
-    def __init__(self, local: int, count: int, memory: int, sides: Sides) -> None:
-        self.asked = False  # True once the program has used the device
-        self.sides = sides
+    def __init__(self, local: int, count: int, memory: int, placement: Placement) -> None:
+        self.is_used = False  # True once the program has used the device
+        self.placement = placement
         self._moving = False
         self._local, self._count, self._memory = local, count, memory
         self._open = ExitStack()
@@ -87,7 +87,7 @@ class FakeAccelerator:
             functions = _Functions(self)
             opened.enter_context(functions)
             for owner in (torch.autograd, torch.autograd.graph):
-                run = functions.inside(getattr(owner, _ENGINE))
+                run = functions.wrap_engine(getattr(owner, _ENGINE))
                 opened.enter_context(patch.object(owner, _ENGINE, run))
             self._open = opened.pop_all()
         return self
@@ -95,14 +95,14 @@ class FakeAccelerator:
     def __exit__(self, *raised: Any) -> None:
         self._open.__exit__(*raised)
 
-    def translated(self, device: Any) -> Any:
+    def replace_cuda(self, device: Any) -> Any:
         """Return the CPU if `device` is a CUDA device, otherwise `device` itself."""
         kind = type(device)
         if kind is torch.device and device.type == "cuda":
-            self.asked = True
+            self.is_used = True
             return _CPU
         if kind is str and (device == "cuda" or device.startswith("cuda:")):
-            self.asked = True
+            self.is_used = True
             return "cpu"
         return device
 
@@ -119,25 +119,31 @@ class FakeAccelerator:
         yield _TENSOR, "get_device", self._answer(_TENSOR.get_device, self._local)
 
     def _answer(self, real: Any, answer: Any) -> Callable[[Any], Any]:
-        return lambda tensor: answer if self.asked and self.sides.has(tensor) else real(tensor)
+        return lambda tensor: (
+            answer if self.is_used and self.placement.has(tensor) else real(tensor)
+        )
 
     def _moves(self) -> Iterator[tuple[Any, str, Any]]:
         """Yield replacements of the methods that copy a tensor between host and device."""
-        yield _TENSOR, "to", lambda tensor, *given, **kwargs: self._to(tensor, given, kwargs)
-        yield _TENSOR, "cuda", lambda tensor, *_, **__: self._to(tensor, ("cuda",), {})
-        yield _TENSOR, "cpu", lambda tensor, *_, **__: self._to(tensor, ("cpu",), {})
+        yield (
+            _TENSOR,
+            "to",
+            lambda tensor, *given, **kwargs: self._move_tensor(tensor, given, kwargs),
+        )
+        yield _TENSOR, "cuda", lambda tensor, *_, **__: self._move_tensor(tensor, ("cuda",), {})
+        yield _TENSOR, "cpu", lambda tensor, *_, **__: self._move_tensor(tensor, ("cpu",), {})
 
-    def _to(self, tensor: Any, given: Any, kwargs: Any) -> Any:
+    def _move_tensor(self, tensor: Any, given: Any, kwargs: Any) -> Any:
         """Run `tensor.to(...)`, as a copy if the tensor is on the other side."""
         if self._moving:  # a mode calls the method again
             return _move(tensor, *given, **kwargs)
         self._moving = True
         try:
-            return self._moved(tensor, given, kwargs)
+            return self._move_across(tensor, given, kwargs)
         finally:
             self._moving = False
 
-    def _moved(self, tensor: Any, given: Any, kwargs: Any) -> Any:
+    def _move_across(self, tensor: Any, given: Any, kwargs: Any) -> Any:
         if given and type(given[0]) is int:  # a device index
             given = "cuda", *given[1:]
         elif type(kwargs.get("device")) is int:
@@ -145,19 +151,19 @@ class FakeAccelerator:
         aims = [*given, *kwargs.values()]
         others = [each for each in aims if isinstance(each, torch.Tensor)]
         aims = [each.device for each in others] or aims
-        onto = any(self.translated(each) is not each for each in aims)
+        onto = any(self.replace_cuda(each) is not each for each in aims)
         if not onto and not any(_is_host(each) for each in aims):
             return _move(tensor, *given, **kwargs)
-        new = [self.translated(each) for each in given]
-        named = {name: self.translated(each) for name, each in kwargs.items()}
+        new = [self.replace_cuda(each) for each in given]
+        named = {name: self.replace_cuda(each) for name, each in kwargs.items()}
         if (
-            onto is self.sides.has(tensor) or type(tensor) is torch.Tensor
+            onto is self.placement.has(tensor) or type(tensor) is torch.Tensor
         ):  # a plain tensor is real, as a seed
             return _move(tensor, *new, **named)
-        with self.sides.crossing():
+        with self.placement.crossing():
             result = _move(tensor, *new, **{**named, "copy": True})
         if onto:
-            self.sides.put(result)
+            self.placement.put(result)
         return result
 
     def _answers(self) -> dict[str, Any]:
@@ -182,14 +188,17 @@ class FakeAccelerator:
         )
         nothing += "seed_all reset_peak_memory_stats ipc_collect set_per_process_memory_fraction "
         nothing += "reset_max_memory_allocated set_rng_state set_rng_state_all set_stream"
-        found = {name: _giving(answer) for name, answer in answers.items()}
-        found |= {name: _giving(None) for name in nothing.split()}
+        found = {name: _returning(answer) for name, answer in answers.items()}
+        found |= {name: _returning(None) for name in nothing.split()}
         found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), Stream)
         found |= {"Event": Event, "stream": _on_stream, "device": _on_stream}
         for kind in ("allocated", "reserved"):  # no caching allocator, so both are equal
-            found[f"memory_{kind}"] = lambda *_: self.sides.allocated()
-            found[f"max_memory_{kind}"] = lambda *_: self.sides.most()
-        found["mem_get_info"] = lambda *_: (self._memory - self.sides.allocated(), self._memory)
+            found[f"memory_{kind}"] = lambda *_: self.placement.allocated_bytes()
+            found[f"max_memory_{kind}"] = lambda *_: self.placement.peak_bytes()
+        found["mem_get_info"] = lambda *_: (
+            self._memory - self.placement.allocated_bytes(),
+            self._memory,
+        )
         found["memory_stats"] = lambda *_: defaultdict(int, self._statistics())
         return found | {"get_rng_state": lambda *_: torch.get_rng_state()}
 
@@ -198,7 +207,7 @@ class FakeAccelerator:
 
         All others are 0.
         """
-        now, most = self.sides.allocated(), self.sides.most()
+        now, most = self.placement.allocated_bytes(), self.placement.peak_bytes()
         kinds = [f"{kind}_bytes.all" for kind in ("allocated", "reserved", "active")]
         return {
             f"{kind}.{when}": n for kind in kinds for when, n in (("current", now), ("peak", most))
@@ -206,21 +215,25 @@ class FakeAccelerator:
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         accelerator: Any = torch.accelerator
-        yield accelerator, "is_available", _giving(True)
-        yield accelerator, "device_count", _giving(self._count)
-        yield accelerator, "current_accelerator", _giving(torch.device("cuda"))
-        yield accelerator, "current_device_index", _giving(self._local)
-        yield accelerator, "set_device_index", _giving(None)
-        yield accelerator, "synchronize", _giving(None)
+        yield accelerator, "is_available", _returning(True)
+        yield accelerator, "device_count", _returning(self._count)
+        yield accelerator, "current_accelerator", _returning(torch.device("cuda"))
+        yield accelerator, "current_device_index", _returning(self._local)
+        yield accelerator, "set_device_index", _returning(None)
+        yield accelerator, "synchronize", _returning(None)
         yield accelerator, "current_stream", Stream
-        yield torch._C, "_get_accelerator", lambda *_: torch.device("cuda" if self.asked else "cpu")
-        yield dist, "is_nccl_available", _giving(True)
-        yield torch, "set_default_device", _giving(None)
-        yield torch.nn.Module, "to", _to(torch.nn.Module.to)
+        yield (
+            torch._C,
+            "_get_accelerator",
+            lambda *_: torch.device("cuda" if self.is_used else "cpu"),
+        )
+        yield dist, "is_nccl_available", _returning(True)
+        yield torch, "set_default_device", _returning(None)
+        yield torch.nn.Module, "to", _wrap_module_to(torch.nn.Module.to)
         kind: Any = torch.amp.autocast_mode.autocast
         yield kind, "__init__", self._autocast(kind.__init__)
-        devices = _several._get_foreach_kernels_supported_devices
-        asked = lambda: [*devices(), *["cpu"] * self.asked]  # noqa: E731
+        devices = _foreach_utils._get_foreach_kernels_supported_devices
+        asked = lambda: [*devices(), *["cpu"] * self.is_used]  # noqa: E731
         yield from self._attributes()
         yield from self._moves()
         yield _optimizers, "_get_foreach_kernels_supported_devices", asked
@@ -247,7 +260,7 @@ class _Functions(TorchFunctionMode):
         if func is torch.device:  # the program may read the device's type
             numbered = args and type(args[0]) is int
             device = func("cuda", *args) if numbered else func(*args, **kwargs)
-            accelerator.translated(device)
+            accelerator.replace_cuda(device)
             return device
         if func is _parse:  # used by `Module.to`, which then moves each tensor
             return func(*args, **kwargs)
@@ -256,16 +269,16 @@ class _Functions(TorchFunctionMode):
         if type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": "cuda"}
         given = [*args, *kwargs.values()]
-        new = [accelerator.translated(value) for value in given]
+        new = [accelerator.replace_cuda(value) for value in given]
         if all(one is other for one, other in zip(new, given, strict=True)):
             return func(*args, **kwargs)
         named = dict(zip(kwargs, new[len(args) :], strict=True))
-        with accelerator.sides.crossing():
+        with accelerator.placement.crossing():
             result = func(*new[: len(args)], **named)
-        accelerator.sides.put(result)
+        accelerator.placement.put(result)
         return result
 
-    def inside(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return `run`, of the engine, with this mode active for hooks and recomputed segments."""
 
         def run_inside(*args: Any, **kwargs: Any) -> Any:
@@ -288,10 +301,10 @@ class _Operators(_Mode):  # type: ignore[misc]
         device = kwargs.get("device") if kwargs else None
         if device is None or device.type != "cuda":
             return func(*args, **(kwargs or {}))
-        sides = self._accelerator.sides
-        with sides.crossing():
-            result = func(*args, **{**kwargs, "device": self._accelerator.translated(device)})
-        sides.put(result)
+        placement = self._accelerator.placement
+        with placement.crossing():
+            result = func(*args, **{**kwargs, "device": self._accelerator.replace_cuda(device)})
+        placement.put(result)
         return result
 
 
@@ -343,7 +356,7 @@ def _on_stream(*_: Any) -> Iterator[None]:
     yield
 
 
-def _to(to: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_module_to(to: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `Module.to`, which parses a device index where no mode sees it."""
 
     def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -356,5 +369,5 @@ def _to(to: Callable[..., Any]) -> Callable[..., Any]:
     return to_device
 
 
-def _giving(answer: Any) -> Callable[..., Any]:
+def _returning(answer: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: answer

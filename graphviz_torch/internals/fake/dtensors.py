@@ -45,21 +45,21 @@ class RankTensors:
         self._open = ExitStack()
 
     def __enter__(self) -> RankTensors:
-        _forget()
+        _clear_caches()
         with ExitStack() as opened:
             tables = _Tensor._op_dispatcher.sharding_propagator
             for table in (tables.op_strategy_funcs, tables.op_to_schema_info):
                 opened.enter_context(patch.dict(table))
             kind = type(tables)
             if hasattr(kind, _SHAPES):
-                shapes = _unwatched(getattr(kind, _SHAPES))
+                shapes = _without_modes(getattr(kind, _SHAPES))
                 opened.enter_context(patch.object(kind, _SHAPES, shapes))
             if hasattr(_schema, _WHOLE):
-                opened.enter_context(patch.object(_schema, _WHOLE, _whole))
+                opened.enter_context(patch.object(_schema, _WHOLE, _global_tensor))
             for owner in (_random, _dispatch):
                 opened.enter_context(patch.object(owner, _SEEDED, lambda mesh: False))
-            register_sharding(_FORWARD)(_forward)
-            register_sharding(_BACKWARD)(_backward)
+            register_sharding(_FORWARD)(_attention_sharding)
+            register_sharding(_BACKWARD)(_attention_backward_sharding)
             self._open = opened.pop_all()
         return self
 
@@ -67,7 +67,7 @@ class RankTensors:
         self._open.__exit__(*raised)
 
 
-def _forget() -> None:
+def _clear_caches() -> None:
     for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache"):
         clear = getattr(_debug, name, None)
         if clear is not None:
@@ -76,26 +76,26 @@ def _forget() -> None:
     _Tensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
 
 
-def _whole(spec: Any) -> Any:
+def _global_tensor(spec: Any) -> Any:
     """Return an uninitialized CPU tensor of the DTensor's global shape."""
     meta = spec.tensor_meta
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
 
 
-def _unwatched(function: Any) -> Any:
+def _without_modes(function: Any) -> Any:
     @wraps(function)
-    def unwatched(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         with _modes._disable_current_modes():
             return function(*args, **kwargs)
 
-    return unwatched
+    return run
 
 
-def _forward(
+def _attention_sharding(
     query: Any, key: Any, value: Any, dropout: float = 0.0, is_causal: bool = False, **mask: Any
 ) -> list[tuple[list[Any], list[Any]]]:
     return [([each] * 2, [each] * 3 + [None] * 2) for each in (Replicate(), Shard(0), Shard(1))]
 
 
-def _backward(*given: Any, **mask: Any) -> list[tuple[list[Any], list[Any]]]:
+def _attention_backward_sharding(*given: Any, **mask: Any) -> list[tuple[list[Any], list[Any]]]:
     return [([each] * 3, [each] * 6 + [None] * 2) for each in (Replicate(), Shard(0), Shard(1))]

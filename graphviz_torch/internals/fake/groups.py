@@ -29,17 +29,17 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..tensors.pytree import tensors
-from .pieces import Pieces
-from .values import real
+from .lazy_chunks import LazyChunks
+from .values import real_tensors
 
-NODE = 8  # ranks per machine, the usual number of GPUs
+RANKS_PER_NODE = 8  # ranks per machine, the usual number of GPUs
 
 _c10d: Any = dist.distributed_c10d
 _group: Any = dist.ProcessGroup
 _reducer: Any = vars(dist)["Reducer"]
 _Mode: Any = TorchDispatchMode
 # Methods of a device mesh that compute with rank numbers.
-_MESH: tuple[str, ...] = (
+_MESH_METHODS: tuple[str, ...] = (
     "mesh",
     "__getitem__",
     "__repr__",
@@ -48,8 +48,8 @@ _MESH: tuple[str, ...] = (
     "_unflatten",
     "_concatenate",
 )
-_MESH += ("_create_sub_mesh", "_create_flatten_mesh", "_create_unflatten_mesh")
-_MESH += ("_get_all_submeshes", "_get_mesh_tensor_from_full_mesh")
+_MESH_METHODS += ("_create_sub_mesh", "_create_flatten_mesh", "_create_unflatten_mesh")
+_MESH_METHODS += ("_get_all_submeshes", "_get_mesh_tensor_from_full_mesh")
 
 
 class FakeGroups:
@@ -95,7 +95,7 @@ class FakeGroups:
         return False
 
     def _environment(self) -> dict[str, str]:
-        local = min(NODE, self._ranks)
+        local = min(RANKS_PER_NODE, self._ranks)
         return {
             "RANK": str(self._rank),
             "WORLD_SIZE": str(self._ranks),
@@ -123,7 +123,7 @@ class FakeGroups:
         def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kw: Any) -> Any:
             kw.pop("backend_options", None)
             kw.pop("device_id", None)
-            with real():
+            with real_tensors():
                 made = helper(size, rank, ranks, dist.Backend("fake"), *args, **kw)
             if str(backend).lower() == "gloo" and hasattr(made[0], "group_name"):
                 self._on_host.add(made[0].group_name)
@@ -145,29 +145,33 @@ class FakeGroups:
 
         functions = [all_gather_object, gather_object, broadcast_object_list, scatter_object_list]
         found = [(owner, each.__name__, each) for each in functions for owner in (dist, _c10d)]
-        methods = [name for name in _MESH if hasattr(device_mesh.DeviceMesh, name)]
+        methods = [name for name in _MESH_METHODS if hasattr(device_mesh.DeviceMesh, name)]
         return [
             *found,
-            *((DeviceMesh, name, _outside(vars(DeviceMesh)[name])) for name in methods),
-            (DeviceMesh, "__init__", _of_real_numbers(DeviceMesh.__init__)),
+            *((DeviceMesh, name, _on_real_tensors(vars(DeviceMesh)[name])) for name in methods),
+            (DeviceMesh, "__init__", _with_real_ranks(DeviceMesh.__init__)),
             (_c10d, "rendezvous", rendezvous),
             # The original warns if PyTorch was built without NCCL.
             (_c10d, "_get_default_timeout", lambda backend: _c10d.default_pg_timeout),
             (_c10d, "_new_process_group_helper", new_group),
-            (_fsdp_param, "_chunk_with_empty", Pieces),
+            (_fsdp_param, "_chunk_with_empty", LazyChunks),
             (ddp, "_verify_param_shape_across_processes", lambda *args, **kwargs: True),
-            (_reducer, "_rebuild_buckets", _rebuild(_reducer._rebuild_buckets)),
-            (DistributedDataParallel, "__init__", _anywhere(DistributedDataParallel.__init__)),
+            (_reducer, "_rebuild_buckets", _rebuild_on_real_integers(_reducer._rebuild_buckets)),
+            (
+                DistributedDataParallel,
+                "__init__",
+                _without_devices(DistributedDataParallel.__init__),
+            ),
             (DistributedDataParallel, "forward", _with_hook(DistributedDataParallel.forward)),
         ]
 
 
-def _of_real_numbers(init: Callable[..., None]) -> Callable[..., None]:
+def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
     """Wrap `DeviceMesh.__init__` so that rank numbers are real tensors, as it reads them."""
 
     @wraps(init)
     def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        with real():
+        with real_tensors():
             # each rank once and in order; the tensor given may be fake
             if kwargs.get("_rank_map") is not None:
                 kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
@@ -176,22 +180,22 @@ def _of_real_numbers(init: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def _outside(function: Any) -> Any:
+def _on_real_tensors(function: Any) -> Any:
     """Wrap a function, method or property so that it runs on real tensors."""
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(_outside(function.__func__))
+        return type(function)(_on_real_tensors(function.__func__))
     if isinstance(function, property):
-        return property(_outside(function.fget))
+        return property(_on_real_tensors(function.fget))
 
     @wraps(function)
-    def outside(*args: Any, **kwargs: Any) -> Any:
-        with real():
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with real_tensors():
             return function(*args, **kwargs)
 
-    return outside
+    return run
 
 
-def _anywhere(init: Callable[..., None]) -> Callable[..., None]:
+def _without_devices(init: Callable[..., None]) -> Callable[..., None]:
     """Wrap DDP's `__init__` to drop the device arguments, which it refuses for CPU parameters."""
 
     @wraps(init)
@@ -229,12 +233,12 @@ class _RealIntegers(_Mode):  # type: ignore[misc]
         given = tensors([*args, *kwargs.values()])
         integers = [kwargs.get("dtype"), *(each.dtype for each in given)]
         if torch.int32 in integers:
-            with real():
+            with real_tensors():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def _rebuild(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _rebuild_on_real_integers(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Wrap DDP's rebuilding of buckets, which broadcasts int32 tensors."""
 
     def _rebuild_buckets(self: Any) -> bool:

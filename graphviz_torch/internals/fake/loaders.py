@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, WeightedRandomSampler
 
-from .values import real
+from .values import real_tensors
 
-_ALONE = {
+_NO_WORKERS = {
     "num_workers": 0,
     "pin_memory": False,
     "persistent_workers": False,
@@ -29,7 +29,7 @@ _ALONE = {
 }
 
 
-class LoadersHere:
+class SingleThreadedLoaders:
     """Context manager in which loaders and pools run in this thread.
 
     The order of a sampler is computed on real tensors.
@@ -38,14 +38,16 @@ class LoadersHere:
     def __init__(self) -> None:
         self._open = ExitStack()
 
-    def __enter__(self) -> LoadersHere:
+    def __enter__(self) -> SingleThreadedLoaders:
         with ExitStack() as opened:
-            opened.enter_context(patch.object(DataLoader, "__init__", _alone(DataLoader.__init__)))
+            opened.enter_context(
+                patch.object(DataLoader, "__init__", _without_workers(DataLoader.__init__))
+            )
             opened.enter_context(
                 patch.object(ThreadPoolExecutor, "submit", _submit_of(get_ident()))
             )
             for sampler in (RandomSampler, DistributedSampler, WeightedRandomSampler):
-                order = _order(sampler.__iter__)
+                order = _on_real_tensors(sampler.__iter__)
                 opened.enter_context(patch.object(sampler, "__iter__", order))
             self._open = opened.pop_all()
         return self
@@ -71,22 +73,22 @@ def _submit_of(thread: int) -> Any:
     return submit_here
 
 
-def _alone(init: Any) -> Any:
+def _without_workers(init: Any) -> Any:
     signature = inspect.signature(init)
 
     @wraps(init)
     def __init__(*args: Any, **kwargs: Any) -> None:
         given = signature.bind(*args, **kwargs)
-        given.arguments.update({k: v for k, v in _ALONE.items() if k in given.arguments})
+        given.arguments.update({k: v for k, v in _NO_WORKERS.items() if k in given.arguments})
         init(*given.args, **given.kwargs)
 
     return __init__
 
 
-def _order(iterate: Any) -> Any:
+def _on_real_tensors(iterate: Any) -> Any:
     @wraps(iterate)
     def __iter__(self: Any) -> Iterator[int]:
-        with real():
+        with real_tensors():
             return iter(list(iterate(self)))
 
     return __iter__

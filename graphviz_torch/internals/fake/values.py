@@ -29,15 +29,15 @@ from torch._subclasses import fake_impls, fake_tensor
 
 from ...graph.text import listing
 from ..frames import user_frame
-from .numbers import Number
 from .printing import only_printed
+from .unknown_scalar import UnknownScalar
 
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = (_TORCH, os.path.join(str(Path(__file__).parents[2]), ""))
 # Answers to parts of PyTorch: the number of a step, that all gradients are finite, a seed, that no
 # random number is out of bounds, that all stages know their shapes.
-_TOLD = {
+_TORCH_ANSWERS = {
     os.path.join(_TORCH, *path): value
     for path, value in {
         ("optim", ""): 1,
@@ -50,7 +50,7 @@ _TOLD = {
 }
 # Answers to libraries, by the end of the file's path: a seed, that a loss is finite, the number of
 # tokens by which a sum is divided.
-_LIBRARIES = {
+_LIBRARY_ANSWERS = {
     os.path.join(*path): value
     for path, value in {
         ("accelerate", "data_loader.py"): 0,
@@ -60,8 +60,8 @@ _LIBRARIES = {
     }.items()
 }
 _RANDOM = torch.ops.aten.randint.default, torch.ops.aten.randint.low
-_PLACES = 1024  # random integer tensors up to this size have values
-_TIMES = 100  # a line reads 0 at most this often, as a loop may wait for another value
+_MAX_RANDOM_INTEGERS = 1024  # random integer tensors up to this size have values
+_MAX_ZERO_READS = 100  # a line reads 0 at most this often, as a loop may wait for another value
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
 _Mode: Any = fake_tensor.FakeTensorMode
@@ -73,7 +73,7 @@ _UNKNOWN = (
 )
 
 
-class Unknown(RuntimeError):
+class UnknownValue(RuntimeError):
     """Raised if the program needs a value that fake tensors do not have."""
 
 
@@ -127,11 +127,11 @@ class FakeTensors:
             kind = bool
         elif not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
             kind = int
-        answer = _answer()
+        answer = _known_answer()
         if answer is not None:
             return kind(answer)
         frame = user_frame(sys._getframe(1))
-        for name in (*_names(frame), ""):
+        for name in (*_line_names(frame), ""):
             if name in self.values:
                 return kind(self.values[name])
         if frame is not None and only_printed(frame):
@@ -144,10 +144,12 @@ class FakeTensors:
 
     def _places(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
         """Return random integers with values if there are few, as a program may slice by them."""
-        with real():
+        with real_tensors():
             made = operator(*args, **kwargs)
         convert = mode.fake_tensor_converter.from_real_tensor
-        return convert(mode, made, make_constant=made.dim() == 1 and made.numel() <= _PLACES)
+        return convert(
+            mode, made, make_constant=made.dim() == 1 and made.numel() <= _MAX_RANDOM_INTEGERS
+        )
 
     def _item(self, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap `.item()` to return a `Number` for a line without a given value."""
@@ -163,7 +165,7 @@ class FakeTensors:
             self.printed.add(line)
             if type(value) is not float:
                 return value
-            return Number(lambda: self._decides(line))
+            return UnknownScalar(lambda: self._decides(line))
 
         return number
 
@@ -183,7 +185,7 @@ class FakeTensors:
 
     def _decides(self, line: str) -> float:
         """Return the value to use when a `Number` read in `line` is compared or converted."""
-        answer, frame = _answer(), user_frame(sys._getframe(1))
+        answer, frame = _known_answer(), user_frame(sys._getframe(1))
         if answer is None and not (frame is not None and only_printed(frame)):
             self.printed.discard(line)
             self._ask(line)
@@ -191,15 +193,15 @@ class FakeTensors:
 
     def _ask(self, line: str) -> None:
         self._asked[line] += 1
-        if self._asked[line] > _TIMES:
-            raise self.question()
+        if self._asked[line] > _MAX_ZERO_READS:
+            raise self.unknown_values_error()
 
     @property
-    def asks(self) -> bool:
+    def needs_values(self) -> bool:
         """True if the program has read values that decide something."""
         return bool(self._asked)
 
-    def question(self) -> Unknown:
+    def unknown_values_error(self) -> UnknownValue:
         """Return an exception that lists all lines whose values are needed."""
         lines = list(self._asked)
         values = " ".join(f"--value {line.rpartition(':')[2]}=0.5" for line in lines)
@@ -207,19 +209,19 @@ class FakeTensors:
             says, give = f"{lines[0]} asks for a value of a tensor", "Give one"
         else:
             says, give = f"{listing(lines, most=20)} ask for values of tensors", "Give each"
-        return Unknown(
+        return UnknownValue(
             f"{says}, which a rehearsal does not compute. {give}: {values}, or values={{...}}."
         )
 
 
-def real() -> Any:
+def real_tensors() -> Any:
     """Return a context manager in which new tensors are real."""
     return _real()
 
 
-def unknown(error: BaseException) -> Unknown | None:
+def as_unknown_value(error: BaseException) -> UnknownValue | None:
     """Return an `Unknown` that explains an exception of fake tensors, or None for others."""
-    if isinstance(error, Unknown):
+    if isinstance(error, UnknownValue):
         return error
     if not isinstance(error, _UNKNOWN):
         return None
@@ -232,11 +234,11 @@ def unknown(error: BaseException) -> Unknown | None:
         trace = trace.tb_next
     operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
     if isinstance(error, fake_tensor.UnsupportedOperatorException):
-        return Unknown(
+        return UnknownValue(
             f"{line or 'the program'} calls {operator}, which cannot run without values. Register "
             "a fake of it: torch.library.register_fake."
         )
-    return Unknown(
+    return UnknownValue(
         f"{line or 'the program'} calls {operator}, whose result depends on values, which a "
         "rehearsal does not compute. Rehearse the program without it, or with a fixed shape."
     )
@@ -249,17 +251,17 @@ def line_of(frame: FrameType | None) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _names(frame: FrameType | None) -> tuple[str, ...]:
+def _line_names(frame: FrameType | None) -> tuple[str, ...]:
     return () if frame is None else (line_of(frame), str(frame.f_lineno))
 
 
-def _answer() -> float | None:
+def _known_answer() -> float | None:
     """Return the answer to a read by PyTorch or a library, or None if the program itself reads."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        for path, value in _TOLD.items():
+        for path, value in _TORCH_ANSWERS.items():
             if frame.f_code.co_filename.startswith(path):
                 return value
         frame = frame.f_back
     file = "" if frame is None else frame.f_code.co_filename
-    return next((value for path, value in _LIBRARIES.items() if file.endswith(path)), None)
+    return next((value for path, value in _LIBRARY_ANSWERS.items() if file.endswith(path)), None)

@@ -34,7 +34,7 @@ class WeightFiles:
 
         def safe_open(filename: Any, framework: str, device: Any = "cpu", **given: Any) -> Any:
             if inside and framework in ("pt", "torch", "pytorch"):
-                return _File(real(filename, framework="numpy"), device, library._TYPES)
+                return _FakeWeightFile(real(filename, framework="numpy"), device, library._TYPES)
             return real(filename, framework=framework, device=device, **given)
 
         with ExitStack() as opened:
@@ -49,13 +49,13 @@ class WeightFiles:
         self._open.__exit__(*raised)
 
 
-class _File:
+class _FakeWeightFile:
     """An open safetensors file that creates uninitialized tensors on access."""
 
     def __init__(self, file: Any, device: Any, types: dict[str, torch.dtype]) -> None:
         self._file, self._device, self._types = file, device, types
 
-    def __enter__(self) -> _File:
+    def __enter__(self) -> _FakeWeightFile:
         return self
 
     def __exit__(self, *raised: Any) -> None:
@@ -74,13 +74,13 @@ class _File:
         """Return all tensors by name."""
         return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
 
-    def get_slice(self, name: str) -> _Slice:
+    def get_slice(self, name: str) -> _FakeSlice:
         """Return a tensor that is created when it is indexed."""
-        return _Slice(self, name, self._file.get_slice(name))
+        return _FakeSlice(self, name, self._file.get_slice(name))
 
 
-class _Slice:
-    def __init__(self, file: _File, name: str, part: Any) -> None:
+class _FakeSlice:
+    def __init__(self, file: _FakeWeightFile, name: str, part: Any) -> None:
         self._file, self._name, self._part = file, name, part
 
     def __getattr__(self, name: str) -> Any:

@@ -22,13 +22,13 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
-from ..dynamo import is_jit_tracing, uncompiled_itself
-from ..frames import hide, programs, variables
+from ..dynamo import is_jit_tracing, not_compiled_itself
+from ..frames import active_programs, frame_variables, hide_frame
 from ..functions import METADATA_CALLS, TensorBase
 from ..guards import set_grad_enabled
 from .dispatch import sequence_number
 from .modes import FUNCTIONS, leave
-from .watch import Miss, Tell, methods, tell
+from .watch import Callbacks, OnError, listener_methods, notify
 
 # torch.compile supports these only as methods of a tensor.
 _METHODS: tuple[Any, ...] = (
@@ -42,7 +42,7 @@ _METHODS: tuple[Any, ...] = (
 _PLAIN = (Tensor, Parameter)
 # Calls that read metadata and create neither a node nor a copy.
 _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
-_REMEMBERED = 10_000  # bound of the cache: a program may keep creating new functions
+_MAX_CACHED_KINDS = 10_000  # bound of the cache: a program may keep creating new functions
 
 
 _IN_PYTHON = {
@@ -94,13 +94,13 @@ class Raised(NamedTuple):
 class _Listening(NamedTuple):
     """The listeners for calls of one kind."""
 
-    before: Tell
-    after: Tell
+    before: Callbacks
+    after: Callbacks
     computes: bool
     own: Any  # PyTorch's original, if the program replaced it by the called function; else None
 
 
-class _ByKind(dict[Any, _Listening]):
+class _ListenerCache(dict[Any, _Listening]):
     """Cache of the listeners by function, or by (function, *keyword names): one lookup per call."""
 
     def __init__(self, listeners: Sequence[Any]) -> None:
@@ -109,17 +109,17 @@ class _ByKind(dict[Any, _Listening]):
     def __missing__(self, kind: Any) -> _Listening:
         func, *keywords = kind if type(kind) is tuple else (kind,)
         computes = func not in _READS
-        wanting = [one for one in self._listeners if wants(one, func, computes, keywords)]
+        wanting = [one for one in self._listeners if selects(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
-        own = original(func)  # each access of `x.grad` returns a new, equal object
-        told = methods(before, "calling"), methods(wanting, "called")
+        own = original_method(func)  # each access of `x.grad` returns a new, equal object
+        told = listener_methods(before, "calling"), listener_methods(wanting, "called")
         found = _Listening(*told, computes, None if own == func else own)
-        if len(self) < _REMEMBERED:
+        if len(self) < _MAX_CACHED_KINDS:
             self[kind] = found
         return found
 
 
-def wants(listener: object, func: Any, computes: bool, keywords: Sequence[str] = ()) -> bool:
+def selects(listener: object, func: Any, computes: bool, keywords: Sequence[str] = ()) -> bool:
     """True if `listener` selects calls of `func` with these keywords."""
     functions: Container[Any] | None = getattr(listener, "functions", None)
     return computes if functions is None else _is_named(functions, func, keywords)
@@ -138,12 +138,12 @@ class CallWatch(TorchFunctionMode):
         miss: called with each exception that a listener raises.
     """
 
-    def __init__(self, listeners: Sequence[object], program: object, miss: Miss) -> None:
+    def __init__(self, listeners: Sequence[object], program: object, miss: OnError) -> None:
         super().__init__()
-        self._by_kind = _ByKind(listeners)
-        every = [one for one in listeners if wants(one, None, True)]
-        self._every = methods(every, "called")
-        self._raised = methods(listeners, "raised")
+        self._by_kind = _ListenerCache(listeners)
+        every = [one for one in listeners if selects(one, None, True)]
+        self._every = listener_methods(every, "called")
+        self._raised = listener_methods(listeners, "raised")
         self.program = program
         self._miss = miss
         # sequence number when listeners last received a call that computes
@@ -157,11 +157,11 @@ class CallWatch(TorchFunctionMode):
     def __exit__(self, *_: object) -> None:
         leave(self, FUNCTIONS)  # if recordings overlap, another one's mode may be on top
 
-    def tell(self, called: Called) -> None:
+    def notify(self, called: Called) -> None:
         """Notify listeners of a call that the mode did not see."""
-        tell(self._by_kind[called.func].after, called, self._miss)
+        notify(self._by_kind[called.func].after, called, self._miss)
 
-    @uncompiled_itself
+    @not_compiled_itself
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -172,7 +172,7 @@ class CallWatch(TorchFunctionMode):
             if func in _METHODS and type(args[0]) in _PLAIN:
                 return getattr(args[0], func.__name__)(*args[1:], **(kwargs or {}))
             return func(*args, **(kwargs or {}))
-        if self.program not in programs() or is_jit_tracing():
+        if self.program not in active_programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
         before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
         if own is not None and _is_called_by_itself(own, sys._getframe(1)):
@@ -180,17 +180,21 @@ class CallWatch(TorchFunctionMode):
             before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1
         if before:
-            tell(before, Calling(func, args, kwargs, _outside(sys._getframe(1)), start), self._miss)
+            notify(
+                before,
+                Calling(func, args, kwargs, _program_frame(sys._getframe(1)), start),
+                self._miss,
+            )
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
             # Not stored in a variable: the error's traceback refers to this frame (a cycle).
-            tell(
+            notify(
                 self._raised,
-                Raised(error, func, args, kwargs, _outside(sys._getframe(1))),
+                Raised(error, func, args, kwargs, _program_frame(sys._getframe(1))),
                 self._miss,
             )
-            hide(error)
+            hide_frame(error)
             raise
         end = sequence_number()
         if not computes:
@@ -203,31 +207,31 @@ class CallWatch(TorchFunctionMode):
         if after:
             frame = sys._getframe(1)
             if frame.f_code is _HANDLER:
-                frame = _outside(frame)
+                frame = _program_frame(frame)
             row = func, args, kwargs, result, frame, start, end
-            tell(after, _new(Called, row), self._miss)
+            notify(after, _new(Called, row), self._miss)
         return result
 
 
 _HANDLER = CallWatch.__torch_function__.__code__
 
 
-def under_way() -> Any:
+def running_function() -> Any:
     """Return the function whose call a `CallWatch` is handling in this thread, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _HANDLER:
         frame = frame.f_back
-    return None if frame is None else variables(frame, "func")[0]
+    return None if frame is None else frame_variables(frame, "func")[0]
 
 
-def _outside(frame: FrameType) -> FrameType:
+def _program_frame(frame: FrameType) -> FrameType:
     """Return the program's frame, skipping those of other call watches."""
     while frame.f_code is _HANDLER and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
 
-def original(function: Any) -> Any:
+def original_method(function: Any) -> Any:
     """Return PyTorch's own tensor method if the program has replaced it by `function`.
 
     A function mode looks up methods implemented in C++ as attributes of `torch.Tensor`, so it

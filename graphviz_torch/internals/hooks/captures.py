@@ -22,35 +22,35 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..frames import TORCH, bring_programs_back, set_programs_aside
+from ..frames import TORCH, resume_programs, suspend_programs
 from .watch import Installation, Watch
 
 # methods of torch.cuda.graph, which call the methods of a CUDAGraph
 _CONTEXT = ("__enter__", "__exit__")
-_NONE: frozenset[int] = frozenset()
+_NO_GRAPHS: frozenset[int] = frozenset()
 # The ids of the graphs being captured in this context, and the value of `_watched` at that time.
 _captured: ContextVar[tuple[object, frozenset[int]]] = ContextVar(
-    "graphviz_torch_captured", default=(None, _NONE)
+    "graphviz_torch_captured", default=(None, _NO_GRAPHS)
 )
 _watched = object()  # replaced when the last watch closes, which may happen during a capture
 # the original of each of our replacements
-_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class CaptureWatch(Watch):
     """A watch on CUDA graphs captured and replayed by the thread that opens it.
 
     Args:
-        begins: called before a capture.
-        replayed: called after a replay.
+        on_begin: called before a capture.
+        on_replay: called after a replay.
     """
 
     def __init__(
         self,
-        begins: Callable[[], object] = lambda: None,
-        replayed: Callable[[], object] = lambda: None,
+        on_begin: Callable[[], object] = lambda: None,
+        on_replay: Callable[[], object] = lambda: None,
     ) -> None:
-        self.begins, self.replayed = begins, replayed
+        self.on_begin, self.on_replay = on_begin, on_replay
 
 
 def is_captured() -> bool:
@@ -60,45 +60,45 @@ def is_captured() -> bool:
 
 def _graphs() -> frozenset[int]:
     watched, graphs = _captured.get()
-    return graphs if watched is _watched else _NONE
+    return graphs if watched is _watched else _NO_GRAPHS
 
 
-def _around_begin(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_begin(original: Callable[..., Any]) -> Callable[..., Any]:
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
         watches = _watches(sys._getframe(1))
         if not watches:
-            return theirs(graph, *args, **kwargs)
+            return original(graph, *args, **kwargs)
         if not is_captured():
             for watch in watches:
-                watch.begins()
-            set_programs_aside()
+                watch.on_begin()
+            suspend_programs()
         before = _graphs()
         _captured.set((_watched, before | {id(graph)}))
         try:
-            return theirs(graph, *args, **kwargs)
+            return original(graph, *args, **kwargs)
         except BaseException:
             if id(graph) not in before:
-                _end(graph)
+                _end_capture(graph)
             raise
 
     return capture_begin
 
 
-def _around_end(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_end(original: Callable[..., Any]) -> Callable[..., Any]:
     def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return theirs(graph, *args, **kwargs)
+            return original(graph, *args, **kwargs)
         finally:
-            _end(graph)
+            _end_capture(graph)
 
     return capture_end
 
 
-def _around_replay(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_replay(original: Callable[..., Any]) -> Callable[..., Any]:
     def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        result = theirs(graph, *args, **kwargs)
+        result = original(graph, *args, **kwargs)
         for watch in _watches(sys._getframe(1)):
-            watch.replayed()
+            watch.on_replay()
         return result
 
     return replay
@@ -113,34 +113,34 @@ def _watches(frame: FrameType | None) -> list[CaptureWatch]:
     return [watch for watch in _INSTALLATION.watchers if watch.thread == get_ident()]
 
 
-def _end(graph: Any) -> None:
+def _end_capture(graph: Any) -> None:
     """Mark the capture of `graph` as ended, and resume the programs after the last one."""
     before = _graphs()
     left = before - {id(graph)}
     if before and not left:
-        bring_programs_back()
+        resume_programs()
     _captured.set((_watched, left))
 
 
-_AROUND = {"capture_begin": _around_begin, "capture_end": _around_end, "replay": _around_replay}
+_WRAPPERS = {"capture_begin": _wrap_begin, "capture_end": _wrap_end, "replay": _wrap_replay}
 
 
 def _replace() -> None:
-    for name, around in _AROUND.items():
+    for name, around in _WRAPPERS.items():
         current = getattr(torch.cuda.CUDAGraph, name)
-        if current not in _theirs:
-            ours = around(current)
-            _theirs[ours] = current
-            setattr(torch.cuda.CUDAGraph, name, ours)
+        if current not in _originals:
+            replacement = around(current)
+            _originals[replacement] = current
+            setattr(torch.cuda.CUDAGraph, name, replacement)
 
 
 def _restore() -> None:
     global _watched
     _watched = object()
-    for name in _AROUND:
+    for name in _WRAPPERS:
         current = getattr(torch.cuda.CUDAGraph, name)
-        if current in _theirs:
-            setattr(torch.cuda.CUDAGraph, name, _theirs[current])
+        if current in _originals:
+            setattr(torch.cuda.CUDAGraph, name, _originals[current])
 
 
 _INSTALLATION: Installation[CaptureWatch] = Installation(_replace, _restore)

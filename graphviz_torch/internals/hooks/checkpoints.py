@@ -26,7 +26,7 @@ from .watch import Installation, Watch
 
 Frame = Any  # a `_CheckpointFrame`
 _FRAME: Any = checkpoint._CheckpointFrame
-_theirs: Any = _FRAME.__init__
+_original_init: Any = _FRAME.__init__
 _Saved: Any = torch._C._autograd.SavedTensor
 
 
@@ -37,7 +37,7 @@ class CheckpointWatch(Watch):
         # The sequence number of each segment's first node; outer segments come before inner ones.
         self._frames: WeakKeyDictionary[Frame, int] = WeakKeyDictionary()
 
-    def began(self, frame: Frame) -> None:
+    def add_segment(self, frame: Frame) -> None:
         """Add a segment that begins, if it is in this watch's thread."""
         if threading.get_ident() == self.thread:
             self._frames[frame] = sequence_number()
@@ -87,19 +87,19 @@ def _variable(function: Any, name: str) -> Any:
 
 
 def _init(self: Frame, *args: Any, **kwargs: Any) -> None:
-    _theirs(self, *args, **kwargs)
+    _original_init(self, *args, **kwargs)
     for watch in CheckpointWatch.installation.watchers:
-        watch.began(self)
+        watch.add_segment(self)
 
 
 def _install() -> None:
-    if _FRAME.__init__ is _theirs:
+    if _FRAME.__init__ is _original_init:
         _FRAME.__init__ = _init
 
 
 def _remove() -> None:
     if _FRAME.__init__ is _init:
-        _FRAME.__init__ = _theirs
+        _FRAME.__init__ = _original_init
 
 
 CheckpointWatch.installation = Installation(_install, _remove)

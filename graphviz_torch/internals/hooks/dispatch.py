@@ -67,14 +67,14 @@ def unseen() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY))
 
 
-def switch_back() -> None:
+def disable_in_thread() -> None:
     """Stop watching operators in this thread and restore its dispatch key."""
-    _here.key.suspend()
+    _thread_state.key.suspend()
 
 
-def switch_on() -> None:
+def enable_in_thread() -> None:
     """Resume watching operators in this thread, if a watch is open."""
-    _here.key.refresh()
+    _thread_state.key.refresh()
 
 
 class OperatorWatch:
@@ -86,25 +86,25 @@ class OperatorWatch:
     Args:
         operators: names of operators ("aten::copy_"), each with a predicate on (arguments, result)
             that selects the calls to report.
-        dispatched: called with each event.
+        on_dispatch: called with each event.
         everywhere: also install the kernels if the process has only a CPU.
     """
 
     def __init__(
         self,
         operators: Mapping[str, Callable[[Any, Any], bool]],
-        dispatched: Callable[[Dispatched], object],
+        on_dispatch: Callable[[Dispatched], object],
         *,
         everywhere: bool = False,
     ) -> None:
         self.operators = operators
-        self.dispatched = dispatched
+        self.on_dispatch = on_dispatch
         self.everywhere = everywhere
-        self._key, self._state = _here.key, _here.state
+        self._key, self._state = _thread_state.key, _thread_state.state
 
     def __enter__(self) -> OperatorWatch:
         _fall_through()
-        self._key, self._state = _here.key, _here.state
+        self._key, self._state = _thread_state.key, _thread_state.state
         try:
             _KERNELS.add(self)
             self._key.add(self)
@@ -121,25 +121,27 @@ class OperatorWatch:
         finally:
             _KERNELS.discard(self)
             # An interrupt may have occurred just after an operator of this watch ran.
-            _here.inside = tuple([watch for watch in _here.inside if watch is not self])
+            _thread_state.inside = tuple(
+                [watch for watch in _thread_state.inside if watch is not self]
+            )
 
 
 def _is_any_autocast_enabled() -> bool:
     with unseen():
-        return _THEIRS()
+        return _ORIGINAL_CHECK()
 
 
-_THEIRS: Callable[[], bool] = torch._C._is_any_autocast_enabled
+_ORIGINAL_CHECK: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
-def _ask(asked: Callable[[], bool], before: Callable[[], bool]) -> None:
+def _replace_autocast_check(asked: Callable[[], bool], before: Callable[[], bool]) -> None:
     """Replace PyTorch's autocast check by `asked` if it is `before` now."""
     if torch._C._is_any_autocast_enabled is before:
         torch._C._is_any_autocast_enabled = asked
 
 
 def _install_kernels() -> None:
-    _ask(_is_any_autocast_enabled, _THEIRS)
+    _replace_autocast_check(_is_any_autocast_enabled, _ORIGINAL_CHECK)
     devices = DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules
     watches = [watch for watch in _KERNELS.watchers if devices or watch.everywhere]
     for name in {name: None for watch in watches for name in watch.operators}:
@@ -153,7 +155,7 @@ def _install_kernels() -> None:
 
 
 def _remove_kernels() -> None:
-    _ask(_THEIRS, _is_any_autocast_enabled)
+    _replace_autocast_check(_ORIGINAL_CHECK, _is_any_autocast_enabled)
     while _libraries:
         name = next(reversed(_libraries))
         _libraries[name]._destroy()  # type: ignore[no-untyped-call]
@@ -175,14 +177,14 @@ class _Key:
         # (included, excluded) before the first watch opened
         self._before: tuple[bool, bool] | None = None
 
-    def switch_on(self) -> None:
+    def enable_in_thread(self) -> None:
         if self._before is None:
             self._before = _state()
         if _state() != (True, False) and _state() != (True, True):  # not inside a watched operator
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
 
-    def switch_back(self) -> None:
+    def disable_in_thread(self) -> None:
         """Restore the key.
 
         Does nothing in another thread, or inside a watched operator, whose guard would undo it.
@@ -201,12 +203,14 @@ class _Key:
             self._before = None
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """The state of one thread."""
 
     def __init__(self) -> None:
         self.state = state = _Key()
-        self.key: Installation[OperatorWatch] = Installation(state.switch_on, state.switch_back)
+        self.key: Installation[OperatorWatch] = Installation(
+            state.enable_in_thread, state.disable_in_thread
+        )
         self.inside: tuple[OperatorWatch, ...] = ()  # watches whose operator is running
 
 
@@ -218,7 +222,7 @@ def _state() -> tuple[bool, bool]:
     )
 
 
-_here = _Here()
+_thread_state = _ThreadState()
 
 
 @cache
@@ -248,12 +252,12 @@ def _kernel(watched: str) -> Callable[..., Any]:
         # Most calls come from inside kernels and end here or at the lookup below.
         if args and type(args[0]) in _NUMBERS:
             with exclude(this):
-                return _of_number(name, run, args, kwargs)
-        inside, watchers = _here.inside, _KERNELS.watchers
-        told = [w for w in watchers if watched in w.operators and w not in inside]
+                return _run_on_number(name, run, args, kwargs)
+        inside, watchers = _thread_state.inside, _KERNELS.watchers
+        notified = [w for w in watchers if watched in w.operators and w not in inside]
         start = sequence_number()
         try:
-            now = _here.inside = (*inside, *told)
+            now = _thread_state.inside = (*inside, *notified)
             # another watch may report operators that run inside this one
             if set(watchers).difference(now):
                 result = operator.redispatch(keys & below, *args, **kwargs)
@@ -261,12 +265,12 @@ def _kernel(watched: str) -> Callable[..., Any]:
                 with exclude(this):
                     result = run(*args, **kwargs)
         finally:
-            _here.inside = inside
+            _thread_state.inside = inside
         with exclude(this):
-            for watch in told:
+            for watch in notified:
                 if watch.operators[watched](args, result) and TracingContext.try_get() is None:
                     end = sequence_number()
-                    watch.dispatched(Dispatched(name, args, kwargs, result, start, end))
+                    watch.on_dispatch(Dispatched(name, args, kwargs, result, start, end))
         return result
 
     return kernel
@@ -275,7 +279,7 @@ def _kernel(watched: str) -> Callable[..., Any]:
 _NUMBERS = frozenset((int, float, bool, complex))
 
 
-def _of_number(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+def _run_on_number(name: str, run: Any, args: Any, kwargs: Any) -> Any:
     # A kernel wraps a Python number in a tensor and reads it back; modes do not see such a read.
     if name == "aten::_local_scalar_dense":
         return args[0]

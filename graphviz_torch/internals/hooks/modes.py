@@ -29,7 +29,9 @@ from torch.utils._python_dispatch import (
 
 # hides calls into torch from function modes and subclasses
 unseen_calls: Any = torch._C.DisableTorchFunction
-others: Any = torch._C._len_torch_function_stack  # returns the number of active function modes
+function_mode_count: Any = (
+    torch._C._len_torch_function_stack
+)  # returns the number of active function modes
 unseen_operators: Any = torch._C._DisableTorchDispatch  # hides operators from dispatch modes, too
 
 
@@ -79,7 +81,7 @@ def enter_below(mode: Any, stack: Stack) -> None:
     try:
         mode.__enter__()
     finally:
-        arrange(stack, [mode, *others] if _holds(stack, mode) else others)
+        arrange(stack, [mode, *others] if _contains(stack, mode) else others)
 
 
 def leave(mode: Any, stack: Stack) -> None:
@@ -87,7 +89,7 @@ def leave(mode: Any, stack: Stack) -> None:
     others = (other for other in movable(stack) if type(other) is not stack.ended)
     rest = [other for other in others if other is not mode]
     try:
-        if _holds(stack, mode):
+        if _contains(stack, mode):
             arrange(stack, [*rest, mode])
             stack.leave(mode, None, None, None)
         else:
@@ -96,7 +98,7 @@ def leave(mode: Any, stack: Stack) -> None:
         arrange(stack, rest)
 
 
-def _holds(stack: Stack, mode: Any) -> bool:
+def _contains(stack: Stack, mode: Any) -> bool:
     return any(other is mode for other in stack.now())
 
 
@@ -114,13 +116,13 @@ def movable(stack: Stack) -> list[Any]:
 def arrange(stack: Stack, modes: list[Any]) -> None:
     """Set the order of the movable modes; retried once if an interrupt occurs."""
     try:
-        _put(stack, modes)
+        _restack(stack, modes)
     except BaseException:
-        _put(stack, modes)
+        _restack(stack, modes)
         raise
 
 
-def _put(stack: Stack, modes: list[Any]) -> None:
+def _restack(stack: Stack, modes: list[Any]) -> None:
     now = movable(stack)
     alike = 0
     while alike < min(len(now), len(modes)) and now[alike] is modes[alike]:

@@ -21,7 +21,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 
-from ..dynamo import uncompiled
+from ..dynamo import not_compiled
 from .watch import Installation, Watch
 
 _KEY = "graphviz_torch"
@@ -51,47 +51,47 @@ class ModuleWatch(Watch):
     """A watch on every module's forward, in any thread.
 
     Args:
-        began, ended: called with the event.
+        on_begin, on_end: called with the event.
         first: notify this watch before those already open.
     """
 
     def __init__(
         self,
-        began: Callable[[ModuleBegan], object],
-        ended: Callable[[ModuleEnded], object],
+        on_begin: Callable[[ModuleBegan], object],
+        on_end: Callable[[ModuleEnded], object],
         *,
         first: bool = False,
     ) -> None:
-        self.began, self.ended, self.first = began, ended, first
+        self.on_begin, self.on_end, self.first = on_begin, on_end, first
 
 
-def take_off() -> None:
+def remove_module_hooks() -> None:
     """Remove our hooks from all modules."""
     _INSTALLATION.suspend()
 
 
-def take_on() -> None:
+def restore_module_hooks() -> None:
     """Register our hooks again, if a watch is open."""
     _INSTALLATION.refresh()
 
 
-@uncompiled
-def _before(module: Any, args: Any) -> None:
+@not_compiled
+def _notify_before(module: Any, args: Any) -> None:
     if not is_dynamo_compiling():
         event = _new(ModuleBegan, (module, args, sys._getframe(1)))
         for watch in _INSTALLATION.watchers:
-            watch.began(event)
+            watch.on_begin(event)
 
 
-@uncompiled
-def _after(module: Any, args: Any, output: Any) -> None:
+@not_compiled
+def _notify_after(module: Any, args: Any, output: Any) -> None:
     if not is_dynamo_compiling():
         event = _new(ModuleEnded, (module, output, sys._getframe(1)))
         for watch in _INSTALLATION.watchers:
-            watch.ended(event)
+            watch.on_end(event)
 
 
-@uncompiled
+@not_compiled
 def _any_other_hook() -> bool:
     """True if there are global module hooks other than ours."""
     hooks = (known for name, known in vars(_HOOKS).items() if name.startswith("_global_"))
@@ -118,15 +118,15 @@ def _install() -> None:
     _replace(_COMPILER, "__class__", ModuleType, _Compiler)
     _replace(_HOOKS, "_has_any_global_hook", _any_hook, _any_other_hook)
     if _COMPILER.is_exporting():
-        _take_off()
+        _remove_hooks()
     else:
-        _HOOKS._global_forward_pre_hooks[_KEY] = _before
+        _HOOKS._global_forward_pre_hooks[_KEY] = _notify_before
         _HOOKS._global_forward_hooks_always_called[_KEY] = True
-        _HOOKS._global_forward_hooks[_KEY] = _after
+        _HOOKS._global_forward_hooks[_KEY] = _notify_after
 
 
 def _remove() -> None:
-    _take_off()
+    _remove_hooks()
     _replace(_HOOKS, "_has_any_global_hook", _any_other_hook, _any_hook)
     _replace(_COMPILER, "__class__", _Compiler, ModuleType)
 
@@ -136,7 +136,7 @@ def _replace(owner: Any, name: str, old: object, new: object) -> None:
         setattr(owner, name, new)
 
 
-def _take_off() -> None:
+def _remove_hooks() -> None:
     _HOOKS._global_forward_pre_hooks.pop(_KEY, None)
     _HOOKS._global_forward_hooks.pop(_KEY, None)
     _HOOKS._global_forward_hooks_always_called.pop(_KEY, None)

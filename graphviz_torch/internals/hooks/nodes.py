@@ -33,9 +33,9 @@ class Hooks:
         """
         dictionaries, own = self._dictionaries, None
 
-        def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
+        def return_dictionary(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
             if hook is not own:  # called from another thread
-                return theirs(known, hook)  # type: ignore[no-any-return]
+                return original(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
             # stored before it is used, since an interrupt may occur in between
@@ -45,9 +45,9 @@ class Hooks:
 
         function: Any = torch.autograd.Function
         with _lock:
-            theirs = function._register_hook
+            original = function._register_hook
             try:
-                function._register_hook = staticmethod(ours)
+                function._register_hook = staticmethod(return_dictionary)
                 for register, own in hooks:
                     if (handle := register(own)) is not None:
                         self._handles.append(handle)
@@ -77,19 +77,19 @@ def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
     thread = threading.get_ident()
     found: list[OrderedDict[Any, Any]] = []
 
-    def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
+    def return_dictionary(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
         if threading.get_ident() != thread:
-            return theirs(known, hook)  # type: ignore[no-any-return]
+            return original(known, hook)  # type: ignore[no-any-return]
         found.append(OrderedDict() if known is None else known)
         return found[-1], None
 
     function: Any = torch.autograd.Function
     with _lock:
-        theirs = function._register_hook
+        original = function._register_hook
         try:
-            function._register_hook = staticmethod(ours)
+            function._register_hook = staticmethod(return_dictionary)
             for fn in fns:
-                fn.register_prehook(ours)
+                fn.register_prehook(return_dictionary)
         finally:
             _inherit(function)
     return found

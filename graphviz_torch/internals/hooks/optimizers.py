@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
-from ..dynamo import uncompiled_hook
+from ..dynamo import not_compiled_hook
 from .captures import is_captured
 from .watch import Installation, Watch
 
@@ -66,31 +66,31 @@ class BatchWatch(Watch):
     """A watch on the batches that any thread requests from a DataLoader.
 
     Args:
-        came: called with the event when the batch is there.
-        asked: called before the batch is computed.
+        on_batch: called with the event when the batch is there.
+        on_request: called before the batch is computed.
     """
 
     def __init__(
         self,
-        came: Callable[[BatchCame], object] = lambda event: None,
-        asked: Callable[[], object] = lambda: None,
+        on_batch: Callable[[BatchCame], object] = lambda event: None,
+        on_request: Callable[[], object] = lambda: None,
     ) -> None:
-        self.asked, self.came = asked, came
+        self.on_request, self.on_batch = on_request, on_batch
 
 
 class StepWatch(Watch):
     """A watch on the steps of every optimizer, in any thread.
 
     Args:
-        stepping, stepped: called with the event before and after a step.
+        on_step_start, on_step_end: called with the event before and after a step.
     """
 
     def __init__(
         self,
-        stepping: Callable[[Stepping], object],
-        stepped: Callable[[Stepped], object] = lambda event: None,
+        on_step_start: Callable[[Stepping], object],
+        on_step_end: Callable[[Stepped], object] = lambda event: None,
     ) -> None:
-        self.stepping, self.stepped = stepping, stepped
+        self.on_step_start, self.on_step_end = on_step_start, on_step_end
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
@@ -128,38 +128,38 @@ def _kinds() -> set[Any]:
 
 @cache
 def _register() -> None:
-    register_optimizer_step_pre_hook(_stepping)
-    register_optimizer_step_post_hook(_stepped)
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
 
 
-@uncompiled_hook
-def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+@not_compiled_hook
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepping(optimizer, (*args, *kwargs.values()), sys._getframe(1))
     for watch in () if is_captured() else _INSTALLATION.watchers:
-        watch.stepping(event)
+        watch.on_step_start(event)
 
 
-@uncompiled_hook
-def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+@not_compiled_hook
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
     watchers = () if is_captured() else _INSTALLATION.watchers
     # reversed, so that a recording sees the step before another watch closes it
     for watch in reversed(watchers):
-        watch.stepped(event)
+        watch.on_step_end(event)
 
 
-def _watched(iterator: Any) -> Any:
+def _watched_next(iterator: Any) -> Any:
     for watch in _BATCHES.watchers:
-        watch.asked()
+        watch.on_request()
     batch = _next(iterator)
-    event = _event_of(iterator, batch, sys._getframe(1))
+    event = _batch_event(iterator, batch, sys._getframe(1))
     if event is not None:
         for watch in _BATCHES.watchers:
-            watch.came(event)
+            watch.on_batch(event)
     return batch
 
 
-def _event_of(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
+def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
     """Return the event, or None if the iterator lacks attributes that PyTorch's `__init__` sets."""
     try:
         sampler, number = iterator._index_sampler, iterator._num_yielded - 1
@@ -175,11 +175,11 @@ def _event_of(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
 
 def _replace_next() -> None:
     if _ITERATOR.__next__ is _next:  # otherwise other code has replaced it
-        _ITERATOR.__next__ = _watched
+        _ITERATOR.__next__ = _watched_next
 
 
 def _restore_next() -> None:
-    if _ITERATOR.__next__ is _watched:
+    if _ITERATOR.__next__ is _watched_next:
         _ITERATOR.__next__ = _next
 
 

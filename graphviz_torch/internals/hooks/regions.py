@@ -46,25 +46,25 @@ from torch._guards import CompileContext
 from torch.fx import GraphModule
 from torch.nn import Module
 
-from ..compiler import traces
+from ..compiler import dynamo_trace
 from ..compiler.skipped import (
     Skipped,
-    is_left_to_python,
+    is_skipped_entirely,
     keeps_module_hooks,
     skipped_before,
     skipped_now,
 )
-from ..compiler.stance import runs_as_written
-from ..dynamo import mark_again, uncompiled_itself
+from ..compiler.stance import is_forced_eager
+from ..dynamo import not_compiled_itself, restore_marks
 from .calls import CallWatch
-from .dispatch import switch_back, switch_on
+from .dispatch import disable_in_thread, enable_in_thread
 from .modes import FUNCTIONS, arrange, movable
-from .modules import take_off, take_on
+from .modules import remove_module_hooks, restore_module_hooks
 from .watch import Installation
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
-_LAST = "torch._dynamo.convert_frame"  # the last of the three to be imported
+_CONVERT_FRAME = "torch._dynamo.convert_frame"  # the last of the three to be imported
 _FINALIZERS = weakref.finalize.__call__.__code__.co_filename
 # PyTorch enters some context managers where a mode sees a call
 _CONTEXTS = contextmanager.__code__.co_filename
@@ -72,7 +72,7 @@ _TUPLES = "<string>", "<lambda>"  # file and name of the function that creates a
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
-class Graphs(Protocol):
+class GraphCallbacks(Protocol):
     """Callbacks for compiled callables, and for the graphs that compiled code calls."""
 
     def entered(self, given: tuple[Any, ...]) -> None:
@@ -110,20 +110,20 @@ class RegionWatch:
 
     def __init__(
         self,
-        trace: Callable[[], traces.Trace],
-        graphs: Callable[[], Graphs | None] = lambda: None,
+        trace: Callable[[], dynamo_trace.Trace],
+        graphs: Callable[[], GraphCallbacks | None] = lambda: None,
         skipped: Callable[[Skipped], object] = lambda _: None,
     ) -> None:
         self.trace, self._made, self.skipped = trace, graphs, skipped
 
     @cached_property
-    def graphs(self) -> Graphs | None:
+    def graphs(self) -> GraphCallbacks | None:
         """Callbacks for compiled callables, or None."""
         return self._made()
 
     def __enter__(self) -> RegionWatch:
         _forget_ended(sys._getframe(1))
-        mark_again()
+        restore_marks()
         _INSTALLATION.add(self)
         return self
 
@@ -140,7 +140,7 @@ class _Region(NamedTuple):
     in_python: bool  # True if Dynamo skips everything that the region runs
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """The state of one thread."""
 
     modes: tuple[Any, ...] = ()  # the function modes before ours were removed
@@ -151,50 +151,52 @@ class _Here(threading.local):
     graph: Any = None  # the original content of the cell
 
 
-_here = _Here()
+_thread_state = _ThreadState()
 
 
-def _take_away() -> None:
-    if _here.regions and _here.regions[-1].in_python:
+def _disable_watches() -> None:
+    if _thread_state.regions and _thread_state.regions[-1].in_python:
         return
-    _here.away = True
+    _thread_state.away = True
     modes = movable(FUNCTIONS)
     others = [mode for mode in modes if not isinstance(mode, CallWatch)]
     if len(others) < len(modes):
-        _here.modes = tuple(modes)
+        _thread_state.modes = tuple(modes)
         arrange(FUNCTIONS, others)
-    switch_back()
-    if _here.regions and not _here.regions[-1].keeps_hooks:
-        take_off()
+    disable_in_thread()
+    if _thread_state.regions and not _thread_state.regions[-1].keeps_hooks:
+        remove_module_hooks()
 
 
-def _put_back() -> None:
+def _enable_watches() -> None:
     if CompileContext.try_get() is not None:
         return
-    _here.away = False
-    modes, _here.modes = _here.modes, ()
+    _thread_state.away = False
+    modes, _thread_state.modes = _thread_state.modes, ()
     # a mode that has ended is of another class
     ours = [mode for mode in modes if isinstance(mode, CallWatch)]
     if ours:
         others = movable(FUNCTIONS)
         theirs = [mode for mode in modes if not isinstance(mode, CallWatch)]
         arrange(FUNCTIONS, list(modes) if theirs == others else [*ours, *others])
-    switch_on()
-    take_on()
+    enable_in_thread()
+    restore_module_hooks()
 
 
 def _forget_ended(frame: FrameType | None) -> None:
     """Drop regions whose end was not reported: with compiled autograd, or after an interrupt."""
-    if _here.regions:
+    if _thread_state.regions:
         around = set()
         while frame is not None:
             around.add(id(frame))
             frame = frame.f_back
-        _here.regions = tuple(region for region in _here.regions if region.frame in around)
-    if _here.away and not _here.regions:
-        _let_go()
-        _here.begins = False
-        _put_back()
+        _thread_state.regions = tuple(
+            region for region in _thread_state.regions if region.frame in around
+        )
+    if _thread_state.away and not _thread_state.regions:
+        _restore_graph()
+        _thread_state.begins = False
+        _enable_watches()
 
 
 # A compiled callable calls the first of these functions before it records the dispatch keys. Then
@@ -203,56 +205,61 @@ def _forget_ended(frame: FrameType | None) -> None:
 # end. Dynamo is off while the rest of them runs.
 
 
-@uncompiled_itself
+@not_compiled_itself
 def _is_skip_guard_eval_unsafe_stance() -> Any:
     frame = sys._getframe(1)
     _forget_ended(frame.f_back)
     function = frame.f_locals.get("fn")
     in_place = getattr(function, "__func__", None) is Module._call_impl
-    keeps_hooks = in_place or _answer(keeps_module_hooks, function)
+    keeps_hooks = in_place or _answer_or_false(keeps_module_hooks, function)
     # With the stance "force_eager", PyTorch would force the current dispatch keys, ours included,
     # on it.
-    in_python = not _here.away and (runs_as_written() or _answer(is_left_to_python, function))
-    _here.regions = (*_here.regions, _Region(keeps_hooks, _here.away, id(frame), in_python))
-    _here.begins = True
+    in_python = not _thread_state.away and (
+        is_forced_eager() or _answer_or_false(is_skipped_entirely, function)
+    )
+    _thread_state.regions = (
+        *_thread_state.regions,
+        _Region(keeps_hooks, _thread_state.away, id(frame), in_python),
+    )
+    _thread_state.begins = True
     with suppress(Exception):
-        _tell(skipped_before(function))
-    if not (_here.away or in_python):
+        _notify_skipped(skipped_before(function))
+    if not (_thread_state.away or in_python):
         given = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
         for watch in _INSTALLATION.watchers:
             if watch.graphs is not None:
                 watch.graphs.entered(given)
-    _take_away()
-    return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
+    _disable_watches()
+    return _ORIGINALS["_is_skip_guard_eval_unsafe_stance"]()
 
 
-@uncompiled_itself
+@not_compiled_itself
 def _maybe_set_eval_frame(callback: Any) -> Any:
     if sys._getframe(1).f_code.co_name == "_fn":
         if callback is not None:
-            _let_go()
+            _restore_graph()
         for watch in _INSTALLATION.watchers if callback is not None else ():
             if watch.graphs is not None:
                 watch.graphs.ended()
-    elif _here.begins:
-        _here.begins = False
+    elif _thread_state.begins:
+        _thread_state.begins = False
         if callback is None:  # Dynamo was told to compile nothing
-            _put_back()
+            _enable_watches()
     else:
-        ended, _here.regions = _here.regions[-1:], _here.regions[:-1]
+        ended, _thread_state.regions = _thread_state.regions[-1:], _thread_state.regions[:-1]
         if not any(region.inside for region in ended):
-            _put_back()
+            _enable_watches()
             for watch in _INSTALLATION.watchers if ended else ():
                 if watch.graphs is not None:
                     watch.graphs.left()
     if callback is not None:
-        _take_away()
-    return _THEIRS["_maybe_set_eval_frame"](callback)
+        _disable_watches()
+    return _ORIGINALS["_maybe_set_eval_frame"](callback)
 
 
-@uncompiled_itself
+@not_compiled_itself
 def _set_eval_frame(callback: Any) -> Any:
-    before = _THEIRS["set_eval_frame"](callback)
+    before = _ORIGINALS["set_eval_frame"](callback)
     caller = sys._getframe(1)
     if before is not None and caller.f_code.co_name == "_fn":
         frame = caller.f_back
@@ -263,8 +270,8 @@ def _set_eval_frame(callback: Any) -> Any:
             for watch in _INSTALLATION.watchers:
                 if watch.graphs is not None:
                     watch.graphs.began(frame, own)
-            _intercept(cell, function)
-        _put_back()
+            _intercept_graph(cell, function)
+        _enable_watches()
     return before
 
 
@@ -280,69 +287,69 @@ def _graph_of(frame: FrameType, function: Any) -> CellType | None:
     return None
 
 
-def _intercept(cell: CellType, graph: Callable[..., Any]) -> None:
+def _intercept_graph(cell: CellType, graph: Callable[..., Any]) -> None:
     """Make the graph report its arguments and result at its next call."""
 
     def run(*args: Any) -> Any:
         result = graph(*args)
-        if _here.cell is cell:
+        if _thread_state.cell is cell:
             for watch in _INSTALLATION.watchers:
                 if watch.graphs is not None:
                     watch.graphs.gave(args, result)
         return result
 
-    _let_go()
-    cell.cell_contents, _here.cell, _here.graph = run, cell, graph
+    _restore_graph()
+    cell.cell_contents, _thread_state.cell, _thread_state.graph = run, cell, graph
 
 
-def _let_go() -> None:
+def _restore_graph() -> None:
     """Put the original graph back into its cell."""
-    cell, _here.cell = _here.cell, None
+    cell, _thread_state.cell = _thread_state.cell, None
     if cell is not None:
-        cell.cell_contents, _here.graph = _here.graph, None
+        cell.cell_contents, _thread_state.graph = _thread_state.graph, None
 
 
 def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-    if _here.regions and _here.regions[-1].in_python:  # as far as known until now
-        region = _here.regions[-1]._replace(in_python=False, keeps_hooks=True)
-        _here.regions = (*_here.regions[:-1], region)
-        _take_away()
+    if _thread_state.regions and _thread_state.regions[-1].in_python:  # as far as known until now
+        region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
+        _thread_state.regions = (*_thread_state.regions[:-1], region)
+        _disable_watches()
     try:
-        result = _THEIRS["__call__"](self, frame, *args, **more)
+        result = _ORIGINALS["__call__"](self, frame, *args, **more)
     except Exception as error:
         with suppress(Exception):
-            _tell(skipped_now(self, frame.f_code, error))
-        _look_again()
+            _notify_skipped(skipped_now(self, frame.f_code, error))
+        _check_skipped()
         raise
     if result.guarded_code is None:
-        _look_again()
+        _check_skipped()
     return result
 
 
-def _tell(skipped: Skipped | None) -> None:
+def _notify_skipped(skipped: Skipped | None) -> None:
     if skipped is not None:
         for watch in _INSTALLATION.watchers:
             watch.skipped(skipped)
 
 
-def _answer(question: Callable[[Any], bool], function: Any) -> bool:
+def _answer_or_false(question: Callable[[Any], bool], function: Any) -> bool:
     try:
         return question(function)
     except Exception:  # then our hooks are removed as for any region
         return False
 
 
-def _look_again() -> None:
+def _check_skipped() -> None:
     """Enable our hooks again if Dynamo turns out to skip all of the innermost region."""
-    region = _here.regions[-1] if _here.regions else None
+    region = _thread_state.regions[-1] if _thread_state.regions else None
     if region is None or region.inside or region.in_python:
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and id(frame) != region.frame:
         frame = frame.f_back
-    if frame is not None and _answer(is_left_to_python, frame.f_locals.get("fn")):
-        _here.regions = (*_here.regions[:-1], region._replace(in_python=True))
-        _put_back()
+    if frame is not None and _answer_or_false(is_skipped_entirely, frame.f_locals.get("fn")):
+        _thread_state.regions = (*_thread_state.regions[:-1], region._replace(in_python=True))
+        _enable_watches()
 
 
 def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
@@ -350,49 +357,52 @@ def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
         file = what.co_filename
         if file == _FINALIZERS or file.startswith(_PACKAGE):
             return True
-        in_python = _here.regions and _here.regions[-1].in_python
+        in_python = _thread_state.regions and _thread_state.regions[-1].in_python
         if in_python and (file == _CONTEXTS or (file, what.co_name) == _TUPLES):
             return True
-    return _THEIRS["check"](what, is_inlined_call, **more)
+    return _ORIGINALS["check"](what, is_inlined_call, **more)
 
 
 def _get_and_maybe_log_recompilation_reasons(
     entries: Any, frame: Any, *args: Any, **more: Any
 ) -> Any:
-    reasons = _THEIRS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args, **more)
+    reasons = _ORIGINALS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args, **more)
     if reasons and not more.get("skip_logging"):
         with suppress(Exception):  # one reason for each code object compiled before
-            traces.recompiled(frame.f_code, str(reasons[0]), len(reasons))
+            dynamo_trace.record_recompile(frame.f_code, str(reasons[0]), len(reasons))
     return reasons
 
 
-_OURS: dict[str, tuple[str, Callable[..., Any]]] = {
+_REPLACEMENTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "_is_skip_guard_eval_unsafe_stance": (_DYNAMO, _is_skip_guard_eval_unsafe_stance),
     "_maybe_set_eval_frame": (_DYNAMO, _maybe_set_eval_frame),
     "set_eval_frame": (_DYNAMO, _set_eval_frame),
     "check": (_RULES, _check),  # decides whether to skip a frame
-    "get_and_maybe_log_recompilation_reasons": (_LAST, _get_and_maybe_log_recompilation_reasons),
-    "__call__": (_LAST + ".ConvertFrameAssert", _convert),
+    "get_and_maybe_log_recompilation_reasons": (
+        _CONVERT_FRAME,
+        _get_and_maybe_log_recompilation_reasons,
+    ),
+    "__call__": (_CONVERT_FRAME + ".ConvertFrameAssert", _convert),
 }
-_THEIRS: dict[str, Callable[..., Any]] = {}  # the originals of the functions above
+_ORIGINALS: dict[str, Callable[..., Any]] = {}  # the originals of the functions above
 
 
-def _owner(place: str) -> Any:
+def _import_owner(place: str) -> Any:
     """Return the module with this dotted name, or the class in it."""
     module, _, name = place.rpartition(".")
     return getattr(import_module(module), name) if name[:1].isupper() else import_module(place)
 
 
 def _begin(*_: object) -> None:
-    take_off()
+    remove_module_hooks()
     for watch in _INSTALLATION.watchers[-1:]:
-        traces.begin(watch.trace)
+        dynamo_trace.begin_compilation(watch.trace)
 
 
 def _end(*_: object) -> None:
-    traces.end()
-    if not _here.regions or _here.regions[-1].keeps_hooks:
-        take_on()
+    dynamo_trace.end_compilation()
+    if not _thread_state.regions or _thread_state.regions[-1].keeps_hooks:
+        restore_module_hooks()
 
 
 def _compilations() -> Any:
@@ -408,7 +418,7 @@ class _Import(MetaPathFinder):
 
         Returns None for other modules.
         """
-        if name != _LAST:
+        if name != _CONVERT_FRAME:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -426,14 +436,14 @@ _import = _Import()
 
 
 def _install() -> None:
-    if _LAST not in sys.modules:
+    if _CONVERT_FRAME not in sys.modules:
         if _import not in sys.meta_path:
             sys.meta_path.insert(0, _import)
         return
-    for name, (place, ours) in _OURS.items():
-        module = _owner(place)
+    for name, (place, ours) in _REPLACEMENTS.items():
+        module = _import_owner(place)
         if (theirs := getattr(module, name)) is not ours:
-            _THEIRS[name] = theirs
+            _ORIGINALS[name] = theirs
             setattr(module, name, ours)
     handler = _compilations()
     if _begin not in handler.start_callbacks:
@@ -445,11 +455,11 @@ def _install() -> None:
 def _remove() -> None:
     if _import in sys.meta_path:
         sys.meta_path.remove(_import)
-    if _LAST not in sys.modules:
+    if _CONVERT_FRAME not in sys.modules:
         return
-    for name, theirs in _THEIRS.items():
-        place, ours = _OURS[name]
-        module = _owner(place)
+    for name, theirs in _ORIGINALS.items():
+        place, ours = _REPLACEMENTS[name]
+        module = _import_owner(place)
         if getattr(module, name) is ours:  # otherwise other code has replaced it
             setattr(module, name, theirs)
     handler = _compilations()

@@ -31,22 +31,22 @@ class StorageWatch(_Mode):  # type: ignore[misc]
     """Dispatch mode that reports storages by number; the number of a freed storage may be reused.
 
     Args:
-        changed: called with the number and size in bytes of a new or resized storage.
-        freed: called with the number of a freed storage.
-        ran: called with each operator (func, args, kwargs, result).
+        on_change: called with the number and size in bytes of a new or resized storage.
+        on_free: called with the number of a freed storage.
+        on_operator: called with each operator (func, args, kwargs, result).
     """
 
     def __init__(
         self,
-        changed: Callable[[int, int], object],
-        freed: Callable[[int], object],
-        ran: Callable[[Any, Any, Any, Any], object],
+        on_change: Callable[[int, int], object],
+        on_free: Callable[[int], object],
+        on_operator: Callable[[Any, Any, Any, Any], object],
     ) -> None:
         super().__init__()
-        self._changed, self._freed, self._ran = changed, freed, ran
+        self._on_change, self._on_free, self._on_operator = on_change, on_free, on_operator
         self.inside = False  # True while an operator runs
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._patch = patch.object(torch.UntypedStorage, "resize_", self._resize_of())
+        self._patch = patch.object(torch.UntypedStorage, "resize_", self._watched_resize())
 
     def __enter__(self) -> StorageWatch:
         self._patch.start()
@@ -69,40 +69,40 @@ class StorageWatch(_Mode):  # type: ignore[misc]
             self.inside = outside
         for each in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(each, Tensor):
-                self._look(each)
+                self._inspect(each)
             elif isinstance(each, (tuple, list)):
                 for one in each:
                     if isinstance(one, Tensor):
-                        self._look(one)
-        self._ran(func, args, kwargs, result)
+                        self._inspect(one)
+        self._on_operator(func, args, kwargs, result)
         return result
 
-    def _look(self, tensor: Tensor) -> None:
+    def _inspect(self, tensor: Tensor) -> None:
         if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
             return
         storage = storage_of(tensor)
-        self._note(storage)
+        self._record_size(storage)
 
-    def _note(self, storage: Any) -> None:
+    def _record_size(self, storage: Any) -> None:
         number, nbytes = storage._cdata, storage.nbytes()
         known = self._alive.get(number)
         if known is None:
-            ref = weakref.ref(storage, partial(self._gone, number))
+            ref = weakref.ref(storage, partial(self._on_collected, number))
             self._alive[number] = ref, nbytes
         elif known[1] == nbytes:
             return
         else:
             self._alive[number] = known[0], nbytes
-        self._changed(number, nbytes)
+        self._on_change(number, nbytes)
 
-    def _gone(self, number: int, _: object) -> None:
+    def _on_collected(self, number: int, _: object) -> None:
         if self._alive.pop(number, None) is not None:
-            self._freed(number)
+            self._on_free(number)
 
-    def _resize_of(self) -> Callable[[Any, int], Any]:
+    def _watched_resize(self) -> Callable[[Any, int], Any]:
         def resize_(storage: Any, size: int) -> Any:
             result = _new_size(storage, size)
-            self._note(storage)
+            self._record_size(storage)
             return result
 
         return resize_

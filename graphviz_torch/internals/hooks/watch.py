@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from typing_extensions import Self
 
-from ..dynamo import uncompiled
+from ..dynamo import not_compiled
 from .modes import unseen_calls
 
 Watcher = TypeVar("Watcher")
@@ -108,11 +108,11 @@ class Watch:
         self.close()
 
 
-Tell = tuple[Callable[[Any], object], ...]  # methods that take one event
-Miss = Callable[[Exception], object]  # called with an exception of a listener
+Callbacks = tuple[Callable[[Any], object], ...]  # methods that take one event
+OnError = Callable[[Exception], object]  # called with an exception of a listener
 
 
-def methods(listeners: Iterable[object], event: str) -> Tell:
+def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
     """Return the bound methods of this name, in the order of the listeners that have it.
 
     >>> class Loud:
@@ -125,8 +125,8 @@ def methods(listeners: Iterable[object], event: str) -> Tell:
     return tuple(method for method in found if method is not None)
 
 
-@uncompiled
-def tell(listening: Tell, event: object, miss: Miss) -> None:
+@not_compiled
+def notify(listening: Callbacks, event: object, miss: OnError) -> None:
     """Call each method with the event, and `miss` with each exception."""
     with unseen_calls():
         for method in listening:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..frames import OTHER, TORCH, owner
+from ..frames import OTHER, TORCH, code_owner
 from .contents import Contents
 
 
@@ -123,7 +123,7 @@ def _of_torch(frame: FrameType | None) -> bool:
         file = frame.f_code.co_filename
         if file.startswith(TORCH):
             return True
-        if owner(file) != OTHER:
+        if code_owner(file) != OTHER:
             return False
         frame = frame.f_back
     return False

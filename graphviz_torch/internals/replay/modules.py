@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from ..frames import LIBRARY, OTHER, OWN, Place, owner
+from ..frames import LIBRARY, OTHER, OWN, CodePosition, code_owner
 from ..hooks.modules import ModuleBegan, ModuleEnded, ModuleWatch
 
 _FUNCTIONAL = "nn/functional.py"
@@ -47,7 +47,7 @@ class RunningModules:
 
 def places(
     frame: FrameType | None, last: CodeType
-) -> tuple[Place | None, Place | None, tuple[str, ...]]:
+) -> tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]:
     """Return code positions in the stack from `frame` up to the frame of `last`.
 
     Returns:
@@ -58,7 +58,7 @@ def places(
     functions: list[str] = []
     while frame is not None and frame.f_code is not last:
         code = frame.f_code
-        whose = owner(code.co_filename)
+        whose = code_owner(code.co_filename)
         if whose == OTHER and place is None and code.co_filename.endswith(_FUNCTIONAL):
             functions.append(code.co_name)
         if whose in (OWN, LIBRARY) and place is None:

@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..compiled import is_compiled
-from ..compiler.inside import Inside, look_inside
-from ..frames import Place, leave_programs
+from ..compiler.region_graph import CompiledOperation, compare_operations
+from ..frames import CodePosition, leave_programs
 from ..hooks.modules import ModuleEnded
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, RandomState, copied
@@ -41,8 +41,8 @@ class Made(NamedTuple):
     tensors: tuple[Tensor, ...]  # the result itself, which may be mutated later
     is_random: bool  # True if the call drew random numbers
     module: str  # path of the running module
-    place: Place | None  # innermost position outside of PyTorch and the standard library
-    user_place: Place | None  # innermost position in the user's own code
+    place: CodePosition | None  # innermost position outside of PyTorch and the standard library
+    user_place: CodePosition | None  # innermost position in the user's own code
 
 
 class Plain(NamedTuple):
@@ -60,7 +60,7 @@ def run_plainly(
     training: Callable[[Module], bool] | None = None,
     eager: bool = True,
     each: Callable[[Made], object] | None = None,
-    inside: Callable[[Inside], None] | None = None,
+    inside: Callable[[CompiledOperation], None] | None = None,
     budget: int = 1 << 28,
 ) -> Plain:
     """Run a module's forward again, and collect the results of its modules up to `budget` bytes.
@@ -83,7 +83,7 @@ def _run_plainly(
     training: Callable[[Module], bool] | None,
     eager: bool,
     each: Callable[[Made], object] | None,
-    inside: Callable[[Inside], None] | None,
+    inside: Callable[[CompiledOperation], None] | None,
     budget: int,
 ) -> Plain:
     leave_programs()
@@ -135,11 +135,11 @@ class _Compiled:
         if len(self._calls) < _MOST:
             self._calls.append((module, *copied((args, kwargs)), RandomState.now()))
 
-    def look(self, inside: Callable[[Inside], None]) -> None:
+    def look(self, inside: Callable[[CompiledOperation], None]) -> None:
         """Inspect each of the modules with its recorded arguments."""
         for module, args, kwargs, state in self._calls:
             state.put()
-            look_inside(module, args, kwargs, inside)
+            compare_operations(module, args, kwargs, inside)
 
 
 class _Calls(TorchFunctionMode):

@@ -28,7 +28,7 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..frames import Place, leave_programs
+from ..frames import CodePosition, leave_programs
 from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls
 from ..tensors.pytree import flatten, map_tensors, tensors
@@ -59,7 +59,7 @@ class Compared(NamedTuple):
     # Call it within the callback. Returns the innermost position outside of PyTorch and the
     # standard library, the innermost one in the user's own code, and the running functions of
     # torch.nn.functional.
-    lines: Callable[[], tuple[Place | None, Place | None, tuple[str, ...]]]
+    lines: Callable[[], tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]]
     node: int  # index of the operator's autograd node in the run; -1 for none
 
 
@@ -70,7 +70,7 @@ class Run(NamedTuple):
     shadows: Shadows
     nodes: int  # number of autograd nodes that the forward created
     error: BaseException | None  # exception that the forward raised
-    depends: Place | None  # first position whose control flow depends on values that differ
+    depends: CodePosition | None  # first position whose control flow depends on values that differ
     dependent: bool  # True if there is such a position
     leaves: str  # function that takes values out of PyTorch there, as "numpy"; or ""
     at: int  # number of the operator there, else of the last operator
@@ -171,7 +171,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shadows = Shadows(double=double)
-        self.depends: Place | None = None
+        self.depends: CodePosition | None = None
         self.dependent = False
         self.leaves = ""
         self.is_inside = False  # True while an operator runs

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .metadata import undisturbed
+from .metadata import without_new_capsules
 
-_plain: Any = torch._C._functions.DelayedError("", 1)
+_alias: Any = torch._C._functions.DelayedError("", 1)
 
 
 def accumulator(leaf: Tensor) -> Any:
@@ -42,9 +42,9 @@ def accumulator(leaf: Tensor) -> Any:
         try:
             torch._C._set_grad_enabled(True)
             if _is_subclass(leaf):
-                with undisturbed(leaf):
-                    return _of_subclass(leaf)
-            return _plain(leaf).grad_fn.next_functions[0][0]
+                with without_new_capsules(leaf):
+                    return _subclass_accumulator(leaf)
+            return _alias(leaf).grad_fn.next_functions[0][0]
         finally:
             torch._C._set_grad_enabled(enabled)
 
@@ -57,7 +57,7 @@ class _Edges(torch.autograd.Function):
         found.append(ctx.next_functions[0][0])
 
 
-def _of_subclass(leaf: Tensor) -> Any:
+def _subclass_accumulator(leaf: Tensor) -> Any:
     found: list[Any] = []
     apply: Any = super(torch.autograd.Function, _Edges).apply
     apply(leaf, found)

@@ -51,7 +51,7 @@ class Elements(NamedTuple):
     extent: Extent = ""  # which of the elements they are
 
 
-_NONE = Elements([], 0)
+_NO_ELEMENTS = Elements([], 0)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -95,7 +95,7 @@ def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(filter(has_memory, dense))
 
 
-def lie_in_memory(strided: Sequence[Tensor]) -> bool:
+def have_memory(strided: Sequence[Tensor]) -> bool:
     """True if a kernel may read all of these tensors, which are plain and strided."""
     with suppress(RuntimeError, NotImplementedError):
         return not any(map(attrgetter("is_nested"), strided)) and all(map(_address, strided))
@@ -117,10 +117,10 @@ def elements(tensor: Tensor) -> Elements:
     # a subclass may raise anything
     with no_functions(), no_operators(), no_autograd(), suppress(Exception):
         return _elements(tensor)
-    return _NONE
+    return _NO_ELEMENTS
 
 
-def is_at_hand(tensor: Tensor) -> bool:
+def is_on_cpu(tensor: Tensor) -> bool:
     """True if the tensor can be read without synchronizing with a device."""
     return tensor.is_cpu
 
@@ -233,7 +233,7 @@ def _elements(tensor: Tensor) -> Elements:
         inner, extent = read(tensor)
         found = list(map(_elements, inner))
         if not found or not all(one.tensors for one in found):
-            return _NONE
+            return _NO_ELEMENTS
         return Elements(
             [plain for one in found for plain in one.tensors],
             sum(one.numel for one in found),
@@ -242,7 +242,7 @@ def _elements(tensor: Tensor) -> Elements:
     if tensor.is_nested:
         return _elements(TensorBase.values(tensor))
     if tensor.layout is torch.strided:  # a subclass that owns its memory: read its plain alias
-        return _NONE if kind in PLAIN else _elements(TensorBase.detach(tensor))
+        return _NO_ELEMENTS if kind in PLAIN else _elements(TensorBase.detach(tensor))
     if tensor.layout is torch.sparse_coo:
         tensor = TensorBase.coalesce(tensor)
     return _elements(TensorBase.values(tensor))._replace(numel=TensorBase.numel(tensor))
@@ -274,7 +274,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 Reader = Callable[[Any], tuple[list[Tensor], Extent]]
 
 
-def _of_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
+def _read_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
     whole = all(placement.is_replicate() for placement in tensor._spec.placements)
     return [tensor._local_tensor], "" if whole else "local part"
 
@@ -282,7 +282,7 @@ def _of_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
 # Wrapper subclasses by module and name, since most are not imported, and their inner tensors. A
 # wrapper of this package has `inner_tensors` instead.
 _READERS: dict[tuple[str, str], Reader] = {
-    ("torch.distributed.tensor", "DTensor"): _of_dtensor,
+    ("torch.distributed.tensor", "DTensor"): _read_dtensor,
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"): (
         lambda tensor: ([tensor.elem] if tensor.completed else [], "")
     ),

@@ -34,7 +34,7 @@ DEVICE_LABELS: dict[torch.device, str] = {}
 Outputs = tuple[TensorMeta | None, ...]
 
 _entries = attrgetter("_input_metadata")
-_look = attrgetter("shape", "dtype", "device")
+_shape_dtype_device = attrgetter("shape", "dtype", "device")
 
 
 def device_label(device: torch.device) -> str:
@@ -47,7 +47,7 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
     with torch._C.DisableTorchFunction():
         if type(tensor) in PLAIN:
             return _meta(_shape(tensor), tensor.dtype, tensor.device)
-        with undisturbed(tensor):
+        with without_new_capsules(tensor):
             return _meta(_shape(tensor), tensor.dtype, tensor.device)
 
 
@@ -59,12 +59,17 @@ def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
     known = _Known()
     with suppress(RuntimeError, TypeError):
         if set(map(type, tensors)) <= set(PLAIN):  # the common case: no symbolic or ragged sizes
-            return [meta for key in map(_look, tensors) for meta in known[key] if meta is not None]
+            return [
+                meta
+                for key in map(_shape_dtype_device, tensors)
+                for meta in known[key]
+                if meta is not None
+            ]
     return list(map(tensor_meta, tensors))
 
 
 @contextmanager
-def undisturbed(tensor: torch.Tensor) -> Iterator[None]:
+def without_new_capsules(tensor: torch.Tensor) -> Iterator[None]:
     """Remove capsules that were added to the tensor's `__dict__` inside this context."""
     own = object.__getattribute__(tensor, "__dict__")
     before = set(own)
@@ -97,10 +102,10 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
         # Symbolic and ragged shapes raise, or cannot be hashed.
         try:
             if len(entries) == 1:
-                sizes, dtype, device = _look(entries[0])  # sizes are a list
+                sizes, dtype, device = _shape_dtype_device(entries[0])  # sizes are a list
                 outputs = known[tuple(sizes), dtype, device]
             else:
-                looks = map(_look, entries)
+                looks = map(_shape_dtype_device, entries)
                 outputs = tuple([known[tuple(s), dtype, device][0] for s, dtype, device in looks])
         except (RuntimeError, TypeError):
             outputs = tuple(map(_read, entries))
@@ -114,7 +119,7 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
     return found, [i for i in several if undefined in found[i]]
 
 
-def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
+def defined_outputs(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
     """Return the outputs of a node with None for each output that autograd left undefined.
 
     Args:

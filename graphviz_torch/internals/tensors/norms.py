@@ -71,7 +71,7 @@ def is_finite(tensor: Tensor) -> bool:
         return False
 
 
-def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
+def have_equal_first_rows(tensors: list[Tensor], within: float) -> list[bool]:
     """Return for each tensor whether its first two rows are equal up to rounding.
 
     Args:
@@ -85,7 +85,9 @@ def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
     return [apart <= within * size for apart, size in pairs]
 
 
-_SMALL = 512  # elements: stacking tensors up to this size costs less than one call for each
+_MAX_STACKED_ELEMENTS = (
+    512  # elements: stacking tensors up to this size costs less than one call for each
+)
 
 
 def _norms(
@@ -105,7 +107,7 @@ def _norms(
             alike[plain.shape if TensorBase.is_contiguous(plain) else None].append(pair)
         rest = []
         for shape, part in alike.items():
-            if shape is not None and len(part) > 3 and 0 < shape.numel() <= _SMALL:
+            if shape is not None and len(part) > 3 and 0 < shape.numel() <= _MAX_STACKED_ELEMENTS:
                 rows = TensorBase.view(torch.stack([plain for _, plain in part]), len(part), -1)
                 yield part, torch.linalg.vector_norm(rows, 2, dim=1, dtype=dtype)
             else:

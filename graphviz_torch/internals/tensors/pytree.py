@@ -80,11 +80,11 @@ def _parts(value: Any, path: str, ask: bool) -> Iterator[tuple[str, Any]]:
     else:
         for field in fields(kind):
             # A field may have been declared and never set.
-            read = getattr if ask else _of_its_own
+            read = getattr if ask else _own_attribute
             yield f"{dot}{field.name}", read(value, field.name, None)
 
 
-def _of_its_own(value: Any, name: str, default: Any) -> Any:
+def _own_attribute(value: Any, name: str, default: Any) -> Any:
     """As `getattr`, but without the class's `__getattr__`."""
     try:
         return object.__getattribute__(value, name)

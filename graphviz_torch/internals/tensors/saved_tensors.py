@@ -11,8 +11,10 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 # True if this version of torch exposes `SavedTensor.data`.
-TELLS: bool = hasattr(torch._C._autograd.SavedTensor, "data")
-NOT_TOLD = f"what the nodes keep for backward, which torch {torch.__version__} does not tell"
+HAS_SAVED_TENSOR_DATA: bool = hasattr(torch._C._autograd.SavedTensor, "data")
+MISSING_SAVED_TENSORS = (
+    f"tensors saved for backward, which torch {torch.__version__} does not expose"
+)
 
 _PREFIX = "_raw_saved_"
 _OF_FUNCTION = [("_raw_saved_tensors", "")]

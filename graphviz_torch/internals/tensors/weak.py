@@ -31,7 +31,7 @@ class Ref(weakref.ref[Tensor]):
     __slots__ = ()
 
 
-class Uncounted(Watch):
+class SwapSafeRefs(Watch):
     """A watch that makes `swap_tensors` ignore each `Ref`.
 
     Args:
@@ -62,5 +62,5 @@ def _remove() -> None:
     _utils.weakref = weakref
 
 
-_installation = Installation[Uncounted](_install, _remove)
-Uncounted.installation = _installation
+_installation = Installation[SwapSafeRefs](_install, _remove)
+SwapSafeRefs.installation = _installation

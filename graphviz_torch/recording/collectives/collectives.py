@@ -18,9 +18,9 @@ from types import FrameType
 from typing import Any
 
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
-from ...internals.frames import Place
-from ...internals.hooks.calls import under_way
-from ...internals.hooks.collectives.watch import Group, Sent, Waited
+from ...internals.frames import CodePosition
+from ...internals.hooks.calls import running_function
+from ...internals.hooks.collectives.watch import CollectiveAwaited, CollectiveIssued, Group
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta
@@ -50,7 +50,7 @@ class _Record:
     node: int | None  # that it was running
     call: int
     times: RankTime | None  # in the call; and in the wait, where that is known
-    waited: Place | None = None
+    waited: CodePosition | None = None
 
 
 class Collectives(Listener):
@@ -83,7 +83,7 @@ class Collectives(Listener):
         if self._owners is not None:
             self._owners.end_backward(event)
 
-    def sent(self, event: Sent) -> None:
+    def sent(self, event: CollectiveIssued) -> None:
         live, fn = self._live, running_node()
         ids = {} if live is None else live.ids
         program = self.program
@@ -120,7 +120,7 @@ class Collectives(Listener):
         if not event.made:
             self._calls[event.call] = record
 
-    def waited(self, event: Waited) -> None:
+    def waited(self, event: CollectiveAwaited) -> None:
         if event.tensor is None:
             begun = None if event.call is None else self._calls.pop(event.call, None)
             if begun is not None:
@@ -178,24 +178,24 @@ class Collectives(Listener):
         if self._owners is not None:
             self._owners.close()
 
-    def _times(self, event: Sent) -> RankTime | None:
+    def _times(self, event: CollectiveIssued) -> RankTime | None:
         group = event.group
         if not group.on_cpu or any(tensor.device.type != "cpu" for tensor in event.given):
             return None
         inside = event.end - event.begin
         return RankTime(group.rank, group.name, event.begin - self._began, None, inside)
 
-    def _add_wait(self, record: _Record, event: Waited) -> None:
+    def _add_wait(self, record: _Record, event: CollectiveAwaited) -> None:
         if record.times is not None:
             times, inside = record.times, event.end - event.begin
             seconds = event.end - self._began - times.begin
             standing = (times.standing or 0.0) + inside
             record.times = times._replace(seconds=seconds, standing=standing)
 
-    def _number(self, event: Sent, frame: FrameType) -> int | None:
+    def _number(self, event: CollectiveIssued, frame: FrameType) -> int | None:
         """Of the node that it is a part of, which was made just before."""
         program, last = self.program, event.number - 1
-        inside = under_way() is not None and last >= program.origins.end
+        inside = running_function() is not None and last >= program.origins.end
         if inside or program.stack.custom_function(frame) is not None:
             return last
         return None

@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 from ...graph import CollectiveCalls, CollectiveKind, RankPosition, RankState
 from ...internals.frames import user_frame
-from ...internals.hooks.collectives.watch import Begun, CollectiveWatch, Group, Waited
+from ...internals.hooks.collectives.watch import (
+    CollectiveAwaited,
+    CollectiveStarted,
+    CollectiveWatch,
+    Group,
+)
 from ..program.source_lines import short_names
 
 _MOST = 1000  # lines; what others begin is counted without its line
@@ -49,11 +54,11 @@ class CollectiveCounter:
         self._at: _Site | None = None  # that one, or what is waited for
         self._state: RankState = "outside"
         self._watch = CollectiveWatch(
-            begun=self._begun,
-            returned=self._returned,
-            waiting=self._waiting,
-            waited=self._waited,
-            raised=self._raised,
+            on_start=self._begun,
+            on_return=self._returned,
+            on_wait_start=self._waiting,
+            on_wait_end=self._waited,
+            on_raise=self._raised,
         )
 
     def __enter__(self) -> CollectiveCounter:
@@ -78,7 +83,7 @@ class CollectiveCounter:
         last = next((i for i, (site, _) in enumerate(times) if site == at), None)
         return RankPosition(tuple(calls), last, state)
 
-    def _begun(self, event: Begun) -> None:
+    def _begun(self, event: CollectiveStarted) -> None:
         with suppress(Exception):
             site = self._site(event)
             self._groups[event.group.name] = event.group
@@ -95,7 +100,7 @@ class CollectiveCounter:
         self._at = self._last if call is None else self._recent.get(call, self._last)
         self._move("inside")
 
-    def _waited(self, event: Waited) -> None:
+    def _waited(self, event: CollectiveAwaited) -> None:
         self._at = self._last
         self._move("outside")
 
@@ -106,7 +111,7 @@ class CollectiveCounter:
         self._state = state
         self.moves += 1
 
-    def _site(self, event: Begun) -> _Site:
+    def _site(self, event: CollectiveStarted) -> _Site:
         frame = user_frame(sys._getframe(2))
         if frame is None:  # a thread of the engine's
             frame = user_frame(sys._current_frames().get(main_thread().ident or 0))

@@ -30,9 +30,9 @@ from torch import Tensor
 from ...graph import CollectivePhase, TensorMeta
 from ...graph.text import ranks_text
 from ...internals.functions import TensorBase
-from ...internals.hooks.collectives.watch import Group, Sent
+from ...internals.hooks.collectives.watch import CollectiveIssued, Group
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
-from ...internals.sharding import asker, dimensions
+from ...internals.sharding import find_caller, mesh_dimensions
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import flatten
 from ..listener import BackwardBegan, BackwardEnded
@@ -80,10 +80,12 @@ class Owners:
         self._names, self._moment = {}, -1
         self.messages.close()
 
-    def find(self, what: Sent, frame: FrameType, live: LiveGraph | None, node: int | None) -> Owner:
+    def find(
+        self, what: CollectiveIssued, frame: FrameType, live: LiveGraph | None, node: int | None
+    ) -> Owner:
         """The owner of what a collective sends, for which `frame` asks while `node` runs."""
-        asking = asker(frame)
-        self._dimensions.update(dimensions(asking.mesh))
+        asking = find_caller(frame)
+        self._dimensions.update(mesh_dimensions(asking.mesh))
         table = self._program.table
         paths = [(table.path(module), name) for module, name in asking.parameters]
         names = tuple([".".join(filter(None, pair)) for pair in paths if pair[0] is not None])
@@ -118,7 +120,7 @@ class Owners:
         found = [self._names[id(tensor)] for tensor in given if id(tensor) in self._names]
         return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
-    def _bucket(self, what: Sent, live: LiveGraph, node: int) -> tuple[str, ...]:
+    def _bucket(self, what: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
         """The parameters whose gradients a bucket holds; none where sizes do not say it."""
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
@@ -189,7 +191,7 @@ class Messages:
         """What the message of a call carries; None where that is not known."""
         return self._found.get(call)
 
-    def sent(self, event: Sent) -> None:
+    def sent(self, event: CollectiveIssued) -> None:
         """A message was sent, or is to be taken."""
         for tensor in event.given:
             key = storage_id(tensor)

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...graph import Graph
 from ...graph import Replica as Value
-from ...internals.sharding import replicas
+from ...internals.sharding import replica_ranks
 from ...internals.tensors.checksums import Checksums
 from ...internals.tensors.heap import modules_of_class
 from ...internals.tensors.memory import PLAIN
@@ -99,7 +99,7 @@ class Replicas(Listener):
                 ranks = promised.get(id(tensor))
                 wrapper = "" if ranks is None else DistributedDataParallel.__name__
                 found[name] = _Copy(tensor, "parameter", ranks or everybody, wrapper)
-            elif len(ranks := replicas(tensor)) > 1:
+            elif len(ranks := replica_ranks(tensor)) > 1:
                 found[name] = _Copy(tensor, "parameter", ranks, "DTensor")
         for module, path in table.called():
             for name, buffer in module._buffers.items():

@@ -20,7 +20,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from ...graph.events import UnusedInWrapper, WrapperBypass
-from ...internals.frames import Place, local_variables, user_frame
+from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ...internals.tensors.heap import modules_of_class
@@ -40,7 +40,7 @@ class _Wrapper:
     parameters: dict[int, Parameter]  # by id(): those that it waits for
     called: bool = False  # has its forward run
     passed: bool = False  # has the forward of a module inside, and not its own
-    place: Place | None = None  # of that forward
+    place: CodePosition | None = None  # of that forward
     waits: bool = False  # for all of them
     reached: set[int] = field(default_factory=set)  # by backwards since
 

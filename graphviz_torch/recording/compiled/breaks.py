@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import CodeType
 
 from ...graph.events import BreakingCall, GraphBreak, Recompilation
-from ...internals.compiler.traces import Break, Recompiled
+from ...internals.compiler.dynamo_trace import Break, Recompiled
 from ...tracing.region_reader import innermost
 from ...tracing.regions import InsideEvent, Origin
 

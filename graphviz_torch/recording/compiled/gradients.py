@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...graph import GradientStats
 from ...internals.compiled import backward_graph
-from ...internals.compiler.backwards import RegionBackwardWatch
+from ...internals.compiler.region_backward import RegionBackwardWatch
 from ...internals.tensors.metadata import tensor_meta
 from ...tracing.region_gradients import Taken, received
 from ...tracing.regions import Region

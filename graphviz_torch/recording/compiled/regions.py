@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...internals.compiler.retrace import original, trace_again
-from ...internals.frames import variables
+from ...internals.compiler.retrace import original_code, trace_again
+from ...internals.frames import frame_variables
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_calls
 from ...internals.tensors.pytree import tensors
@@ -63,7 +63,7 @@ class Regions:
     def began(self, frame: FrameType, own: bool) -> None:
         """This frame of dynamo's code is about to call a graph."""
         self._entered = None
-        if self._program.is_here() and original(frame) is not None:
+        if self._program.is_here() and original_code(frame) is not None:
             if torch.is_grad_enabled() and not own:
                 self._program.compiled_graph_began()
             if not self._opens:
@@ -74,7 +74,7 @@ class Regions:
             self._program.table.call_inside(called, self._program.module)
             self._start = sequence_number()
             if self._program.tracker.known:
-                self._given = tensors(*variables(frame, *_arguments(frame.f_code)))
+                self._given = tensors(*frame_variables(frame, *_arguments(frame.f_code)))
 
     def gave(self, args: tuple[Any, ...], result: Any) -> None:
         """It was given this, and has given that."""

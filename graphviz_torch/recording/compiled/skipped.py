@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...graph.events import SkippedFunction
 from ...internals.compiler.skipped import Skipped
-from ...internals.frames import OWN, Place, owner
+from ...internals.frames import OWN, CodePosition, code_owner
 from ..listener import Listener
 from .breaks import breaking_call, function_name, sentence
 
@@ -17,13 +17,13 @@ class SkippedFunctions(Listener):
     def function_skipped(self, event: Skipped) -> None:
         """Dynamo skips a function, or has skipped it before."""
         code, _, reason = event
-        if owner(code.co_filename) == OWN:
+        if code_owner(code.co_filename) == OWN:
             name, why = function_name(code), sentence(reason) if reason else ""
             skipped = SkippedFunction(function=name, reason=why, call=breaking_call(reason))
             self.events.note(skipped, _place(event))
 
 
-def _place(skipped: Skipped) -> Place:
+def _place(skipped: Skipped) -> CodePosition:
     code = skipped.code
     positions = [start for start, _, line in code.co_lines() if line == skipped.line]
     return code, (positions or [0])[0]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta
-from ...internals.compiler.traces import Break, Recompiled
+from ...internals.compiler.dynamo_trace import Break, Recompiled
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators

@@ -39,8 +39,8 @@ from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
-from ...internals.hooks.collectives.watch import Sent
-from ...internals.hooks.modes import others
+from ...internals.hooks.collectives.watch import CollectiveIssued
+from ...internals.hooks.modes import function_mode_count
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, is_alive, made_by
@@ -87,7 +87,7 @@ class Cuts(Listener):
     def raised(self, event: Raised) -> None:
         self._detached = {}
 
-    def sent(self, event: Sent) -> None:
+    def sent(self, event: CollectiveIssued) -> None:
         """An all_gather copies what this rank gives, too, and the copy has no gradient."""
         operands = [tensor for tensor in event.given if tensor.requires_grad]
         whole = len(event.filled) == len(event.group.ranks) > 1  # into a tensor for each rank
@@ -117,7 +117,7 @@ class Cuts(Listener):
             if self._tracker.known or not own:
                 self._look(event, cuts=not own)
             return
-        plain = type(result) is Tensor and not others() and result.requires_grad
+        plain = type(result) is Tensor and not function_mode_count() and result.requires_grad
         if self._tracker.known or not plain:
             self._look(event, cuts=not plain)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...tracing.regions import InsideCut, Region
 from ..backward import Backward
 from ..listener import RegionRan
@@ -99,7 +99,7 @@ def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin 
     return origin
 
 
-def _place(cut: InsideCut, program: Program) -> Place | None:
+def _place(cut: InsideCut, program: Program) -> CodePosition | None:
     place = cut.origin.place
     if place is None:
         return None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...graph import TensorMeta
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...tracing.nodes import GradFn, made_by
 from .names import PLAIN
@@ -23,7 +23,7 @@ class CutRecord:
     how: str
     tensor: TensorMeta
     labels: list[str]  # of the operands that need a gradient
-    place: Place | None
+    place: CodePosition | None
     module: str
     in_forward: bool
     origin: weakref.ref[Origin]

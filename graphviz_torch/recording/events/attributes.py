@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ...graph.events import DataAssignment, GradientRead
-from ...internals.frames import OWN, owner, user_frame
+from ...internals.frames import OWN, code_owner, user_frame
 from ...internals.functions import READ_GRAD, SET_DATA
 from ...internals.hooks.calls import Called
 from ...tracing.tracer import connected
@@ -25,7 +25,7 @@ class TensorAttributes(Listener):
 
     def called(self, event: Called) -> None:
         reads = len(event.args) == 1  # `.grad`; else `.data` is set
-        if reads and owner(event.frame.f_code.co_filename) != OWN:
+        if reads and code_owner(event.frame.f_code.co_filename) != OWN:
             return
         if self.program.steps.own(event.frame):
             return

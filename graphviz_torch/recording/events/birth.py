@@ -25,8 +25,8 @@ from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import is_at_hand, readable
-from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
+from ...internals.tensors.memory import is_on_cpu, readable
+from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
 
@@ -199,17 +199,17 @@ class Look:
         reasons = self._reasons[node] = []
         for mask, words in masks:
             count = torch.count_nonzero(mask)
-            if not is_at_hand(count):
+            if not is_on_cpu(count):
                 self._ask(TensorBase.view(count, 1), [(node, len(reasons))])
-            reasons.append((int(TensorBase.item(count)) if is_at_hand(count) else 0, words))
+            reasons.append((int(TensorBase.item(count)) if is_on_cpu(count) else 0, words))
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
         """Count what is not finite: now on the CPU, else on their device."""
-        here = [tensor for tensor in tensors if is_at_hand(tensor)]
+        here = [tensor for tensor in tensors if is_on_cpu(tensor)]
         finite = each_finite(here)
         alike: dict[Any, list[int]] = defaultdict(list)
         for i, tensor in enumerate(tensors):
-            if not is_at_hand(tensor):
+            if not is_on_cpu(tensor):
                 alike[tensor.device, tensor.dtype].append(i)
             elif not finite:
                 self._counts[i] = _counts(tensor)
@@ -236,7 +236,7 @@ def read(looks: Sequence[Look]) -> None:
 
 def _makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
     """What a node keeps as it is: its name, the node that made it, its values."""
-    for attribute, name in SAVED_NAMES[type(fn)] if TELLS else ():
+    for attribute, name in SAVED_NAMES[type(fn)] if HAS_SAVED_TENSOR_DATA else ():
         try:
             raw: Any = getattr(fn, attribute)
             if type(raw) is tuple or raw is None or raw.unpack_hook is not None:

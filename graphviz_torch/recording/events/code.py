@@ -6,7 +6,7 @@ import dis
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
-from ...internals.frames import OWN, Place
+from ...internals.frames import OWN, CodePosition
 from ..program import Program
 
 
@@ -29,9 +29,9 @@ def codes(
         found += [part for part in code.co_consts if isinstance(part, CodeType)]
 
 
-def called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | None:
+def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
     """Where a method of this name is called, of this variable; None where that is not sure."""
-    found: set[Place] = set()
+    found: set[CodePosition] = set()
     for code in codes:
         before = ""
         for step in dis.get_instructions(code) if method in code.co_names else ():
@@ -42,12 +42,12 @@ def called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | No
     return found.pop() if len(found) == 1 else None
 
 
-def stored(codes: Iterable[CodeType], attribute: str) -> Place | None:
+def stored(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
     """Where an attribute of this name is written; None where that is not sure.
 
     A line of the first code, that of the frame which enters the recording, comes before others.
     """
-    lines: list[list[Place]] = []
+    lines: list[list[CodePosition]] = []
     for code in codes:
         steps = dis.get_instructions(code) if attribute in code.co_names else ()
         found = [s for s in steps if s.opname == "STORE_ATTR" and s.argval == attribute]

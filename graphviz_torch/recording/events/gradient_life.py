@@ -27,10 +27,18 @@ from ...graph.events import (
     GradientClip,
     MixedLosses,
 )
-from ...internals.frames import LIBRARY, OWN, TORCH, Place, clipper, owner, user_frame
+from ...internals.frames import (
+    LIBRARY,
+    OWN,
+    TORCH,
+    CodePosition,
+    clipping_function,
+    code_owner,
+    user_frame,
+)
 from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
-from ...internals.hooks.collectives.watch import Sent
+from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import storage_id
 from ...internals.tensors.weak import Ref
@@ -69,21 +77,23 @@ class GradientLife(Listener):
         self._stepping = False  # is a step running, which may call a closure
         self._has_run = False  # has a backward run since the last step, whatever it reached
         self._scaled = False  # are the gradients multiplied by the loss scale
-        self._clearing: tuple[Place | None, bool] | None = None
+        self._clearing: tuple[CodePosition | None, bool] | None = None
         self._clips: set[ClipMoment] = set()  # what was noted of clipping since the last of those
         self._clips_early = False  # were they clipped before their first backward, as in each step
         self._clipped: set[int] = set()  # storages of the gradients that were clipped since then
-        self._norm_clip: Place | None = None  # the line that clipped them by their norm
-        self._runs: dict[Place | None, _Run] = {}
-        self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
+        self._norm_clip: CodePosition | None = None  # the line that clipped them by their norm
+        self._runs: dict[CodePosition | None, _Run] = {}
+        self._lines_used: set[CodePosition | None] = (
+            set()
+        )  # whose gradients were used at least once
         # By the id() of a parameter with a gradient: the parameter, and the lines of the backwards
         # that gave it.
-        self._given: dict[int, tuple[Ref, tuple[Place | None, ...]]] = {}
+        self._given: dict[int, tuple[Ref, tuple[CodePosition | None, ...]]] = {}
         # By such a line: the parameters with which optimizers have stepped since.
-        self._learnt: dict[Place | None, set[int]] = {}
+        self._learnt: dict[CodePosition | None, set[int]] = {}
         # Of a parameter that they do not hold: that line, the one that has added to its gradient
         # since, and does it lead through what they hold.
-        self._mixed: dict[int, tuple[Place | None, Place | None, bool]] = {}
+        self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
     def resumed(self, event: Resumed) -> None:
         """What becomes of gradients from now on is not known of those of before.
@@ -112,7 +122,7 @@ class GradientLife(Listener):
             reached = backward.reached & self.program.table.every()
             self._backward(set(reached), call.loss_scale is not None, call.place)
 
-    def _backward(self, reached: set[int], scaled: bool, place: Place | None) -> None:
+    def _backward(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
         """A backward at a line has added to the gradients of the parameters with these id()."""
         before = len(self._fresh)
         self._judge(place)
@@ -128,7 +138,7 @@ class GradientLife(Listener):
         self._scaled = scaled
         self._forget_clips()
 
-    def sent(self, event: Sent) -> None:
+    def sent(self, event: CollectiveIssued) -> None:
         """Tensors have gone over to other ranks: to be reduced?"""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
             self._averaged(event.given)
@@ -160,7 +170,7 @@ class GradientLife(Listener):
         self._forget_clips()
         self._forget(used)
 
-    def _add(self, reached: set[int], place: Place | None) -> None:
+    def _add(self, reached: set[int], place: CodePosition | None) -> None:
         """A backward at a line, outside of a step, has added to the gradients of these."""
         given, learnt = self._given, self._learnt
         known = {id(tensor): tensor for _, tensor in self.program.parameters()}
@@ -211,19 +221,19 @@ class GradientLife(Listener):
         elif key in self._fresh:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
                 self._clear(key, frame)  # it sets to None, or to zeros, what it reads
-            elif owner(code.co_filename) == OWN:
+            elif code_owner(code.co_filename) == OWN:
                 self._use()
                 self._unmix(key)  # the program may make one gradient of both
-            elif owner(code.co_filename) == LIBRARY:
+            elif code_owner(code.co_filename) == LIBRARY:
                 self._unmix(key)  # it may clear it in place
-        elif gradient is not None and owner(code.co_filename) == OWN and parameter.is_leaf:
+        elif gradient is not None and code_owner(code.co_filename) == OWN and parameter.is_leaf:
             self._use()  # of an input: what the backward was for
 
     def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was set."""
         key = id(parameter)
         if key in self._fresh:
-            if value is None and owner(frame.f_code.co_filename) != LIBRARY:
+            if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:
                 self._clear(key, frame)
             else:  # a library that takes a gradient away has it, as ZeRO does
                 self._use()  # the program makes gradients of its own
@@ -234,7 +244,7 @@ class GradientLife(Listener):
         for run in self._runs.values():
             run.used = run.used or not run.cleared
 
-    def _judge(self, place: Place | None) -> None:
+    def _judge(self, place: CodePosition | None) -> None:
         """A line runs backward again: was what it made before in vain?"""
         run = self._runs.get(place)
         if run is None or place is None:
@@ -295,7 +305,7 @@ class GradientLife(Listener):
             self._clipped.add(storage_id(gradient))
         if moment is not None and moment not in self._clips:  # once for all parameters
             self._clips.add(moment)
-            clip = GradientClip(function=clipper(frame), moment=moment)
+            clip = GradientClip(function=clipping_function(frame), moment=moment)
             place = self.program.place(frame)
             self.events.note(clip, place)
             if clip.function == "clip_grad_norm_":

@@ -24,7 +24,7 @@ from ...graph.events.ineffective_calls import (
     RetainedBy,
     UnneededRetainGraph,
 )
-from ...internals.frames import Place, outwards, user_frame
+from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepping
@@ -63,10 +63,12 @@ class IdleCalls(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._modes: dict[Place | None, set[bool]] = {}  # in which a line has dropped
+        self._modes: dict[CodePosition | None, set[bool]] = {}  # in which a line has dropped
         self._modules: dict[str, bool] = {}  # by path: does it go by its own mode
         self._root: weakref.ref[Module] | None = None
-        self._graphs: dict[Place | None, _RetainedGraphs] = {}  # by the line that runs backward
+        self._graphs: dict[
+            CodePosition | None, _RetainedGraphs
+        ] = {}  # by the line that runs backward
 
     def called(self, event: Called) -> None:
         """Dropout: does it drop, and in which mode is the model?"""
@@ -112,7 +114,7 @@ class IdleCalls(Listener):
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._look_at_graphs({backward.call.place for backward in backwards})
 
-    def _look_at_graphs(self, places: Collection[Place | None]) -> None:
+    def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
         """Does one of these lines keep its graph each time, and no backward run through it?"""
         for place, known in self._graphs.items():
             # What comes after the last is not known.
@@ -155,7 +157,7 @@ class EvalModes(Listener):
         if self._last is not None:
             mode, numbers = self._last
             # A run begins before the frames of its script, which its first step knows by this.
-            frames = outwards(user_frame(sys._getframe(1)), self.program.frame)
+            frames = user_frames(user_frame(sys._getframe(1)), self.program.frame)
             around = [frame.f_code for frame in frames]
             self.events.note(mode, called(codes(self.program, more=around), "eval"), numbers)
 

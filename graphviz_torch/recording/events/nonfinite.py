@@ -33,9 +33,9 @@ from ...internals.guards import (
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import all_readable, has_memory, is_at_hand, readable
+from ...internals.tensors.memory import all_readable, has_memory, is_on_cpu, readable
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.saved_tensors import TELLS
+from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from ...tracing.nodes import GradFn
 from ..backward import Backward
 from ..gradients.cpu import each_finite, sums_up
@@ -60,7 +60,7 @@ def look(
         losses = [(tensor.grad_fn, one) for tensor in given for one in readable(tensor)]
         with no_autograd():
             values = [*all_readable(activations), *(one for _, one in losses)]
-            if all(is_at_hand(one) for one in values) and each_finite(values):
+            if all(is_on_cpu(one) for one in values) and each_finite(values):
                 return None
             if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
                 return None  # what we do on the device would become a part of the CUDA graph
@@ -111,7 +111,7 @@ class _Births:
     def _note(self, birth: Birth, backwards: int) -> None:
         event = NonfiniteValue(
             # Of what backward starts from alone it is not known that this made it.
-            operation=birth.operation if TELLS else "",
+            operation=birth.operation if HAS_SAVED_TENSOR_DATA else "",
             nan=birth.nan,
             inf=birth.inf if (birth.nan, birth.inf) != (0, 0) else None,
             origin=birth.origin,

@@ -24,7 +24,7 @@ from ...graph.events import (
     UnregisteredParameters,
     UnusedGradients,
 )
-from ...internals.frames import OWN, Place, local_variables, outwards, owner
+from ...internals.frames import OWN, CodePosition, code_owner, local_variables, user_frames
 from ...internals.functions import SET_REQUIRES_GRAD, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
@@ -62,7 +62,9 @@ class TrainingSetup(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._first: dict[Place | None, int] = {}  # by a line: steps before its first backward
+        self._first: dict[
+            CodePosition | None, int
+        ] = {}  # by a line: steps before its first backward
         # Of the frames around the first backward, where the recording began before the program did.
         self._codes: list[CodeType] = []
 
@@ -72,7 +74,7 @@ class TrainingSetup(Listener):
 
     def backward_began(self, event: BackwardBegan) -> None:
         if self.program.frame is None and not self._codes:
-            self._codes = [frame.f_code for frame in outwards(event.frame)]
+            self._codes = [frame.f_code for frame in user_frames(event.frame)]
         live, asked = event.live, {fn for fn, _ in event.asked}
         if self.program.options.every_call and live.call.accumulates:
             leaves = [fn.variable for fn in leaves_of(live.own) if not asked or fn in asked]
@@ -149,7 +151,7 @@ def look_for_plain_lists(events: Events, program: Program, error: BaseException)
     frames = [] if program.frame is None else [program.frame]
     trace = error.__traceback__
     while trace is not None:
-        if owner(trace.tb_frame.f_code.co_filename) == OWN:
+        if code_owner(trace.tb_frame.f_code.co_filename) == OWN:
             frames.append(trace.tb_frame)
         trace = trace.tb_next
     values = [pair for frame in frames for pair in local_variables(frame).items()]
@@ -168,7 +170,7 @@ def look_for_steps(
     events: Events,
     program: Program,
     backwards: Sequence[Backward],
-    first: MutableMapping[Place | None, int],
+    first: MutableMapping[CodePosition | None, int],
 ) -> None:
     """Note backwards that ran again and again for parameters of an optimizer that never stepped.
 
@@ -179,7 +181,7 @@ def look_for_steps(
         first: by a line, after how many steps it ran its first backward; of more steps of a run.
     """
     own, optimized, updated = program.table.every(), None, program.steps.ever
-    places: dict[Place | None, list[Backward]] = {}
+    places: dict[CodePosition | None, list[Backward]] = {}
     for backward in backwards:
         places.setdefault(backward.call.place, []).append(backward)
     for place, group in places.items():
@@ -254,7 +256,7 @@ class Leaves(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
+        self._leaves: dict[int, tuple[Ref, CodePosition | None, str]] = {}
 
     def called(self, event: Called) -> None:
         func, args, kwargs, result, frame, _, _ = event

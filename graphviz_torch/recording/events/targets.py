@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ...graph import Graph
 from ...graph.events import LossTarget, TargetKind
-from ...internals.frames import Place, user_frame
+from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
@@ -97,7 +97,7 @@ class _Answer:
     """What a call's target is like, as numbers on its device."""
 
     event: LossTarget
-    place: Place | None
+    place: CodePosition | None
     operand: TensorRecord
     numbers: Tensor  # of a target of classes: ignored, least, greatest; else: how many do not fit
     first_is_right: bool  # may 0 stand for the score of the positive, which is put first
@@ -175,7 +175,7 @@ class Targets(Listener):
         self._answers = []
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        groups: dict[tuple[LossTarget, Place | None], list[_Answer]] = {}
+        groups: dict[tuple[LossTarget, CodePosition | None], list[_Answer]] = {}
         for answer in self._answers:
             groups.setdefault((answer.event, answer.place), []).append(answer)
         for (event, place), answers in groups.items():
@@ -190,7 +190,7 @@ class Targets(Listener):
     def _judge(
         self,
         event: LossTarget,
-        place: Place | None,
+        place: CodePosition | None,
         operand: TensorRecord,
         rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],

@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ...graph import TensorMeta
 from ...internals.tensors.metadata import tensor_meta
-from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
+from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn
 from ..program.in_place import Change, Changes, same_memory
 
@@ -57,7 +57,7 @@ def find_failing_node(
     if not _is_of_a_node(error):
         return None
     if message.startswith(_FREED):
-        if not TELLS:
+        if not HAS_SAVED_TENSOR_DATA:
             return FailingNode(order[-1], freed=True) if order else None
         for node in _candidates(fns, order):
             if (order or ran_before(node)) and _is_freed(fns[node]):
@@ -129,7 +129,7 @@ def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
             yield attribute, None
             continue
         row = [one for one in (raw if type(raw) is tuple else (raw,)) if one is not None]
-        if TELLS and all(one.unpack_hook is None for one in row):
+        if HAS_SAVED_TENSOR_DATA and all(one.unpack_hook is None for one in row):
             yield from ((attribute, one.data) for one in row)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Failure, Operand, TensorMeta
-from ...internals.frames import Place, local_variables, user_frame
+from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
 from ...tracing.nodes import GradFn, made_by
@@ -53,16 +53,18 @@ class Failed:
 
     error: Error
     operation: str = ""
-    place: Place | None = None
+    place: CodePosition | None = None
     operands: list[OperandRecord] = field(default_factory=list)
-    raised: Place | None = None  # where an exception came from that backward handed on
+    raised: CodePosition | None = None  # where an exception came from that backward handed on
 
     def among(self, ids: Mapping[GradFn, int]) -> Failed:
         """The same with the nodes of the operands, and without what made them."""
         operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
         return replace(self, operands=operands)
 
-    def value(self, line: Callable[[int], str], where: Callable[[Place | None], str]) -> Failure:
+    def value(
+        self, line: Callable[[int], str], where: Callable[[CodePosition | None], str]
+    ) -> Failure:
         """The plain value. `line` gives the user's line that made the node with a number."""
         return Failure(
             self.error.kind,

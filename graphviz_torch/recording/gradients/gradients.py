@@ -24,7 +24,7 @@ from ...graph.nodes import CHANGED
 from ...internals.functions import TensorBase
 from ...internals.guards import watched_operators
 from ...internals.hooks.engine import queue_callback
-from ...internals.hooks.modes import others
+from ...internals.hooks.modes import function_mode_count
 from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
@@ -143,7 +143,7 @@ class GradientHooks:
             ):
                 return slow(node, (kind,), leaf, False, given)
             if leaf:
-                seen = others() or watched_operators()
+                seen = function_mode_count() or watched_operators()
                 gradient = alias(gradient) if seen else TensorBase.detach(gradient)
             try:
                 version = gradient._version

@@ -32,8 +32,8 @@ from ...internals.tensors.memory import (
     Elements,
     elements,
     has_memory,
+    have_memory,
     is_dense,
-    lie_in_memory,
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
@@ -209,7 +209,7 @@ class Descriptions:
         with unseen_calls():
             for group in batch.groups:
                 wheres, gradients = group.take(self.changed)
-                if not (batch.cpu and lie_in_memory(gradients)):
+                if not (batch.cpu and have_memory(gradients)):
                     plain = [batch.cpu and has_memory(gradient) for gradient in gradients]
                     pairs = list(zip(wheres, gradients, strict=True))
                     apart += compress(pairs, map(not_, plain))

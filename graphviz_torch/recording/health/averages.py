@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import has_memory
 from .signs import WatchReport
@@ -93,7 +93,7 @@ class Averages:
 
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """What is called like an average or a target, and its weights by name."""
-    for outer in outwards(user_frame(frame))[:_FRAMES]:
+    for outer in user_frames(user_frame(frame))[:_FRAMES]:
         for name, value in local_variables(outer, _OTHERS).items():
             parts = [(name, value)]
             inside = getattr(value, "__dict__", None) if value is not model else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.hooks.nodes import hook_dictionaries
 from ...tracing.nodes import sources_of
 from .signs import WatchReport
@@ -65,7 +65,7 @@ class LivingGraphs:
     def _holder(self, frame: FrameType) -> tuple[str, str]:
         """What a variable of the program that holds them is called, and where it is."""
         marked = {id(mark()) for _, mark in self._marks}
-        for outer in outwards(user_frame(frame))[:_FRAMES]:
+        for outer in user_frames(user_frame(frame))[:_FRAMES]:
             for name, value in local_variables(outer).items():
                 held = value[-_EVERY:] if isinstance(value, list) else [value]
                 fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from ...internals.frames import hide
+from ...internals.frames import hide_frame
 
 # The method and the arguments; gives what `ended` takes.
 Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
@@ -92,7 +92,7 @@ def _around(kind: Any, name: str) -> Callable[..., Any]:
         try:
             result = call(*args, **kwargs)
         except BaseException as error:
-            hide(error)
+            hide_frame(error)
             raise
         watch.ended(given, result)
         return result

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 from ...graph.events.ineffective_calls import CallPerSample
-from ...internals.frames import variables
+from ...internals.frames import frame_variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, CallWatch
 from ...internals.hooks.dispatch import sequence_number
@@ -90,15 +90,15 @@ class FastPaths(Listener):
         FUNCTIONS.push(calls)
         if output is not None:
             number = sequence_number()
-            args, kwargs = variables(frame, "args", "kwargs")
+            args, kwargs = frame_variables(frame, "args", "kwargs")
             given = (*(args or ()), *layer.parameters())
             call = type(layer).forward, given, kwargs, output, frame, number, number
-            calls.tell(Called(*call))
+            calls.notify(Called(*call))
 
 
 def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:
     """Needs nothing a gradient that the layer takes, so that it makes no node."""
-    given = tensors(*variables(frame, "args", "kwargs"))
+    given = tensors(*frame_variables(frame, "args", "kwargs"))
     if isinstance(layer, nn.TransformerEncoder) and len(given) < 2:
         return False  # without a mask each of its layers asks for itself
     asked = [*given, *layer.parameters()] if torch.is_grad_enabled() else ()
@@ -189,7 +189,7 @@ def _is_sample(tensor: Tensor) -> bool:
 def _state_of(event: ModuleBegan) -> State:
     """Of each tensor that a module holds beside its parameters, or is given by name: which it is,
     and how often it was written to."""
-    held = [variables(event.frame, "kwargs")[0]]
+    held = [frame_variables(event.frame, "kwargs")[0]]
     for module in _with_those_below(event.module):
         held += (vars(module), module._buffers)
     found: list[tuple[int, int]] = []

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Graph
-from ...internals.frames import Place, variables
+from ...internals.frames import CodePosition, frame_variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
@@ -54,7 +54,7 @@ class Loss:
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    place: Place | None
+    place: CodePosition | None
     # Sums over the last dimension, or over the classes: they tell which positions of the module's
     # output a loss has.
     rows: Tensor | None
@@ -84,7 +84,7 @@ class FirstCall(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._call: Call | None = None
-        self._place: Place | None = None
+        self._place: CodePosition | None = None
         self._depth = 0  # calls of modules inside it
         self._open = False
         self._unfit = False  # the first call is one that cannot be made again
@@ -103,7 +103,7 @@ class FirstCall(Listener):
             ):  # its forward prepares a backward
                 return
             if next(module.parameters(), None) is not None:
-                args, kwargs = variables(event.frame, "args", "kwargs")
+                args, kwargs = frame_variables(event.frame, "args", "kwargs")
                 given = event.args if args is None else args
                 if (why := _unfit(module, given, kwargs)) != "":
                     self.program.remarks.leave_out(f"experiments: {why}")

@@ -24,14 +24,14 @@ from torch.optim import Optimizer
 
 from ...graph import Graph
 from ...graph.events import SymmetricRows, UnchangedParameters
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
-from ...internals.tensors.norms import first_rows_alike
+from ...internals.tensors.norms import have_equal_first_rows
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import Listener
@@ -63,7 +63,7 @@ class _Count:
 
     parameter: Ref
     event: UnchangedParameters
-    place: Place | None
+    place: CodePosition | None
     rate: float
     steps: int = 0
     elements: Tensor | None = None  # how many were looked at, and how many were still
@@ -128,7 +128,7 @@ class Updates(Listener):
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         with _quiet():
-            groups: dict[tuple[UnchangedParameters, Place | None], list[int]] = {}
+            groups: dict[tuple[UnchangedParameters, CodePosition | None], list[int]] = {}
             elements = {key: known.fetch() for key, known in self._counts.items()}
             for key, (looked_at, still) in elements.items():
                 if looked_at >= _FEW and still >= _SHARE * looked_at:
@@ -251,7 +251,7 @@ def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
     for name, tensor in weights.items():
         groups.setdefault((tensor.device, tensor.dtype), []).append(name)
     for names in groups.values():
-        same = first_rows_alike([TensorBase.detach(weights[name]) for name in names], _ROUNDED)
+        same = have_equal_first_rows([TensorBase.detach(weights[name]) for name in names], _ROUNDED)
         yield from (name for name, alike in zip(names, same, strict=True) if alike)
 
 

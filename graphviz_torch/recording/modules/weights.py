@@ -14,7 +14,7 @@ from torch import Tensor
 from ...graph import GradientStats, Graph, Parameter
 from ...graph.nodes import CHANGED, REGION
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
-from ...internals.sharding import part, placement
+from ...internals.sharding import placement, shard_position
 from ...internals.tensors.memory import PLAIN
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
@@ -145,10 +145,10 @@ class Weights(Listener):
             in_other_optimizer=_among(keys, self._waiting),
         )
         for i, tensor in compress(enumerate(tensors), ranks):
-            mine = part(tensor)
+            mine = shard_position(tensor)
             if mine is not None:
                 number, parts = mine
-                alike = tensor.grad is None or part(tensor.grad) == mine
+                alike = tensor.grad is None or shard_position(tensor.grad) == mine
                 grad = self._grads.get(names[i])
                 part_ = number if alike else None
                 found[i] = replace(found[i], grad=grad, shard=part_, shard_count=parts)

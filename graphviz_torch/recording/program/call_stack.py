@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...internals.dynamo import uncompiled
-from ...internals.frames import LIBRARY, OTHER, OWN, Place, variables
+from ...internals.dynamo import not_compiled
+from ...internals.frames import LIBRARY, OTHER, OWN, CodePosition, frame_variables
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import flatten, tensors
 from ...internals.tensors.weak import Ref
-from ...internals.wrappers import wrapped_by
+from ...internals.wrappers import wrapped_module
 from ...tracing.nodes import End, ends_of
 from .call_names import NO_CALL, Call, Functions, name_of
 from .parameters import ParameterTable
@@ -41,10 +41,10 @@ class _ModuleCall:
         self.module = module
         self.names = names  # path and scope
         self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
-        self.place: Place | None = None  # beyond that frame
-        self.library: Place | None = None
+        self.place: CodePosition | None = None  # beyond that frame
+        self.library: CodePosition | None = None
         self.counts: dict[str, int] | None = None  # calls of each child so far
-        self.wrapped = wrapped_by(module) if module._modules else None
+        self.wrapped = wrapped_module(module) if module._modules else None
 
 
 class CallStack:
@@ -133,7 +133,7 @@ class CallStack:
             self.lead(frame)
             table.note(module)  # before another may be put in the place of one
             if torch.is_grad_enabled():  # else it keeps none of them for backward
-                positional, named = variables(frame, "args", "kwargs")
+                positional, named = frame_variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)
                 # A loss may come from several calls; the first one after a backward begins anew.
                 before = self._inputs[-_MOST_DATA:] if self._counts else []
@@ -190,20 +190,20 @@ class CallStack:
             else:
                 self.made(start, end, frame, call)
 
-    @uncompiled
+    @not_compiled
     def made(self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL) -> None:
         """The nodes start <= number < end were made by a call in `frame`."""
         source = self.source(frame)
         self._origins.made(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
 
-    @uncompiled
+    @not_compiled
     def lead(self, frame: FrameType | None) -> None:
         """Note that the functions from `frame` outwards call modules or backward."""
         while frame is not None and frame is not self.frame:
             self.leading.add(frame.f_code)
             frame = frame.f_back
 
-    @uncompiled
+    @not_compiled
     def _functions(self, frame: FrameType) -> Functions:
         """Return the user's own functions that run between the recording's frame and a call."""
         found: list[tuple[CodeType, int]] = []
@@ -218,7 +218,7 @@ class CallStack:
             one = outer
         return tuple(found[::-1])
 
-    @uncompiled
+    @not_compiled
     def skipped(self, start: int, frame: FrameType | None) -> None:
         """Before a call in `frame` nodes were made, up to `start`, by no call seen.
 
@@ -247,11 +247,11 @@ class CallStack:
             frame = frame.f_back
         return frame is not None
 
-    def place(self, frame: FrameType | None) -> Place | None:
+    def place(self, frame: FrameType | None) -> CodePosition | None:
         """The innermost place in the user's own code from `frame` outwards."""
         return self.source(frame)[0]
 
-    def source(self, frame: FrameType | None) -> tuple[Place | None, Place | None]:
+    def source(self, frame: FrameType | None) -> tuple[CodePosition | None, CodePosition | None]:
         """That place, and the innermost one in a library on the way there."""
         if frame is None:
             return None, None

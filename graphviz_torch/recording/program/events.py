@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from ...graph import Event, Operand, TensorMeta
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
 
 Answer = TypeVar("Answer")
@@ -91,7 +91,7 @@ class EventRecord:
     """An event as it was seen last."""
 
     event: Event  # without its line and nodes
-    place: Place | None
+    place: CodePosition | None
     first: int  # how many backwards had begun when it was seen first
     numbers: tuple[int, ...] = ()  # sequence numbers of the nodes that it is about
     leaves: tuple[int, ...] = ()  # id() of the leaves that it is about
@@ -107,8 +107,8 @@ class Events:
 
     def __init__(self) -> None:
         self.backwards = 0  # that have begun
-        self._records: dict[tuple[Event, Place | None], EventRecord] = {}
-        self._times: dict[tuple[Event, Place | None], int] = {}  # in earlier steps
+        self._records: dict[tuple[Event, CodePosition | None], EventRecord] = {}
+        self._times: dict[tuple[Event, CodePosition | None], int] = {}  # in earlier steps
 
     def begin_backward(self) -> None:
         """Backward is about to run."""
@@ -124,7 +124,7 @@ class Events:
     def note(
         self,
         event: Event,
-        place: Place | None = None,
+        place: CodePosition | None = None,
         numbers: Iterable[int] = (),
         leaves: Iterable[int] = (),
         since: int | None = None,
@@ -157,7 +157,7 @@ class Events:
         backwards: int,
         node: Callable[[int], int | None],
         leaf: Callable[[int], int | None],
-        line: Callable[[Place | None], str],
+        line: Callable[[CodePosition | None], str],
         made: Callable[[int], str],
     ) -> tuple[Event, ...]:
         """Those that were seen before so many backwards had begun, as plain values: by kind.

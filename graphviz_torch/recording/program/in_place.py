@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.modes import unseen_calls
@@ -37,7 +37,7 @@ class Change(NamedTuple):
     """What raised the version of a tensor."""
 
     operation: str  # "add_", "setitem", "relu(inplace=)", "step" of an optimizer
-    place: Place | None
+    place: CodePosition | None
     before: int  # version
     after: int
     number: int = -1  # sequence number of the node that it made, if it made one
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
     """A step of an optimizer: the versions of its parameters before and after."""
 
     optimizer: weakref.ref[Optimizer]
-    place: Place | None
+    place: CodePosition | None
     before: list[int]
     after: list[int]
 
@@ -78,7 +78,9 @@ class Changes:
         steps: are told of one that the program makes by hand.
     """
 
-    def __init__(self, place: Callable[[FrameType | None], Place | None], steps: Stepper) -> None:
+    def __init__(
+        self, place: Callable[[FrameType | None], CodePosition | None], steps: Stepper
+    ) -> None:
         self.functions = IN_PLACE | _OPTIONS
         self._place = place
         self._program_steps = steps

@@ -10,7 +10,7 @@ from operator import attrgetter, is_, itemgetter, methodcaller
 from torch import Tensor
 from torch.nn import Module
 
-from ...internals.wrappers import is_inside, is_sharded, unsharded, wrapped_by
+from ...internals.wrappers import is_sharded, is_wrapped_child, unsharded_parameters, wrapped_module
 from ...tracing.names import classes_along
 
 
@@ -99,7 +99,7 @@ class ParameterTable:
             key = id(module_)
             if key in self._modules:
                 continue
-            inner = self._modules.get(id(wrapped_by(module_))) if module_._modules else None
+            inner = self._modules.get(id(wrapped_module(module_))) if module_._modules else None
             if inner is not None:
                 path = inner[1]
             self._modules[key] = (module_, path, block)
@@ -108,7 +108,7 @@ class ParameterTable:
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
                     # A wrapper has the name of what it wraps.
-                    below = "" if is_inside(module_, name) else name
+                    below = "" if is_wrapped_child(module_, name) else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         if self._blocks and not module._modules and not module._parameters:
             self._bare.append(block)
@@ -263,7 +263,7 @@ class ParameterTable:
         whole = [
             (f"{path}.{name}" if path else name, parameter)
             for module, *_ in self._modules.values()
-            for owner, name, parameter in unsharded(module)
+            for owner, name, parameter in unsharded_parameters(module)
             if (path := self.path(owner)) is not None
         ]
         return known + whole

@@ -18,14 +18,14 @@ from torch.optim import Optimizer
 
 from ...internals.frames import (
     OTHER,
-    Place,
-    arguments,
+    CodePosition,
+    active_programs,
     enter_program,
     leave_program,
     local_variables,
-    outwards,
-    programs,
+    parameter_names,
     user_frame,
+    user_frames,
 )
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import ATOMS, flatten, is_nesting
@@ -132,7 +132,7 @@ class Program:
 
     def is_here(self) -> bool:
         """Is it this program that runs, and not another thread or another task."""
-        return self.key in programs() and get_ident() == self.thread
+        return self.key in active_programs() and get_ident() == self.thread
 
     @property
     def services(self) -> tuple[object, ...]:
@@ -196,11 +196,11 @@ class Program:
         """Names and parameters of the model and of every other module called."""
         return self.table.parameters()
 
-    def place(self, frame: FrameType | None) -> Place | None:
+    def place(self, frame: FrameType | None) -> CodePosition | None:
         """The innermost place in the user's own code from `frame` outwards."""
         return self.stack.place(frame)
 
-    def line(self) -> Callable[[Place | None], str]:
+    def line(self) -> Callable[[CodePosition | None], str]:
         """What turns a place into "train.py:41", with as many folders as tell files apart."""
         return lines([file for file, owner in self.stack.files.items() if owner != OTHER])
 
@@ -208,7 +208,7 @@ class Program:
         """The line that made the node with this sequence number."""
         return self.source_in(self.line())(number)
 
-    def source_in(self, line: Callable[[Place | None], str]) -> Callable[[int], str]:
+    def source_in(self, line: Callable[[CodePosition | None], str]) -> Callable[[int], str]:
         """The same for many: `line` is written by."""
         return partial(self.origins.source, text=sources(line))
 
@@ -228,7 +228,7 @@ class Program:
 
     def optimizer_name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
         """What the code that steps an optimizer calls it, or the code around; else its class."""
-        for one in outwards(frame, self.frame):
+        for one in user_frames(frame, self.frame):
             for name, value in local_variables(one).items():
                 if value is optimizer:
                     return name
@@ -247,13 +247,13 @@ class Program:
 
         Those of the modules among them too, where no model was given.
         """
-        frames = outwards(frame, self.frame)
+        frames = user_frames(frame, self.frame)
         if self.frame is not None and self.frame not in frames:
             frames.append(self.frame)
         found: list[tuple[str, Tensor]] = []
         for one in reversed(frames):
             variables = local_variables(one, without=ATOMS)
-            found = with_outer(self._names(variables), found, arguments(one))
+            found = with_outer(self._names(variables), found, parameter_names(one))
         return found
 
     def _names(self, variables: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
@@ -265,6 +265,6 @@ class Program:
             named += [pair for module in modules for pair in caller_names(module)]
         return named
 
-    def callers(self, frame: FrameType | None) -> list[Place]:
+    def callers(self, frame: FrameType | None) -> list[CodePosition]:
         """The user's lines that lead to a frame from the one that entered the recording."""
-        return [(one.f_code, one.f_lasti) for one in outwards(frame, self.frame)]
+        return [(one.f_code, one.f_lasti) for one in user_frames(frame, self.frame)]

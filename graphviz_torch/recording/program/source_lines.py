@@ -23,22 +23,22 @@ from types import CodeType, FrameType
 from typing import Generic, NamedTuple, TypeVar
 
 from ...graph.text import called_at
-from ...internals.frames import OWN, Place, cell, owner
+from ...internals.frames import OWN, CodePosition, code_owner, notebook_cell
 from .call_names import NO_CALL, Call, CallNames
 
 # A place of the user's, and the library's where that called into one and the call was made there.
-Source = tuple[Place, Place | None]
+Source = tuple[CodePosition, CodePosition | None]
 
 
 class Files(dict[str, int]):
     """The owners of the files that were met."""
 
     def __missing__(self, file: str) -> int:
-        found = self[file] = owner(file)
+        found = self[file] = code_owner(file)
         return found
 
 
-def raised(error: BaseException, files: Files) -> Place | None:
+def raised(error: BaseException, files: Files) -> CodePosition | None:
     """The innermost place in the user's own code that an exception came through."""
     found = None
     trace = error.__traceback__
@@ -50,12 +50,12 @@ def raised(error: BaseException, files: Files) -> Place | None:
     return found
 
 
-def place_of(file: str, line: int) -> Place:
+def place_of(file: str, line: int) -> CodePosition:
     """A place that stands for a line of a file, whose code is not at hand."""
     return (lambda: None).__code__.replace(co_filename=file, co_firstlineno=line), 0
 
 
-def assigned(frame: FrameType | None, name: str) -> Place | None:
+def assigned(frame: FrameType | None, name: str) -> CodePosition | None:
     """Where a running function has assigned to one of its variables, the last place before now."""
     found = None
     if frame is not None and name:
@@ -67,7 +67,7 @@ def assigned(frame: FrameType | None, name: str) -> Place | None:
     return found
 
 
-def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
+def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
     """Turns a place in one of the files into "train.py:41"; "" for None.
 
     As many folders are named as tell the files apart. A notebook's cell is "In[3]".
@@ -75,7 +75,7 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
     names = short_names(set(files))
     known: dict[tuple[int, int], str] = {}
 
-    def line(place: Place | None) -> str:
+    def line(place: CodePosition | None) -> str:
         if place is None:
             return ""
         key = id(place[0]), place[1]
@@ -86,7 +86,7 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
     return line
 
 
-def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
+def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], str]:
     """What turns a source into "train.py:41", or "modeling.py:312, called at train.py:41"."""
     known: dict[tuple[int, ...], str] = {}
 
@@ -103,7 +103,7 @@ def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
     return written
 
 
-def source_text(place: Place | None) -> str:
+def source_text(place: CodePosition | None) -> str:
     """The line of the user's source without indentation and comment; "" where there is none."""
     if place is None:
         return ""
@@ -155,7 +155,7 @@ def short_names(files: set[str]) -> dict[str, str]:
             parts[other][-length:] == parts[file][-length:] for other in rivals
         ):
             length += 1
-        names[file] = cell(file) or "/".join(parts[file][-length:])
+        names[file] = notebook_cell(file) or "/".join(parts[file][-length:])
     return names
 
 

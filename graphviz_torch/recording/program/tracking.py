@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ...internals.dynamo import uncompiled
+from ...internals.dynamo import not_compiled
 from ...internals.tensors.weak import Ref
 
 _USES = 32  # nodes that used the result of one cut: the last ones are noted
@@ -141,7 +141,7 @@ class Tracker:
             found.key, found.trail, found.copies = key, None, ()
         return found
 
-    @uncompiled  # a compiled region may free a tensor
+    @not_compiled  # a compiled region may free a tensor
     def _freed(self, followed: _Followed) -> None:
         if self.known.get(followed.key) is followed:
             del self.known[followed.key]

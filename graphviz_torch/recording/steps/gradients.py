@@ -28,8 +28,8 @@ from torch.optim import Optimizer
 
 from ...graph import Graph
 from ...graph.events.ineffective_calls import ExtremeClipNorm
-from ...internals.frames import Place, clipper
-from ...internals.functions import CUT_BELOW, TensorBase
+from ...internals.frames import CodePosition, clipping_function
+from ...internals.functions import FOREACH_CLAMP_MIN, TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called, Calling
 from ...internals.hooks.dispatch import unseen
@@ -101,9 +101,9 @@ class ClearedGradients(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._samples: dict[int, _Sample] = {}  # by id() of the optimizer: not all can be hashed
-        self._closures: dict[int, Place | None] = {}  # steps with one that run, by the same
-        self._place: Place | None = None  # the last
-        self._places: dict[int, Place | None] = {}  # of each graph, the last then
+        self._closures: dict[int, CodePosition | None] = {}  # steps with one that run, by the same
+        self._place: CodePosition | None = None  # the last
+        self._places: dict[int, CodePosition | None] = {}  # of each graph, the last then
         with unseen_calls():
             self._remember()
 
@@ -163,7 +163,7 @@ class ClearedGradients(Listener):
         where = self.program.line()(self._places[backward.position])
         return replace(graph, step=replace(graph.step, stale_gradients=where))
 
-    def _use(self, optimizer: Optimizer, place: Place | None) -> None:
+    def _use(self, optimizer: Optimizer, place: CodePosition | None) -> None:
         """An optimizer steps. Is a gradient that it has stepped with still in it?"""
         sample = self._samples.pop(id(optimizer), None)
         self._sample(optimizer)
@@ -210,15 +210,15 @@ class ClipBounds(Listener):
     """Notes a bound that leaves a small part of every gradient, or is far above all of them."""
 
     needs = ("every_call",)
-    functions = frozenset((torch.clamp, CUT_BELOW))
-    before = frozenset((CUT_BELOW,))
+    functions = frozenset((torch.clamp, FOREACH_CLAMP_MIN))
+    before = frozenset((FOREACH_CLAMP_MIN,))
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # By the line that clips, and the function that it calls.
-        self._shares: dict[tuple[Place | None, str], list[float | Tensor]] = {}
+        self._shares: dict[tuple[CodePosition | None, str], list[float | Tensor]] = {}
         # The same of a bound for values: of the largest, and of their mean.
-        self._sizes: dict[tuple[Place | None, str], list[Tensor]] = {}
+        self._sizes: dict[tuple[CodePosition | None, str], list[Tensor]] = {}
 
     def calling(self, event: Calling) -> None:
         if event.frame.f_code.co_filename != _FILE:
@@ -226,7 +226,7 @@ class ClipBounds(Listener):
         grads, bound = event.args
         if not all(map(has_memory, grads)):
             return
-        key = self.program.place(event.frame), clipper(event.frame)
+        key = self.program.place(event.frame), clipping_function(event.frame)
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             norm = torch.linalg.vector_norm
             largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in grads])
@@ -237,19 +237,21 @@ class ClipBounds(Listener):
         del sizes[:-_MOST]
 
     def called(self, event: Called) -> None:
-        if event.func is CUT_BELOW or event.frame.f_code.co_filename != _FILE:
+        if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _FILE:
             return
         if not has_memory(event.args[0]):
             return
         share = event.args[0]
-        key = self.program.place(event.frame), clipper(event.frame)
+        key = self.program.place(event.frame), clipping_function(event.frame)
         shares = self._shares.setdefault(key, [])
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             # A number of the library's own, that nothing else holds.
             shares.append(TensorBase.item(share) if share.is_cpu else TensorBase.detach(share))
         del shares[:-_MOST]
 
-    def _judge(self, key: tuple[Place | None, str], low: list[float], high: list[float]) -> None:
+    def _judge(
+        self, key: tuple[CodePosition | None, str], low: list[float], high: list[float]
+    ) -> None:
         """Note a bound that is always reached, by the share `low`, or never, by that of `high`."""
         place, name = key
         if len(low) >= _ENOUGH and max(low) < 1 and median(low) < _LOW:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...graph.events.ineffective_calls import DecayedNorms, EmptyParameterGroup, VanishedEpsilon
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events
@@ -19,7 +19,7 @@ _LEAST = 2.0**-25  # half of the least number of float16 above 0: it rounds to 0
 
 
 def look_at_groups(
-    events: Events, program: Program, optimizer: Optimizer, name: str, place: Place | None
+    events: Events, program: Program, optimizer: Optimizer, name: str, place: CodePosition | None
 ) -> None:
     """Note groups that are empty, that decay what another one is there for, and an epsilon of 0."""
     groups = optimizer.param_groups
@@ -42,7 +42,7 @@ def _look_at_decay(
     program: Program,
     groups: Sequence[Mapping[str, Any]],
     name: str,
-    place: Place | None,
+    place: CodePosition | None,
 ) -> None:
     decays = [group.get("weight_decay") for group in groups]
     if 0 not in decays or not any(type(decay) is float and decay > 0 for decay in decays):

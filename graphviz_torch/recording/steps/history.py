@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...graph import Graph, RetainedGraphs
-from ...internals.frames import Place
+from ...internals.frames import CodePosition
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
@@ -98,7 +98,7 @@ class GraphHistory(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._lines: dict[tuple[Place | None, str], _Line] = {}
+        self._lines: dict[tuple[CodePosition | None, str], _Line] = {}
         self._begins = sequence_number()
         self._found: dict[int, Retention | None] = {}  # by graph
         self._going_on: set[int] = set()  # graphs that are computed from what was made before

@@ -27,7 +27,7 @@ from ...graph.events.ineffective_calls import (
     StepWithoutGradients,
     ZeroLearningRate,
 )
-from ...internals.frames import Place, local_variables, outwards, user_frame
+from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.grad_scaler import stepping_scaler
 from ...internals.hooks.modes import unseen_calls, unseen_operators
@@ -61,7 +61,7 @@ class _Optimizer:
 
     optimizer: weakref.ref[Optimizer]
     name: str
-    place: Place | None
+    place: CodePosition | None
     schedules: list[Schedule]
     steps: int = 0
     empty: int = 0  # of them, without any gradient
@@ -75,7 +75,7 @@ class _Moments:
     """Of what steps with the same first parameter: how often it had no state, and had some."""
 
     name: str
-    place: Place | None
+    place: CodePosition | None
     fresh: int = 0
     old: int = 0
     keeps: bool = False  # has it state after a step
@@ -176,7 +176,7 @@ class OptimizerCalls(Listener):
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
         """Those of the user's frames around a step, the innermost first."""
-        for each in outwards(user_frame(frame), self.program.frame):
+        for each in user_frames(user_frame(frame), self.program.frame):
             yield local_variables(each)
 
     def _look_around(self, known: _Optimizer, optimizer: Optimizer, frame: FrameType) -> None:
@@ -246,7 +246,7 @@ class OptimizerCalls(Listener):
             keys = [id(p) for p in learning]
             self.events.note(empty, known.place, leaves=keys, count=known.steps)
 
-    def _look_for_owners(self, optimizer: Optimizer, name: str, place: Place | None) -> None:
+    def _look_for_owners(self, optimizer: Optimizer, name: str, place: CodePosition | None) -> None:
         """Does another optimizer that steps hold one of its parameters?"""
         both: dict[str, list[int]] = {}
         for key in map(id, parameters_of(optimizer)):
@@ -308,7 +308,7 @@ class EarlySchedulers(Listener):
         if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             return  # private (2.13)
         self._met.add(id(optimizer))
-        frames = outwards(frame, program.frame)
+        frames = user_frames(frame, program.frame)
         known = [(name, scheduler()) for name, scheduler in self._waiting]
         known += [each for one in frames for each in self._made_since(one, optimizer)]
         for name, scheduler in known:

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...internals.frames import OTHER, enter_program, leave_program, owner
+from ...internals.frames import OTHER, code_owner, enter_program, leave_program
 from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE, TensorBase
 from ...internals.hooks.calls import Called, Calling, CallWatch
 from ...internals.hooks.captures import CaptureWatch
@@ -106,7 +106,7 @@ class StepEnds:
         self._thread = 0
         self._key = object()
         self._steps = StepWatch(self._stepping, self._stepped)
-        self._captures = CaptureWatch(begins=self._before_capture)
+        self._captures = CaptureWatch(on_begin=self._before_capture)
         self._looks: _Look | None = None  # at calls
         self._optimizers: set[int] = set()  # id() of those that have stepped, in a tail
         self._number = 0  # of the next node of autograd, when one had
@@ -176,7 +176,7 @@ class StepEnds:
         elif func is UPDATE_SCALE:  # the optimizer has not stepped, else this were its tail
             self._begin_tail(None)
         elif func == _grad.__get__:
-            if owner(event.frame.f_code.co_filename) != OTHER:
+            if code_owner(event.frame.f_code.co_filename) != OTHER:
                 self._take(args[:1])
         elif func == _grad.__set__:
             return args[1] is None and self._backwards > 0 and not optimized_parameters()
@@ -284,7 +284,7 @@ class _Tail:
         self._cleared = False  # are gradients
         self._calling = False  # is it in a call that it looks at
         self._modules = ModuleWatch(self._began, lambda event: None, first=True)
-        self._batches = BatchWatch(asked=begins)
+        self._batches = BatchWatch(on_request=begins)
         self._modules.open()
         self._batches.open()
         self._look = _Look(self, key)

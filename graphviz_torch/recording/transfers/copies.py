@@ -23,15 +23,15 @@ from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
 from ...internals.frames import (
-    Place,
+    CodePosition,
+    is_moving_module,
+    is_packing,
     library_of,
-    moves_a_module,
-    packs,
     replicates,
     user_frame,
 )
 from ...internals.functions import TensorBase
-from ...internals.hooks.calls import Called, under_way
+from ...internals.hooks.calls import Called, running_function
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import parts, storage_id, storage_ref
@@ -60,7 +60,7 @@ class CopyRecord:
     data: int
     node: int | None = None  # id of the one that backward was running ...
     run: int = 0  # ... in this backward run of the recording, from 1; 0 outside any
-    place: Place | None = None
+    place: CodePosition | None = None
     module: str = ""
     in_forward: bool = False
     moment: int = 0
@@ -71,7 +71,9 @@ class CopyRecord:
     used: bool | None = None
     seconds: float | None = None
 
-    def locate(self, place: Place | None, module: str, in_forward: bool, moment: int) -> None:
+    def locate(
+        self, place: CodePosition | None, module: str, in_forward: bool, moment: int
+    ) -> None:
         """Where in the program it was made."""
         self.place, self.module = place, module
         self.in_forward, self.moment = in_forward, moment
@@ -290,12 +292,12 @@ class Copies(Listener):
 
 def _operation(frame: FrameType) -> str:
     """What copies, from `frame` outwards, as `Transfer` names it."""
-    if packs(frame):
+    if is_packing(frame):
         return "pack"
     if replicates(frame):
         return "replicate"
-    name = name_of(under_way())
-    return f"Module.{name}" if moves_a_module(frame) else name
+    name = name_of(running_function())
+    return f"Module.{name}" if is_moving_module(frame) else name
 
 
 def _node(copy: CopyRecord, backward: Backward) -> int | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graph.events.ineffective_calls import ReorderedView
-from ...internals.frames import OWN, owner
+from ...internals.frames import OWN, code_owner
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ..listener import Listener
@@ -32,7 +32,7 @@ class DataViews(Listener):
         before, after = tuple(given.shape), tuple(result.shape)
         if before == after or not (torch.is_grad_enabled() and _are_reordered(before, after)):
             return
-        if owner(event.frame.f_code.co_filename) == OWN:
+        if code_owner(event.frame.f_code.co_filename) == OWN:
             name = event.func.__name__
             self.events.note(
                 ReorderedView(function=name, before=before, after=after),

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from graphviz_torch import TrainingStep, record, watch
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
-from graphviz_torch.internals.frames import TORCH, enter_program, leave_program, programs
+from graphviz_torch.internals.frames import TORCH, active_programs, enter_program, leave_program
 from graphviz_torch.internals.hooks.captures import CaptureWatch, is_captured
 
 
@@ -178,7 +178,7 @@ def test_a_capture_that_does_not_begin_leaves_all_watched(monkeypatch: pytest.Mo
     with watched_here() as key:
         with pytest.raises(RuntimeError, match="no capture"):
             new_graph().capture_begin()
-        assert key in programs()
+        assert key in active_programs()
         assert not is_captured()
 
 
@@ -188,11 +188,11 @@ def test_a_capture_whose_end_raises_is_over(monkeypatch: pytest.MonkeyPatch) -> 
         graph = new_graph()
         graph.capture_begin()
         assert is_captured()
-        assert key not in programs()
+        assert key not in active_programs()
         with pytest.raises(ZeroDivisionError):
             graph.capture_end()
         graph._profile.__exit__(None, None, None)
-        assert key in programs()
+        assert key in active_programs()
         assert not is_captured()
 
 
@@ -208,7 +208,7 @@ def test_another_capture_that_fails_meanwhile_ends_nothing(monkeypatch: pytest.M
             outer.capture_begin()
         assert is_captured()
         outer.capture_end()
-        assert key in programs()
+        assert key in active_programs()
 
 
 def test_of_two_captures_at_a_time_the_last_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,27 +219,27 @@ def test_of_two_captures_at_a_time_the_last_ends_both(monkeypatch: pytest.Monkey
         one.capture_begin()
         other.capture_begin()
         one.capture_end()
-        assert (is_captured(), key in programs()) == (True, False)
+        assert (is_captured(), key in active_programs()) == (True, False)
         other.capture_end()
-        assert (is_captured(), key in programs()) == (False, True)
+        assert (is_captured(), key in active_programs()) == (False, True)
 
 
 def test_who_ends_amid_a_capture_does_not_come_back() -> None:
-    graph, before = new_graph(), programs()
+    graph, before = new_graph(), active_programs()
     outer = record()
     outer.__enter__()
     graph.capture_begin()
     outer.__exit__(None, None, None)
     assert not is_captured()  # nobody watches
     graph.capture_end()
-    assert not programs() - before
+    assert not active_programs() - before
     with record() as after:
         torch.ones(2, requires_grad=True).sum().backward()
     assert len(after.graphs) == 1
 
 
 def test_who_ends_amid_a_capture_that_another_watches_does_not_come_back() -> None:
-    before = programs()
+    before = active_programs()
     with watched_here() as key:
         graph, inner = new_graph(), record()
         inner.__enter__()
@@ -247,7 +247,7 @@ def test_who_ends_amid_a_capture_that_another_watches_does_not_come_back() -> No
         inner.__exit__(None, None, None)
         assert is_captured()
         graph.capture_end()
-        assert programs() - before == {key}
+        assert active_programs() - before == {key}
 
 
 def test_who_begins_amid_a_capture_goes_on_after_it() -> None:

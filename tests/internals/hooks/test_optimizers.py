@@ -41,7 +41,7 @@ def test_the_iterators_of_loaders_are_pytorchs_own_but_while_batches_are_watched
     loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
     plain = _BaseDataLoaderIter.__next__
     asked: list[str] = []
-    with optimizers.BatchWatch(asked=lambda: asked.append("batch")):
+    with optimizers.BatchWatch(on_request=lambda: asked.append("batch")):
         assert len(list(loader)) == 2
     assert asked == ["batch"] * 3  # the last one finds the end
     assert _BaseDataLoaderIter.__next__ is plain

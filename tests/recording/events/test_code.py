@@ -7,7 +7,7 @@ from types import CodeType, FrameType
 
 import pytest
 
-from graphviz_torch.internals.frames import Place
+from graphviz_torch.internals.frames import CodePosition
 from graphviz_torch.recording.events.code import called, is_made_by_call, stored
 
 
@@ -15,7 +15,7 @@ def here() -> FrameType:
     return sys._getframe(1)
 
 
-def line(place: Place | None) -> int | None:
+def line(place: CodePosition | None) -> int | None:
     """The line of a place, counted from that of its function."""
     if place is None:
         return None

@@ -250,5 +250,5 @@ def test_an_interrupt_while_a_copy_is_watched_leaves_no_watch_behind(sim: torch.
     lines = -1 - whole.left
     for at in range(1, lines + 1):
         interrupted(copy, Interrupt(at, dispatch.__file__))
-        assert dispatch._here.inside == (), at
+        assert dispatch._thread_state.inside == (), at
     assert lines > 20

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
 
 from graphviz_torch import find, record
-from graphviz_torch.internals.tensors.saved_tensors import TELLS
+from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from graphviz_torch.recording import memory, saved_tensors
 from graphviz_torch.recording.events import nonfinite
 from graphviz_torch.recording.failures import node as failing_node
@@ -174,7 +174,7 @@ def test_what_could_not_be_read_is_noted_with_its_reason() -> None:
     linear, x = nn.Linear(3, 3), torch.ones(2, 3).as_subclass(refusing("device"))
     with record() as recording:
         linear(x).sum().backward()
-    if TELLS:  # it is refused where what the nodes keep is read
+    if HAS_SAVED_TENSOR_DATA:  # it is refused where what the nodes keep is read
         assert recording.graph.nodes[-1].note == "not recorded: RuntimeError: no device to be had"
     x = torch.ones(2, requires_grad=True).as_subclass(refusing("output_nr"))
     with record() as recording:
@@ -191,7 +191,7 @@ def test_what_this_torch_does_not_tell_is_left_out_with_a_sentence(
     x = torch.tensor([-1.0, 4.0], requires_grad=True)
     with record() as recording:
         x.log().square().sum().backward()
-    sentence = "not recorded: what the nodes keep for backward, which torch"
+    sentence = "not recorded: tensors saved for backward, which torch"
     assert [node.note[: len(sentence)] for node in recording.graph.nodes if node.note] == [sentence]
     assert not any(node.saved for node in recording.graph.nodes)
     assert [finding.rule for finding in find(recording)][:1] == ["nonfinite-value"]

@@ -15,7 +15,7 @@ from torch._C import TensorBase
 from torch.nn import functional
 
 from graphviz_torch import find, record
-from graphviz_torch.internals.hooks.calls import original
+from graphviz_torch.internals.hooks.calls import original_method
 
 NAMES = [
     "abs",
@@ -177,7 +177,7 @@ def test_what_is_told_of_a_patched_method_is_pytorchs_own(
 ) -> None:
     own = getattr(Tensor, name)
     monkeypatch.setattr(Tensor, name, lambda *args: own(*args))
-    assert original(getattr(Tensor, name)) is own
+    assert original_method(getattr(Tensor, name)) is own
 
 
 def test_a_cut_by_a_patched_method_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ def test_a_copy_that_a_library_makes_names_it(monkeypatch: pytest.MonkeyPatch) -
     scaler: dict[str, Any] = {"__name__": "torch.amp.grad_scaler"}
     exec(compile("def read(x): return x.item()", f"{frames.TORCH}amp/none.py", "exec"), scaler)
     monkeypatch.setattr(frames, "_LIBRARIES", ("/other/",))
-    frames.owner.cache_clear()
+    frames.code_owner.cache_clear()
 
     def run(device: torch.device) -> None:
         there: Any = code["move"](torch.ones(()), device)

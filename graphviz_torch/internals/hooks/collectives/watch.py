@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.library import Library
 
 from ....graph import CollectiveKind
-from ...frames import hide
+from ...frames import hide_frame
 from ...tensors.pytree import tensors
 from ..dispatch import sequence_number
 from ..watch import Installation, Watch
@@ -48,7 +48,7 @@ class Group(NamedTuple):
     on_cpu: bool  # True if the ranks wait for each other on the CPU, as with gloo
 
 
-class Begun(NamedTuple):
+class CollectiveStarted(NamedTuple):
     """A collective that is about to start."""
 
     call: int  # its number in this process
@@ -56,7 +56,7 @@ class Begun(NamedTuple):
     group: Group
 
 
-class Sent(NamedTuple):
+class CollectiveIssued(NamedTuple):
     """A collective whose call has returned, though it may still be running."""
 
     call: int  # its number in this process
@@ -72,7 +72,7 @@ class Sent(NamedTuple):
     end: float
 
 
-class Waited(NamedTuple):
+class CollectiveAwaited(NamedTuple):
     """A wait for a collective that has ended."""
 
     tensor: Tensor | None  # the output, for a functional collective
@@ -86,29 +86,31 @@ class CollectiveWatch(Watch):
     """A watch on each collective that this process starts, in any thread.
 
     Args:
-        begun, sent, waited: called with the event.
-        returned: called with the number of a collective whose call has returned.
-        waiting: called with the number of a collective before a wait for it; None if it is unknown.
-        raised: called with None when a collective, or a wait for one, raises.
+        on_start, on_issue, on_wait_end: called with the event.
+        on_return: called with the number of a collective whose call has returned.
+        on_wait_start: called with the number of a collective before a wait for it, or None.
+        on_raise: called with None when a collective, or a wait for one, raises.
     """
 
     def __init__(
         self,
         *,
-        begun: Callable[[Begun], object] | None = None,
-        sent: Callable[[Sent], object] | None = None,
-        returned: Callable[[int], object] | None = None,
-        waiting: Callable[[int | None], object] | None = None,
-        waited: Callable[[Waited], object] | None = None,
-        raised: Callable[[None], object] | None = None,
+        on_start: Callable[[CollectiveStarted], object] | None = None,
+        on_issue: Callable[[CollectiveIssued], object] | None = None,
+        on_return: Callable[[int], object] | None = None,
+        on_wait_start: Callable[[int | None], object] | None = None,
+        on_wait_end: Callable[[CollectiveAwaited], object] | None = None,
+        on_raise: Callable[[None], object] | None = None,
     ) -> None:
-        self.begun, self.sent, self.returned = begun, sent, returned
-        self.waiting, self.waited, self.raised = waiting, waited, raised
+        self.on_start, self.on_issue, self.on_return = on_start, on_issue, on_return
+        self.on_wait_start, self.on_wait_end, self.on_raise = on_wait_start, on_wait_end, on_raise
 
 
 _libraries: list[Library] = []
-_theirs: list[Any] = []  # PyTorch's original of the replaced function
-_here = threading.local()  # .inside: True while an operator runs; .call: number of the last one
+_originals: list[Any] = []  # PyTorch's original of the replaced function
+_thread_state = (
+    threading.local()
+)  # .inside: True while an operator runs; .call: number of the last one
 _calls = count(1)
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
@@ -117,8 +119,8 @@ def _install() -> None:
     if not dist.is_available():
         return
     if not dist.is_initialized():
-        if not _theirs:
-            _theirs.append(_c10d()._update_default_pg)
+        if not _originals:
+            _originals.append(_c10d()._update_default_pg)
             _c10d()._update_default_pg = _update
     elif not _libraries:
         for name in (*kinds(), WAIT):
@@ -132,10 +134,10 @@ def _install() -> None:
 
 
 def _remove() -> None:
-    while _theirs:
+    while _originals:
         if _c10d()._update_default_pg is _update:  # otherwise other code has replaced it
-            _c10d()._update_default_pg = _theirs[-1]
-        _theirs.pop()
+            _c10d()._update_default_pg = _originals[-1]
+        _originals.pop()
     if _libraries:
         _WORKS.remove()
     while _libraries:
@@ -148,7 +150,7 @@ def _c10d() -> Any:
 
 
 def _update(group: Any) -> None:
-    _theirs[-1](group)
+    _originals[-1](group)
     _INSTALLATION.refresh()
 
 
@@ -162,60 +164,64 @@ def _kernel(name: str) -> Callable[..., Any]:
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(_here, "inside", False):
+        if getattr(_thread_state, "inside", False):
             return operator.redispatch(keys & below, *args, **kwargs)
         begin = time.perf_counter()
         if name == WAIT:
-            _waiting(Wait(None, at_once=False))
+            _notify_waiting(Wait(None, at_once=False))
         else:
             group = _group(args[arguments(name).group])
-            call = _here.call = next(_calls)
-            _tell("begun", Begun(call, kinds()[name], group))
-        _here.inside = True
+            call = _thread_state.call = next(_calls)
+            _notify("on_start", CollectiveStarted(call, kinds()[name], group))
+        _thread_state.inside = True
         try:
             result = operator.redispatch(keys & below, *args, **kwargs)
         except BaseException as error:
-            _raised()
-            hide(error)
+            _notify_raised()
+            hide_frame(error)
             raise
         finally:
-            _here.inside = False
+            _thread_state.inside = False
         if name == WAIT:
-            _tell("waited", Waited(args[0], begin=begin, end=time.perf_counter()))
+            _notify("on_wait_end", CollectiveAwaited(args[0], begin=begin, end=time.perf_counter()))
         else:
             end = time.perf_counter()
-            _tell("returned", call)
+            _notify("on_return", call)
             for watch in _INSTALLATION.watchers:
-                if watch.sent is not None:
-                    watch.sent(_sent(name, call, group, args, result, begin, end))
+                if watch.on_issue is not None:
+                    watch.on_issue(_sent_event(name, call, group, args, result, begin, end))
         return result
 
     return kernel
 
 
-def _tell(event: str, happened: object) -> None:
+def _notify(event: str, happened: object) -> None:
     for watch in _INSTALLATION.watchers:
         take = getattr(watch, event)
         if take is not None:
             take(happened)
 
 
-def _waiting(wait: Wait) -> None:
-    _tell("waiting", wait.call)
+def _notify_waiting(wait: Wait) -> None:
+    _notify("on_wait_start", wait.call)
 
 
-def _waited(wait: Wait, begin: float) -> None:
-    _tell("waited", Waited(None, wait.call, wait.at_once, begin, time.perf_counter()))
+def _notify_waited(wait: Wait, begin: float) -> None:
+    _notify(
+        "on_wait_end", CollectiveAwaited(None, wait.call, wait.at_once, begin, time.perf_counter())
+    )
 
 
-def _raised() -> None:
-    _tell("raised", None)
+def _notify_raised() -> None:
+    _notify("on_raise", None)
 
 
-_WORKS = WorkMethods(lambda: getattr(_here, "call", None), _waiting, _waited, _raised)
+_WORKS = WorkMethods(
+    lambda: getattr(_thread_state, "call", None), _notify_waiting, _notify_waited, _notify_raised
+)
 
 
-def _sent(
+def _sent_event(
     operator: str,
     call: int,
     group: Group,
@@ -223,7 +229,7 @@ def _sent(
     result: Any,
     begin: float,
     end: float,
-) -> Sent:
+) -> CollectiveIssued:
     at = arguments(operator)
     root = None if at.peer is None else args[at.peer]
     # The root is given as a rank within the group.
@@ -236,7 +242,9 @@ def _sent(
     # The dispatcher omits trailing arguments that have their default value.
     waits = at.asynchronous is not None and args[at.asynchronous :][:1] == (False,)
     kind, number = kinds()[operator], sequence_number()
-    return Sent(call, kind, group, given, made, filled, not waits, peer, number, begin, end)
+    return CollectiveIssued(
+        call, kind, group, given, made, filled, not waits, peer, number, begin, end
+    )
 
 
 def _group(given: Any) -> Group:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ...frames import hide
+from ...frames import hide_frame
 
 _FUNCTIONS = os.path.join("torch", "distributed", "distributed_c10d.py")
 
@@ -37,53 +37,55 @@ class WorkMethods:
 
     Args:
         last_call: returns the number of the collective last started in this thread.
-        waiting: called before a wait.
-        waited: called after a wait, with the `time.perf_counter` of its start.
-        raised: called when a wait raises.
+        on_wait_start: called before a wait.
+        on_wait_end: called after a wait, with the `time.perf_counter` of its start.
+        on_raise: called when a wait raises.
     """
 
     def __init__(
         self,
         last_call: Callable[[], int | None],
-        waiting: Callable[[Wait], object],
-        waited: Callable[[Wait, float], object],
-        raised: Callable[[], object],
+        on_wait_start: Callable[[Wait], object],
+        on_wait_end: Callable[[Wait, float], object],
+        on_raise: Callable[[], object],
     ) -> None:
-        self._last_call, self._waiting = last_call, waiting
-        self._waited, self._raised = waited, raised
-        self._theirs: list[tuple[Any, str, Any, Any]] = []  # class, name, original and replacement
+        self._last_call, self._on_wait_start = last_call, on_wait_start
+        self._on_wait_end, self._on_raise = on_wait_end, on_raise
+        self._originals: list[
+            tuple[Any, str, Any, Any]
+        ] = []  # class, name, original and replacement
         self._calls: WeakKeyDictionary[Any, tuple[int, CodeType]] = WeakKeyDictionary()
 
     def install(self) -> None:
         """Replace the methods, unless they are replaced already."""
-        if self._theirs:
+        if self._originals:
             return
         for name, method in list(vars(dist.ProcessGroup).items()):
             if "-> c10d::Work" in (getattr(method, "__doc__", None) or ""):
-                self._replace(dist.ProcessGroup, name, self._making(method))
+                self._replace(dist.ProcessGroup, name, self._wrap_collective(method))
         self._replace(dist.Work, "wait", self._wait(dist.Work.wait))
 
     def remove(self) -> None:
         """Restore the originals, except where other code has replaced them since."""
-        while self._theirs:
-            owner, name, theirs, ours = self._theirs[-1]
-            if vars(owner)[name] is ours:
-                setattr(owner, name, theirs)
-            self._theirs.pop()
+        while self._originals:
+            owner, name, original, replacement = self._originals[-1]
+            if vars(owner)[name] is replacement:
+                setattr(owner, name, original)
+            self._originals.pop()
 
-    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
         # stored before the replacement, for an interrupt in between
-        self._theirs.append((owner, name, vars(owner)[name], ours))
-        setattr(owner, name, ours)
+        self._originals.append((owner, name, vars(owner)[name], replacement))
+        setattr(owner, name, replacement)
 
-    def _making(self, theirs: Any) -> Any:
-        @wraps(theirs)
+    def _wrap_collective(self, original: Any) -> Any:
+        @wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
             before = self._last_call()
             try:
-                work = theirs(*args, **kwargs)
+                work = original(*args, **kwargs)
             except BaseException as error:
-                hide(error)
+                hide_frame(error)
                 raise
             call = self._last_call()
             if call is not None and call != before and work is not None:
@@ -92,21 +94,21 @@ class WorkMethods:
 
         return make
 
-    def _wait(self, theirs: Any) -> Any:
-        @wraps(theirs)
+    def _wait(self, original: Any) -> Any:
+        @wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             call, maker = self._calls.get(work, (None, None))
             code = sys._getframe(1).f_code
             event = Wait(call, code is maker and code.co_filename.endswith(_FUNCTIONS))
-            self._waiting(event)
+            self._on_wait_start(event)
             begin = time.perf_counter()
             try:
-                result = theirs(work, *args, **kwargs)
+                result = original(work, *args, **kwargs)
             except BaseException as error:
-                self._raised()
-                hide(error)
+                self._on_raise()
+                hide_frame(error)
                 raise
-            self._waited(event, begin)
+            self._on_wait_end(event, begin)
             return result
 
         return wait

@@ -18,18 +18,18 @@ _COMPUTES += " abs round trunc floor ceil"
 _DECIDES = "eq ne lt le gt ge bool int float"
 
 
-class Number(float):
+class UnknownScalar(float):
     """A float whose value is unknown.
 
     Args:
         asks: called when the program uses the value; returns the value to use.
     """
 
-    asks: Callable[[], float]
+    on_decision: Callable[[], float]
 
-    def __new__(cls, asks: Callable[[], float]) -> Number:
+    def __new__(cls, on_decision: Callable[[], float]) -> UnknownScalar:
         made = super().__new__(cls)
-        made.asks = asks
+        made.on_decision = on_decision
         return made
 
     def __reduce__(self) -> Any:
@@ -38,15 +38,15 @@ class Number(float):
     __hash__ = float.__hash__
 
 
-def _compute(self: Number, *others: Any) -> Any:
-    return Number(self.asks) if _are_numbers(others) else NotImplemented
+def _compute(self: UnknownScalar, *others: Any) -> Any:
+    return UnknownScalar(self.on_decision) if _are_numbers(others) else NotImplemented
 
 
 def _deciding(name: str) -> Callable[..., Any]:
-    def decide(self: Number, *others: Any) -> Any:
+    def decide(self: UnknownScalar, *others: Any) -> Any:
         if not _are_numbers(others):
             return NotImplemented  # defer to a tensor or an array
-        return getattr(float, name)(self.asks(), *others)
+        return getattr(float, name)(self.on_decision(), *others)
 
     return decide
 
@@ -56,6 +56,6 @@ def _are_numbers(values: tuple[Any, ...]) -> bool:
 
 
 for _name in _COMPUTES.split():
-    setattr(Number, f"__{_name}__", _compute)
+    setattr(UnknownScalar, f"__{_name}__", _compute)
 for _name in _DECIDES.split():
-    setattr(Number, f"__{_name}__", _deciding(f"__{_name}__"))
+    setattr(UnknownScalar, f"__{_name}__", _deciding(f"__{_name}__"))

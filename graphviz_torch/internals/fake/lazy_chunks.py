@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-class Pieces:
+class LazyChunks:
     """Lazy sequence of the chunks that `_chunk_with_empty` returns.
 
     Args:

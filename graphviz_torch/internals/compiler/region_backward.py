@@ -27,7 +27,7 @@ from ..hooks.modes import unseen_calls, unseen_operators
 from ..hooks.watch import Installation, Watch
 
 
-class Backwards(Protocol):
+class RegionBackwardCallbacks(Protocol):
     """Callbacks for the backward of one region."""
 
     @property
@@ -54,80 +54,84 @@ class RegionBackwardWatch(Watch):
         told: callbacks by the region's live node.
     """
 
-    def __init__(self, told: Mapping[Any, Backwards]) -> None:
-        self.told = dict(told)
+    def __init__(self, callbacks: Mapping[Any, RegionBackwardCallbacks]) -> None:
+        self.callbacks = dict(callbacks)
 
     def close(self) -> None:
         """Stop watching and drop all references to nodes."""
         super().close()
-        self.told.clear()
+        self.callbacks.clear()
 
 
-_theirs: dict[Any, Callable[..., Any]] = {}  # PyTorch's functions, by the class of the region
+_originals: dict[Any, Callable[..., Any]] = {}  # PyTorch's functions, by the class of the region
 
 
-def _replaced(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     def _backward_impl(node: Any, values: list[Any]) -> Any:
-        told = next((w.told[node] for w in _INSTALLATION.watchers if node in w.told), None)
-        if told is None:
-            return theirs(node, values)
-        gradients = _run(node, list(values), told)
-        result = theirs(node, values)
+        callbacks = next(
+            (w.callbacks[node] for w in _INSTALLATION.watchers if node in w.callbacks), None
+        )
+        if callbacks is None:
+            return original(node, values)
+        gradients = _run(node, list(values), callbacks)
+        result = original(node, values)
         if gradients is not None:
-            _compare(gradients, result, told)
+            _compare(gradients, result, callbacks)
         return result
 
     return _backward_impl
 
 
-def _compare(gradients: list[Any], result: Any, told: Backwards) -> None:
+def _compare(gradients: list[Any], result: Any, callbacks: RegionBackwardCallbacks) -> None:
     try:
         with unseen_calls(), unseen(), unseen_operators(), torch.no_grad():
-            same = _same(gradients, result)
+            same = _all_equal(gradients, result)
     except Exception as error:
-        told.miss(f"its gradients could not be compared ({type(error).__name__})")
+        callbacks.miss(f"its gradients could not be compared ({type(error).__name__})")
         return
     if same:
-        told.equal()
+        callbacks.equal()
     else:
-        told.miss("run operation by operation, it gives other bits than compiled")
+        callbacks.miss("run operation by operation, it gives other bits than compiled")
 
 
-def _run(node: Any, values: list[Any], told: Backwards) -> list[Any] | None:
+def _run(node: Any, values: list[Any], callbacks: RegionBackwardCallbacks) -> list[Any] | None:
     """Return the gradients that the graph computes, or None if it was not run."""
     info = getattr(type(node)._forward_cls, "_lazy_backward_info", None)
     module = getattr(info, "bw_module", None)
     if not isinstance(module, GraphModule):
-        told.miss("the code came from a cache, without the graph of its backward")
+        callbacks.miss("the code came from a cache, without the graph of its backward")
         return None
-    if not told.values:
-        told.miss("no value in the graph of its backward could be traced to a node inside")
+    if not callbacks.values:
+        callbacks.miss("no value in the graph of its backward could be traced to a node inside")
         return None
     reason = _refusal(module)
     if reason:
-        told.miss(reason)
+        callbacks.miss(reason)
         return None
     try:
         with unseen_calls(), unseen(), unseen_operators(), torch.no_grad(), no_autocast():
-            given = _Values(module, told).run(*values, enable_io_processing=False)
-            told.describe()
+            given = _ReportingInterpreter(module, callbacks).run(
+                *values, enable_io_processing=False
+            )
+            callbacks.describe()
     except Exception as error:
-        told.miss(f"its graph could not be run again ({type(error).__name__})")
+        callbacks.miss(f"its graph could not be run again ({type(error).__name__})")
         return None
     return list(given)
 
 
-class _Values(Interpreter):
+class _ReportingInterpreter(Interpreter):
     """Interpreter that reports the requested values of a graph."""
 
-    def __init__(self, module: GraphModule, told: Backwards) -> None:
+    def __init__(self, module: GraphModule, callbacks: RegionBackwardCallbacks) -> None:
         super().__init__(module)
-        self._told = told
+        self._callbacks = callbacks
 
     def run_node(self, n: Any) -> Any:
         value = super().run_node(n)
-        if n.name in self._told.values and isinstance(value, Tensor):
-            self._told.see(n.name, value)
+        if n.name in self._callbacks.values and isinstance(value, Tensor):
+            self._callbacks.see(n.name, value)
         return value
 
 
@@ -154,7 +158,7 @@ _PURE = frozenset(("aten", "prims"))
 _ON_SIZES = frozenset(function for function in vars(operator).values() if callable(function))
 
 
-def _same(these: list[Any], those: Any) -> bool:
+def _all_equal(these: list[Any], those: Any) -> bool:
     return len(these) == len(those) and all(map(_equal, these, those))
 
 
@@ -168,16 +172,16 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _install() -> None:
     for watch in _INSTALLATION.watchers:
-        for kind in {type(node)._forward_cls for node in watch.told}:
-            if kind not in _theirs:
-                _theirs[kind] = theirs = kind._backward_impl
-                kind._backward_impl = staticmethod(_replaced(theirs))
+        for kind in {type(node)._forward_cls for node in watch.callbacks}:
+            if kind not in _originals:
+                _originals[kind] = original = kind._backward_impl
+                kind._backward_impl = staticmethod(_wrap_backward(original))
 
 
 def _remove() -> None:
-    while _theirs:
-        kind, theirs = _theirs.popitem()
-        kind._backward_impl = staticmethod(theirs)
+    while _originals:
+        kind, original = _originals.popitem()
+        kind._backward_impl = staticmethod(original)
 
 
 _INSTALLATION: Installation[RegionBackwardWatch] = Installation(_install, _remove)

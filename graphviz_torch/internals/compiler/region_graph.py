@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from .retrace import counts_as_before
+from .retrace import restored_counters
 
 
-class Inside(NamedTuple):
+class CompiledOperation(NamedTuple):
     """An operation of a compiled region, with its results."""
 
     name: str  # "layer_norm"
@@ -43,7 +43,9 @@ def compiler_of(module: Module) -> Any:
     return None if callback is None else innermost(callback)
 
 
-def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], None]) -> None:
+def compare_operations(
+    module: Module, args: Any, kwargs: Any, see: Callable[[CompiledOperation], None]
+) -> None:
     """Run a compiled module's forward, and report each operation of its graphs.
 
     Args:
@@ -67,10 +69,10 @@ def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], 
     copy.__kwdefaults__ = function.__kwdefaults__
 
     def compile_both(graph: Any, inputs: Any) -> Any:
-        return _both(graph, inputs, compiler, see)
+        return _compile_both(graph, inputs, compiler, see)
 
     frames = import_module("torch._dynamo.eval_frame")
-    with counts_as_before(), torch.compiler.set_stance("default"):
+    with restored_counters(), torch.compiler.set_stance("default"):
         try:
             torch.compile(MethodType(copy, inner), backend=compile_both)(*args, **kwargs)
         finally:
@@ -78,21 +80,23 @@ def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], 
             frames.reset_code(copy.__code__)
 
 
-def _both(graph: Any, inputs: Any, compiler: Any, see: Callable[[Inside], None]) -> Any:
+def _compile_both(
+    graph: Any, inputs: Any, compiler: Any, see: Callable[[CompiledOperation], None]
+) -> Any:
     """Return a function that runs a graph eagerly and compiled, and reports results to `see`."""
     plain, nodes = _with_results(graph)
     compiled = compiler(_with_results(graph)[0], inputs)
     count = len(plain.graph.output_node().args[0]) - len(nodes)
 
-    def both(*args: Any) -> Any:
+    def run_both(*args: Any) -> Any:
         others = [a.clone() if isinstance(a, Tensor) else a for a in args]
         results = compiled(*others)[count:]
         expected = plain(*args)
         for node, eager, other in zip(nodes, expected[count:], results, strict=True):
-            see(Inside(_name(node), _lines(node), eager.detach(), other.detach()))
+            see(CompiledOperation(_name(node), _lines(node), eager.detach(), other.detach()))
         return expected[:count]
 
-    return both
+    return run_both
 
 
 def _with_results(module: Any) -> tuple[Any, list[Any]]:

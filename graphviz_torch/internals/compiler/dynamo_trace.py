@@ -79,11 +79,11 @@ class Trace(Protocol):
         """Called with the classes of nodes that the compiler created for the graph."""
 
 
-class Whole(Exception):
+class TraceComplete(Exception):
     """Raised to stop Dynamo once a graph that is traced again is complete."""
 
 
-class _Here(local):
+class _ThreadState(local):
     """The state of one thread."""
 
     output: Any = None  # Dynamo's OutputGraph of the current graph
@@ -93,11 +93,11 @@ class _Here(local):
     new: Any = None, None  # code and trace of the last compiled graph, until it runs
 
 
-_here = _Here()
-_theirs: dict[str, Any] = {}
+_thread_state = _ThreadState()
+_originals: dict[str, Any] = {}
 
 
-def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
+def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
     """Start observing a compilation.
 
     Args:
@@ -105,70 +105,70 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         again: raise `Whole` when the graph is complete, before it is compiled.
     """
     utils, output = _utils(), _output_graph()
-    _here.again = again
-    if _theirs:
+    _thread_state.again = again
+    if _originals:
         return
-    _theirs.update(run=utils.run_node, compile=output.call_user_compiler)
-    _theirs.update(apply=_functions().call_apply)
+    _originals.update(run=utils.run_node, compile=output.call_user_compiler)
+    _originals.update(apply=_function_variable().call_apply)
 
     def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
-        if tracer is not _here.output:  # Dynamo starts or restarts a graph
-            _here.output, _here.trace = tracer, new()
-        _tell("begun", _tensors((args, kwargs)))
-        result = _theirs["run"](tracer, node, args, kwargs, nnmodule)
+        if tracer is not _thread_state.output:  # Dynamo starts or restarts a graph
+            _thread_state.output, _thread_state.trace = tracer, new()
+        _notify("begun", _tensors((args, kwargs)))
+        result = _originals["run"](tracer, node, args, kwargs, nnmodule)
         method = node.op == "call_method"
         function = getattr(Tensor, node.target, None) if method else node.target
-        _tell("ended", function, node.meta, _tensors(result))
-        _tell("called", function, node.meta, args, kwargs, result)
+        _notify("ended", function, node.meta, _tensors(result))
+        _notify("called", function, node.meta, args, kwargs, result)
         return result
 
     def call_user_compiler(self: Any, gm: Any, examples: Any) -> Any:
-        if self is not _here.output:
-            return _theirs["compile"](self, gm, examples)
-        before = set(_kinds())
+        if self is not _thread_state.output:
+            return _originals["compile"](self, gm, examples)
+        before = set(_region_node_classes())
         with suppress(Exception):  # otherwise the region is shown without its operations
-            _tell("complete", *_completed(self, gm))
-        if _here.again:
-            raise Whole
-        _here.new = self.root_tx.f_code, _here.trace
+            _notify("complete", *_completed_graph(self, gm))
+        if _thread_state.again:
+            raise TraceComplete
+        _thread_state.new = self.root_tx.f_code, _thread_state.trace
         try:
-            compiled = _theirs["compile"](self, gm, examples)
-            _tell("compiled", [kind for kind in _kinds() if kind not in before])
+            compiled = _originals["compile"](self, gm, examples)
+            _notify("compiled", [kind for kind in _region_node_classes() if kind not in before])
         finally:
-            _here.output = _here.trace = None
+            _thread_state.output = _thread_state.trace = None
         return compiled
 
     def call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         before = _last_applied(tx)
-        result = _theirs["apply"](self, tx, args, kwargs)
+        result = _originals["apply"](self, tx, args, kwargs)
         node = _last_applied(tx)
-        if node is not before and tx.output is _here.output:
-            operands, made = _values(node.all_input_nodes), _values([node])
-            _tell("applied", self.fn_cls, node.meta, operands, made)
+        if node is not before and tx.output is _thread_state.output:
+            operands, made = _example_values(node.all_input_nodes), _example_values([node])
+            _notify("applied", self.fn_cls, node.meta, operands, made)
             with suppress(Exception):
-                _tell("ordered", _order(node, args))
+                _notify("ordered", _operand_positions(node, args))
         return result
 
     utils.run_node, output.call_user_compiler = run_node, call_user_compiler
-    _functions().call_apply = call_apply
+    _function_variable().call_apply = call_apply
 
 
-def recompiled(code: CodeType, reason: str, before: int) -> None:
+def record_recompile(code: CodeType, reason: str, before: int) -> None:
     """Record that a function is about to be compiled again."""
-    _here.recompiled = Recompiled(code, reason, before)
+    _thread_state.recompiled = Recompiled(code, reason, before)
 
 
-def _completed(output: Any, gm: Any) -> tuple[Any, ...]:
+def _completed_graph(output: Any, gm: Any) -> tuple[Any, ...]:
     """Return the arguments of `Trace.complete`."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     given = [getattr(one, "meta", {}) for one in gm.graph.output_node().args[0]]
     results = [
         value if isinstance(value := m.get("example_value"), Tensor) else None for m in given
     ]
-    again, _here.recompiled = _here.recompiled, None
+    again, _thread_state.recompiled = _thread_state.recompiled, None
     if again is not None and again.code is not output.root_tx.f_code:
         again = None  # the recompilation of a function without a graph
-    return _values(inputs), results, _broken(output), again
+    return _example_values(inputs), results, _broken(output), again
 
 
 def _broken(output: Any) -> Break | None:
@@ -178,31 +178,36 @@ def _broken(output: Any) -> Break | None:
     return Break(ended.reason, tuple((f.filename, f.lineno or 0) for f in ended.user_stack))
 
 
-def end() -> None:
+def end_compilation() -> None:
     """Stop observing."""
-    _here.output, _here.trace, _here.again, _here.recompiled = None, None, False, None
-    if _theirs:
-        _utils().run_node = _theirs["run"]
-        _output_graph().call_user_compiler = _theirs["compile"]
-        _functions().call_apply = _theirs["apply"]
-        _theirs.clear()
+    _thread_state.output, _thread_state.trace, _thread_state.again, _thread_state.recompiled = (
+        None,
+        None,
+        False,
+        None,
+    )
+    if _originals:
+        _utils().run_node = _originals["run"]
+        _output_graph().call_user_compiler = _originals["compile"]
+        _function_variable().call_apply = _originals["apply"]
+        _originals.clear()
 
 
 def new_trace(code: Any) -> Trace | None:
     """Return this code's trace, once, if it was the last one compiled in this thread."""
-    (last, trace), _here.new = _here.new, (None, None)
+    (last, trace), _thread_state.new = _thread_state.new, (None, None)
     return trace if last is code else None
 
 
-def _tell(event: str, *what: Any) -> None:
-    if _here.trace is not None:
+def _notify(event: str, *what: Any) -> None:
+    if _thread_state.trace is not None:
         try:
-            getattr(_here.trace, event)(*what)
+            getattr(_thread_state.trace, event)(*what)
         except Exception:  # then the region is shown without its operations
-            _here.trace = None
+            _thread_state.trace = None
 
 
-def _values(nodes: list[Any]) -> list[Tensor]:
+def _example_values(nodes: list[Any]) -> list[Tensor]:
     return _tensors([node.meta.get("example_value") for node in nodes])
 
 
@@ -218,7 +223,7 @@ def _output_graph() -> Any:
     return import_module("torch._dynamo.output_graph").OutputGraph
 
 
-def _functions() -> Any:
+def _function_variable() -> Any:
     return import_module("torch._dynamo.variables.misc").AutogradFunctionVariable
 
 
@@ -229,14 +234,14 @@ def _last_applied(tx: Any) -> Any:
     return found[-1] if found else None
 
 
-def _order(node: Any, args: Any) -> list[int]:
+def _operand_positions(node: Any, args: Any) -> list[int]:
     """Return the position of each operand of a custom Function among its tensor arguments."""
     proxies = [arg.as_proxy() for arg in args]
     given = [proxy.node for proxy in proxies if isinstance(proxy, torch.fx.Proxy)]
-    return [given.index(one) for one in node.args[2:] if _values([one])]
+    return [given.index(one) for one in node.args[2:] if _example_values([one])]
 
 
-def _kinds() -> list[Any]:
+def _region_node_classes() -> list[Any]:
     """Return the node classes of all compiled regions so far."""
     functions: list[Any] = torch.autograd.Function.__subclasses__()
     return [one._backward_cls for one in functions if one.__name__ == "CompiledFunction"]
