@@ -321,9 +321,7 @@ WarningLines.installation = _INSTALLATION
 
 
 _programs: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
-active_programs = (
-    _programs.get
-)  # returns the keys of the programs recorded in this context
+active_programs = _programs.get  # returns the keys of the programs recorded in this context
 _suspended: ContextVar[frozenset[object] | None] = ContextVar("graphviz_torch_aside", default=None)
 
 

@@ -139,11 +139,11 @@ class FakeAccelerator:
             return _move(tensor, *given, **kwargs)
         self._moving = True
         try:
-            return self._move_across(tensor, given, kwargs)
+            return self._move_between_devices(tensor, given, kwargs)
         finally:
             self._moving = False
 
-    def _move_across(self, tensor: Any, given: Any, kwargs: Any) -> Any:
+    def _move_between_devices(self, tensor: Any, given: Any, kwargs: Any) -> Any:
         if given and type(given[0]) is int:  # a device index
             given = "cuda", *given[1:]
         elif type(kwargs.get("device")) is int:
