@@ -1,8 +1,7 @@
-"""Write into the pages of findings what `find` says: `python -m docs.finding_pages`.
+"""Write the pages of findings: `python -m docs.finding_pages`.
 
-A page of docs/findings/ shows a family of rules. The program under each rule is written there by
-hand. All else comes from the package: the order, the sentence, and what is said of the program.
-`docs/symptoms.md` is written by hand, but for what is said of its programs.
+A page of docs/findings/ is the docstring of a rule, with the report of its example.
+`docs/symptoms.md` is written by hand, but for the reports of its programs.
 """
 
 from __future__ import annotations
@@ -24,41 +23,38 @@ from graphviz_torch.findings.findings import Checked, Findings
 from graphviz_torch.findings.rule import RULES, Rule
 
 FOLDER = Path(__file__).parent / "findings"
-_PROGRAM = re.compile(r"^## `([a-z0-9-]+)`$.*?^```python\n(.*?)^```$", re.M | re.S)
 SYMPTOMS = Path(__file__).parent / "symptoms.md"
-CASE = re.compile(  # a program, what is said of it, and its repair
+CASE = re.compile(  # a program, its report, and its repair
     r"^```python\n(?P<program>.*?)^```\n\n```text\n(?P<said>.*?)^```\n\n```diff\n(?P<repair>.*?)^```$",
     re.M | re.S,
 )
-_EMPTY = "from graphviz_torch import record\n\nwith record() as recording:\n    ...\n"
-_INDEX = """# What `find` finds
+_INDEX = """# Rules
 
-`find(recording)` judges what was recorded. A rule whose values were not recorded stays silent. Each
-page below shows a family of rules: lines that cause a finding, and what `print(find(recording))`
-says of them, less what is only good to know. Where a program ends with an exception, its traceback
-says so too. `graphviz_torch.rules()` gives this table in Python.
+`find(recording)` and `graphviz-torch run` judge what was recorded: a rule whose values were not
+recorded reports nothing. `watch`, `experiment` and `rehearse` report by the same ids. Each page
+below shows a program with the fault and its report. `graphviz-torch rule ID` prints a page,
+`graphviz_torch.rules()` this table. An error ends the training or makes its result useless, a
+warning is probably a mistake, a note may be meant: reports count the notes and show them with
+`--notes`.
 
-| rule | what it says |
-|---|---|
-{rows}
+{tables}
+
+## For special cases
+
+{advanced}
 """
 
 
 def families() -> dict[str, list[Rule]]:
-    """The rules, by the module that they stand in."""
+    """Return the rules by the file that they are in, in the order of the table."""
     found: dict[str, list[Rule]] = {}
     for rule in RULES:
-        found.setdefault(rule.find.__module__.rpartition(".")[2], []).append(rule)
+        found.setdefault(rule.family, []).append(rule)
     return found
 
 
-def programs(page: str) -> dict[str, str]:
-    """The programs on a page, by rule."""
-    return dict(_PROGRAM.findall(page))
-
-
-def said(program: str) -> Sequence[Finding]:
-    """What `find` says of the `recording` of a program, which may raise; or, of its `ranks`."""
+def run(program: str) -> ModuleType:
+    """Run a program, which may raise. Returns its namespace."""
     module = ModuleType("__main__")
     torch.manual_seed(0)
     torch.compiler.reset()  # what was compiled before makes sizes and numbers dynamic
@@ -68,27 +64,25 @@ def said(program: str) -> Sequence[Finding]:
         file.write_text(program)
         with redirect_stdout(StringIO()), suppress(Exception):
             exec(compile(program, str(file), "exec"), module.__dict__)
+    return module
+
+
+def said(program: str) -> Sequence[Finding]:
+    """Return the findings of a program: of its `recording`, or of its `ranks`."""
+    module = run(program)
     if hasattr(module, "ranks"):
         return find_across(module.ranks)
     return find(module.recording)
 
 
 def table(program: str, rule: str = "") -> str:
-    """What `find` says of a program, as a page shows it: all but infos, and those of `rule`."""
+    """Return the report of a program as a page shows it: without notes, but for those of `rule`."""
     shown = [f for f in said(program) if f.severity != "info" or f.rule == rule]
-    return str(Findings(shown, Checked(0, 0, 0))).partition("\n")[2]
-
-
-def section(rule: Rule, program: str) -> str:
-    """What a page shows of a rule."""
-    return (
-        f"## `{rule.id}`\n\n{rule.sentence}\n\n```python\n{program}```\n\n"
-        f"```text\n{table(program, rule.id)}\n```\n"
-    )
+    return Findings(shown, Checked(0, 0, 0)).to_text(notes=True).partition("\n")[2]
 
 
 def symptoms(before: str) -> str:
-    """The page of symptoms, with what is said now of its programs."""
+    """Return the page of symptoms with the reports of its programs as they are now."""
 
     def case(match: re.Match[str]) -> str:
         start, end = (place - match.start() for place in match.span("said"))
@@ -98,7 +92,7 @@ def symptoms(before: str) -> str:
 
 
 def repaired(program: str, repair: str) -> str:
-    """A program after the lines of a diff.
+    """Apply the lines of a diff to a program.
 
     Raises:
         ValueError: if a line that the diff takes away is not in the program.
@@ -115,35 +109,38 @@ def repaired(program: str, repair: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(family: str, before: str) -> str:
-    """The page of a family, with the programs of the one before."""
-    rules = families()[family]
-    head = " ".join((sys.modules[rules[0].find.__module__].__doc__ or "").split("\n\n")[0].split())
-    title, _, about = head.partition(": ")
-    known = programs(before)
-    sections = (section(rule, known.get(rule.id, _EMPTY)) for rule in rules)
-    return f"# {title}\n\n{about[:1].upper()}{about[1:]}\n\n" + "\n".join(sections)
+def page(rule: Rule) -> str:
+    """Return the page of a rule."""
+    return rule.to_markdown(table(rule.example, rule.id) if rule.example else "")
 
 
 def index() -> str:
-    """The page that lists all rules."""
-    rows = "\n".join(
-        f"| [`{rule.id}`]({family}.md#{rule.id}) | {rule.sentence} |"
-        for family, rules in families().items()
-        for rule in rules
-    )
-    return _INDEX.format(rows=rows)
+    """Return the page that lists all rules: a table for each family, and the advanced ones."""
+    tables = []
+    for rules in families().values():
+        module = sys.modules[rules[0].function.__module__].__doc__ or ""
+        title, _, _ = module.partition("\n")[0].rstrip(".").partition(":")
+        common = [rule for rule in rules if not rule.advanced]
+        if common:
+            tables.append(f"## {title}\n\n{_rows(common)}")
+    advanced = [rule for rule in RULES if rule.advanced]
+    return _INDEX.format(tables="\n\n".join(tables), advanced=_rows(advanced))
+
+
+def _rows(rules: Sequence[Rule]) -> str:
+    rows = [f"| [`{each.id}`]({each.id}.md) | {each.severity} | {each.summary} |" for each in rules]
+    return "\n".join(["| rule | severity | what it reports |", "|---|---|---|", *rows])
 
 
 def written() -> dict[Path, str]:
-    """Every page as it should be."""
+    """Return every page as it should be."""
     pages = {FOLDER / "index.md": index(), SYMPTOMS: symptoms(SYMPTOMS.read_text())}
-    for family in families():
-        file = FOLDER / f"{family}.md"
-        pages[file] = page(family, file.read_text() if file.exists() else "")
-    return pages
+    return pages | {FOLDER / f"{rule.id}.md": page(rule) for rule in RULES}
 
 
 if __name__ == "__main__":
-    for file, text in written().items():
+    pages = written()
+    for file in {*FOLDER.glob("*.md")} - {*pages}:
+        file.unlink()
+    for file, text in pages.items():
         file.write_text(text)

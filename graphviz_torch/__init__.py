@@ -30,9 +30,10 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .devices.to_device import available_devices, move_locals, to_device
     from .experiments.experiment import Experiments, experiment
     from .experiments.influence import influence, influences
-    from .findings import find, find_across, rules
+    from .findings import find, find_across
     from .findings.explanation.explain import explain
     from .findings.explanation.gradient_way import GradientWay
+    from .findings.rule import rules
     from .graph import (
         Collective,
         Cut,
@@ -219,9 +220,10 @@ _ROOMS = {
     "devices.to_device": "available_devices move_locals to_device",
     "experiments.experiment": "Experiments experiment",
     "experiments.influence": "influence influences",
-    "findings": "find find_across rules",
+    "findings": "find find_across",
     "findings.explanation.explain": "explain",
     "findings.explanation.gradient_way": "GradientWay",
+    "findings.rule": "rules",
     "graph": (
         "Collective Cut Edge Experiment Failure Finding Fingerprint GradientStats Graph Node "
         "Parameter SavedTensor TensorMeta Training TrainingStep Transfer"

@@ -55,9 +55,10 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
     if not findings:
         if not ran:
             return
-        checks = graphviz_torch.rules()  # loaded here: the first page does not need it
+        # Loaded here: the first page does not need them.
+        checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
         with st.expander(f"{len(checks)} rules: nothing found", icon=":material/check:"):
-            st.markdown("\n".join(f"- {text.prose(sentence)}" for _, sentence in checks))
+            st.markdown("\n".join(f"- {text.prose(rule.summary)}" for rule in checks))
         return
     worst = findings[0]
     first = text.escape(worst.message)

@@ -17,8 +17,9 @@ from ..graph.training.findings import RunFindings
 from ..graph.values import SEVERITIES
 from .findings import Checked, Findings
 from .graph_reading import Reading
-from .rule import RULES, apply
+from .rule import apply, rules_called
 from .rules.values import AGAIN
+from .selection import Selection
 
 # By rule: others that tell the cause of what it finds.
 _KEEPS = ("kept-history", "growing-graph")
@@ -34,11 +35,18 @@ _LONGEST = 400  # characters of a line of a note
 
 
 @with_gc_disabled
-def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
-    """What is wrong in a recording, or worth knowing: errors first, then warnings, then the rest.
+def find(
+    graph: GraphLike,
+    previous: Sequence[GraphLike] = (),
+    *,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] = (),
+) -> Findings:
+    """Report what is wrong in a recording: errors first, then warnings, then notes.
 
-    Each thing is told once, with the backwards at which it holds (`Finding.steps`). Printed, the
-    result is a table; where nothing is wrong it says what was checked.
+    Each fault is reported once, with the backwards at which it holds (`Finding.steps`). Printed,
+    the result is a table, which counts the notes without showing them; where nothing is wrong it
+    says what was checked.
 
     Args:
         graph: a recording, or a step of a training: all its graphs are judged. Or a training: all
@@ -46,9 +54,12 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
             went on.
         previous: of one graph or step, those of the steps before, oldest first, for rules that
             compare.
+        select: the ids of the rules to report; None: all of them.
+        ignore: the ids of rules not to report.
 
     Raises:
         TypeError: if `graph` is not a graph and has none, or `previous` is not a list of those.
+        ValueError: if an id of `select` or `ignore` is not a rule's.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta = TensorMeta((3,), "float32", "cpu")
@@ -57,11 +68,14 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """
+    reported = Selection.of(select, ignore)
     if isinstance(graph, Training):
-        return _find_in_steps(graph)
-    if isinstance(graph, Graph) and not previous:
-        return _find_once(graph)
-    return _find(graph, _graphs(previous, "previous", "find(graph, [previous])"))
+        found = _find_in_steps(graph)
+    elif isinstance(graph, Graph) and not previous:
+        found = _find_once(graph)
+    else:
+        found = _find(graph, _graphs(previous, "previous", "find(graph, [previous])"))
+    return Findings(filter(reported.includes, found), found.checked)
 
 
 # By the id of a graph that is alive. To hash a graph takes as long as to judge it.
@@ -72,10 +86,10 @@ def _find_once(graph: Graph) -> Findings:
     """What is wrong in a graph, from before where it was asked before: a graph is frozen."""
     number = id(graph)
     known = _judged.get(number)
-    if known is None or known[1].checked.rules != len(RULES):
+    if known is None or known[1].checked.rules != rules_called():
         forgotten = weakref.ref(graph, lambda _: _judged.pop(number, None))
         known = _judged[number] = forgotten, _find(graph, [])
-    return Findings(known[1], known[1].checked)
+    return known[1]
 
 
 def _find(graph: GraphLike, before: list[Graph]) -> Findings:
@@ -89,7 +103,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
-    checked = Checked.of(graphs, len(RULES))
+    checked = Checked.of(graphs, rules_called())
     return Findings(_sorted(_causes(_once(found, len(graphs)))), checked)
 
 
@@ -102,7 +116,7 @@ def _find_in_steps(training: Training) -> Findings:
         for each in find(step, steps[max(0, i - _PREVIOUS) : i])
     ]
     graphs = [graph for step in steps for graph in step.graphs]
-    checked = replace(Checked.of(graphs, len(RULES)), steps=len(steps), noun="step")
+    checked = replace(Checked.of(graphs, rules_called()), steps=len(steps), noun="step")
     return Findings(_sorted(_once(found, len(steps), graphs)), checked)
 
 
@@ -145,26 +159,30 @@ def diagnosis(graph: Graph) -> str:
     return ""
 
 
-def find_across(graphs: Sequence[GraphLike]) -> list[Finding]:
-    """What differs between the graphs of several ranks and must not; `graphs[i]` is rank i's.
+def find_across(
+    graphs: Sequence[GraphLike],
+    *,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] = (),
+) -> list[Finding]:
+    """Report what differs between the graphs of several ranks and must not.
 
-    Raises TypeError for anything but a list of graphs or recordings.
+    Args:
+        graphs: `graphs[i]` is rank i's.
+        select: the ids of the rules to report; None: all of them.
+        ignore: the ids of rules not to report.
+
+    Raises:
+        TypeError: for anything but a list of graphs or recordings.
+        ValueError: if an id of `select` or `ignore` is not a rule's.
 
     >>> from graphviz_torch.graph import Graph
     >>> list(find_across([Graph((), (), ()), Graph((), (), ())]))
     []
     """
+    reported = Selection.of(select, ignore)
     ranks = _graphs(graphs, "graphs", "find_across([graph, graph, ...])")
-    return _sorted(apply("ranks", ranks))
-
-
-def rules() -> tuple[tuple[str, str], ...]:
-    """Every rule: its id, and the sentence that says what it finds.
-
-    >>> "cut-gradient" in dict(rules())
-    True
-    """
-    return tuple((rule.id, rule.sentence) for rule in RULES)
+    return _sorted(filter(reported.includes, apply("ranks", ranks)))
 
 
 def _causes(found: list[Finding]) -> list[Finding]:

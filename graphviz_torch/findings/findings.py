@@ -1,4 +1,4 @@
-"""The list that `find` returns: it prints as a table, and says what was checked."""
+"""The list that `find` returns: it prints as a table, with what was checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from operator import attrgetter
 from ..graph import Finding, Graph
 from ..graph.nodes import INSIDE, REGION
 from ..graph.terminal import line_width, option
-from ..graph.training.findings import steps_text
+from ..graph.training.findings import counts_text, steps_text
 
 _INDENT = " " * 8
 _NOT_RECORDED = "not recorded: "  # a remark of a recording, in the note of its outputs
@@ -73,16 +73,20 @@ class Findings(list[Finding]):
         super().__init__(findings)
         self.checked = checked
 
-    def to_text(self, *, wide: bool = False) -> str:
-        """The table. A line is as long as the terminal allows, and 80 characters elsewhere.
+    def to_text(self, *, wide: bool = False, notes: bool = False) -> str:
+        """Return the table. A line is as long as the terminal allows, and 80 characters elsewhere.
 
-        `wide` writes each message in one line, however long it is.
+        Args:
+            wide: write each message in one line, however long it is.
+            notes: include the findings of severity "info", which are else only counted.
         """
         if not self:
             return f"{self.checked}: {self._nothing()}"
         width = line_width(wide)
-        rows = [f"{self.checked}: {_counts(self)}"]
-        for finding in self:
+        shown = [each for each in self if notes or each.severity != "info"]
+        hidden = "" if len(shown) == len(self) else " (to_text(notes=True) shows all)"
+        rows = [f"{self.checked}: {counts_text(self)}{hidden}"]
+        for finding in shown:
             head = f"{finding.severity:<8}{finding.rule}"
             steps = _steps(finding, self.checked)
             rows.append("  ".join(filter(None, (head, finding.where, steps))))
@@ -109,10 +113,20 @@ class Findings(list[Finding]):
         checked = html.escape(str(self.checked))
         if not self:
             return f"<p>{checked}: {self._nothing()}</p>"
+        faults = [each for each in self if each.severity != "info"]
+        notes = [each for each in self if each.severity == "info"]
+        shown = self._table(faults) if faults else ""
+        if notes:
+            head = f"<summary>{counts_text(notes)}</summary>"
+            shown += f"<details>{head}{self._table(notes)}</details>"
+        return f"<p>{checked}: {html.escape(counts_text(self))}</p>{shown}"
+
+    def _table(self, findings: Sequence[Finding]) -> str:
+        """Return a table in HTML, without its empty columns."""
         names = ("severity", "rule", "message", "what to try", "line", "steps")
         table = [
             (f.severity, f.rule, f.message, f.advice, f.where, _steps(f, self.checked))
-            for f in self
+            for f in findings
         ]
         shown = [i for i, cells in enumerate(zip(*table, strict=True)) if any(cells)]
         head = "".join(f"<th>{names[i]}</th>" for i in shown)
@@ -122,21 +136,7 @@ class Findings(list[Finding]):
             + "</tr>"
             for row in table
         )
-        return (
-            f"<p>{checked}: {html.escape(_counts(self))}</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        )
-
-
-def _counts(findings: list[Finding]) -> str:
-    counted = [
-        (n, name)
-        for name in ("error", "warning")
-        if (n := sum(f.severity == name for f in findings))
-    ]
-    infos = sum(f.severity == "info" for f in findings)
-    words = [f"{n} {name}{'' if n == 1 else 's'}" for n, name in counted]
-    return ", ".join([*words, *([f"{infos} to know"] if infos else [])])
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _steps(finding: Finding, checked: Checked) -> str:

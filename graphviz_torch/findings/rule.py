@@ -1,73 +1,232 @@
-"""What a rule is, and the table of all rules."""
+"""A rule, and the one table of rules that every entry point reports from.
+
+A rule is a function: its name is the rule's id, its docstring the rule's page. The first paragraph
+is the summary; the sections are those of `HEADINGS`, each below a line `## Heading`.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from ..graph import Finding, Graph, Severity
-from ..graph.text import users_line
+from ..graph.text import listing, users_line
 from .graph_reading import Reading
 
+HEADINGS = (
+    "Why it matters",
+    "Example",
+    "Use instead",
+    "When it is intended",
+    "Not detected",
+    "See also",
+)
 # "graph": one graph; "end": the last graph of a recording, with all that the program did;
 # "steps": the graphs of consecutive steps; "ranks": one graph per rank.
 Reads = Literal["graph", "end", "steps", "ranks"]
+# `run` reports the rules of `find`.
+Source = Literal["find", "watch", "experiment", "rehearse"]
+Function = Callable[..., Iterable[Finding]]
+
+_COMMANDS: dict[Source, tuple[str, ...]] = {
+    "find": ("find", "run"),
+    "watch": ("watch",),
+    "experiment": ("experiment", "run --experiment"),
+    "rehearse": ("rehearse",),
+}
+_COMMENT = "Write `# gt: ignore[{id}]` at the end of the reported line, or pass `--ignore {id}`"
+_SILENCE: dict[Source, str] = {
+    "find": f'{_COMMENT}; in Python, call `find(recording, ignore=["{{id}}"])`.',
+    "watch": "Leave out the reports of this rule in the function that `watch` calls.",
+    "experiment": f"{_COMMENT}.",
+    "rehearse": "Leave out `--order`.",
+}
+_SITE = "https://graphviz-torch.github.io/graphviz_torch/findings"
+_SECTION = re.compile(r"^## (.+)\n+", re.M)
+_PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A named function that reads graphs and yields findings."""
+    """A fault that is reported under one id by everything that sees it."""
 
     id: str
-    sentence: str
-    reads: Reads
-    of: frozenset[type | str]
-    find: Callable[..., Iterable[Finding]]
+    severity: Severity  # of its worst findings
+    sources: tuple[Source, ...]
+    advanced: bool  # so special that the index lists it last
+    function: Callable[..., Any]
+    reads: Reads | None = None  # None: `find` does not call the function
+    of: frozenset[type | str] = frozenset()  # what a graph contains for which `find` calls it
+
+    @property
+    def family(self) -> str:
+        """The file that the rule is in: "cuts"."""
+        return self.function.__module__.rpartition(".")[2]
+
+    @property
+    def url(self) -> str:
+        """The address of the rule's page."""
+        return f"{_SITE}/{self.id}.html"
+
+    @property
+    def page(self) -> str:
+        """The summary and the sections, in Markdown."""
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """The sentence that says which fault the rule reports."""
+        return " ".join(_SECTION.split(self.page)[0].split())
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """The text of each section, by heading."""
+        _, *parts = _SECTION.split(self.page)
+        return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+    @property
+    def example(self) -> str:
+        """A program that has the fault; "" where the page shows none."""
+        return self._program("Example")
+
+    @property
+    def repaired(self) -> str:
+        """The example without the fault; "" where the page shows none."""
+        return self._program("Use instead")
+
+    def _program(self, heading: str) -> str:
+        found = _PROGRAM.search(self.sections.get(heading, ""))
+        return found[1] if found else ""
+
+    def to_markdown(self, report: str = "") -> str:
+        """Return the rule's page.
+
+        Args:
+            report: printed for the example; shown below it.
+        """
+        by = listing(f"`{name}`" for source in self.sources for name in _COMMANDS[source])
+        parts = [f"# `{self.id}`", f"{self.severity.capitalize()}, reported by {by}.", self.summary]
+        sections = self.sections
+        for heading in HEADINGS:
+            if heading == "Not detected":
+                parts += ["## How to silence it", _SILENCE[self.sources[0]].format(id=self.id)]
+            if heading in sections:
+                parts += [f"## {heading}", sections[heading]]
+            if heading == "Example" and report:
+                parts.append(f"```text\n{report}\n```")
+        return "\n\n".join(parts) + "\n"
+
+
+class Rules(tuple[Rule, ...]):
+    """Rules; as text they are a table."""
+
+    def named(self, id: str) -> Rule:
+        """Return the rule with an id.
+
+        Raises:
+            ValueError: if there is none; it names the rule whose id is closest.
+
+        >>> rules().named("cut-gradent")
+        Traceback (most recent call last):
+        ValueError: There is no rule 'cut-gradent'. Did you mean 'cut-gradient'?
+        """
+        for rule in self:
+            if rule.id == id:
+                return rule
+        near = get_close_matches(id, [rule.id for rule in self], 1)
+        hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all."
+        raise ValueError(f"There is no rule {id!r}. {hint}")
+
+    def __str__(self) -> str:
+        width = max((len(rule.id) for rule in self), default=0)
+        return "\n".join(f"{rule.severity:<8}{rule.id:<{width}}  {rule.summary}" for rule in self)
+
+    __repr__ = __str__
 
 
 RULES: list[Rule] = []
-# By what is read, the places in RULES by what they are of; by None, of those that are always asked.
+# Positions in RULES, by `Rule.reads`, then by each kind of `Rule.of`; None where that is empty.
 _PLACES: dict[Reads, dict[type | str | None, list[int]]] = {}
 
 
 def rule(
-    reads: Reads = "graph", *, of: Iterable[type | str] = ()
-) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
-    """Add a function to the table of rules: its name is the id, its docstring the sentence.
+    severity: Severity,
+    *,
+    reads: Reads = "graph",
+    of: Iterable[type | str] = (),
+    also: tuple[Source, ...] = (),
+    advanced: bool = False,
+) -> Callable[[Function], Function]:
+    """Add the decorated function to the table of rules, as a rule of `find`.
 
     Args:
-        reads: what it is given.
-        of: the rule finds nothing in a graph without any of these, and is not asked there. Classes
-            of events and values, names of operations and dtypes, as in `Reading.kinds`.
+        severity: of the worst findings that the function yields.
+        reads: the argument of the function.
+        of: the function is called only for graphs that contain one of these: classes of events and
+            values, names of operations and dtypes, as in `Reading.kinds`.
+        also: other entry points that report the same fault, under the same id.
+        advanced: the index lists the rule last.
+
+    Raises:
+        ValueError: if `of` is given for a rule that reads several graphs.
     """
-
     if of and reads not in ("graph", "end"):
-        raise ValueError(f"a rule that reads {reads} is asked always: it has no kinds")
+        raise ValueError(f"a rule that reads {reads} is called for all graphs: leave out `of`")
 
-    def add(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
-        sentence = " ".join((find.__doc__ or "").split())
-        name = find.__name__.replace("_", "-")
-        RULES.append(Rule(name, sentence, reads, frozenset(of), find))
+    def add(function: Function) -> Function:
+        kinds = frozenset(of)
+        id = function.__name__.replace("_", "-")
         places = _PLACES.setdefault(reads, {})
-        for kind in RULES[-1].of or (None,):
-            places.setdefault(kind, []).append(len(RULES) - 1)
-        return find
+        for kind in kinds or (None,):
+            places.setdefault(kind, []).append(len(RULES))
+        RULES.append(Rule(id, severity, ("find", *also), advanced, function, reads, kinds))
+        return function
 
     return add
 
 
+def described(
+    severity: Severity, *sources: Source, advanced: bool = False
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Add a rule that other code than `find` reports: the decorated function is its page alone."""
+
+    def add(function: Callable[[], None]) -> Callable[[], None]:
+        id = function.__name__.replace("_", "-")
+        RULES.append(Rule(id, severity, sources, advanced, function))
+        return function
+
+    return add
+
+
+def rules() -> Rules:
+    """Return every rule: `find`'s and those that only `watch`, `experiment` or `rehearse` report.
+
+    >>> print(rules().named("cut-gradient").severity)
+    error
+    """
+    return Rules(RULES)
+
+
+def rules_called() -> int:
+    """Return the number of rules that `find` calls."""
+    return sum(rule.reads is not None for rule in RULES)
+
+
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
-    """What every rule of one kind finds, in the order of the table."""
+    """Yield the findings of all rules that read `subject`, in the order of the table."""
     kinds = subject.kinds if isinstance(subject, Reading) else ()
     places = _PLACES.get(reads, {})
     for place in sorted({place for kind in (None, *kinds) for place in places.get(kind, ())}):
-        for found in RULES[place].find(subject):
+        for found in RULES[place].function(subject):
             yield replace(found, rule=RULES[place].id)
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
-    """A finding whose rule id is filled in by `apply`; of two lines it is at the user's."""
+    """Return a finding without its rule's id, which `apply` adds; `where` is the user's line."""
     if "where" in fields:
         fields["where"] = users_line(fields["where"])
     return Finding("", severity, message, **fields)

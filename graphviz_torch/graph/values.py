@@ -314,7 +314,7 @@ class Experiment:
     def __str__(self) -> str:
         sign = {True: "holds", False: "does not hold", None: "not known"}[self.holds]
         if self.holds is None and self.finding is not None:
-            sign = "to know"
+            sign = "note"
         where = f"  {self.where}" if self.where else ""
         changed = f"{self.changed}: " if self.changed else ""
         return f"{self.name}: {sign}{where}\n        {changed}{self.message}"

@@ -50,7 +50,7 @@ def test_the_repr_of_a_node_with_all_there_is_fits_a_screen() -> None:
     [
         (True, "holds", "holds"),
         (False, "does not hold", "does not hold"),
-        (None, "not known", "to know"),
+        (None, "not known", "note"),
     ],
 )
 def test_an_experiment_prints_whether_it_holds(

@@ -36,8 +36,8 @@ from graphviz_torch import (
 )
 from graphviz_torch.graph.files import replacement as module
 from graphviz_torch.graph.files.replacement import replacement
-from graphviz_torch.integrations.command.baseline import write_baseline
 from graphviz_torch.integrations.command.files import write_text
+from graphviz_torch.integrations.command.findings.baseline import write_baseline
 
 ROOT = Path(__file__).parents[2]
 OLD = b"what stood there"

@@ -159,12 +159,13 @@ def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
     assert capsys.readouterr().out == (
         "error[failed]: addmm at net.py:9 ended with RuntimeError: no such thing.\n"
         " --> net.py:9\n\n"
-        f"1 error\nSee it: graphviz-torch view {file}, or graphviz-torch app {file}\n"
+        "1 error\nRead more: graphviz-torch rule failed\n"
+        f"See it: graphviz-torch view {file}, or graphviz-torch app {file}\n"
     )
 
     frozen = Graph((), parameters=(Parameter("fc.weight", META, requires_grad=False),))
     assert main(["find", save(frozen, tmp_path / "frozen.json")]) == 0
-    assert "\n1 to know\nSee it: " in capsys.readouterr().out
+    assert "1 note (--notes shows all)\nSee it: " in capsys.readouterr().out
 
 
 def test_find_reads_several_files_as_steps_or_as_ranks(

@@ -267,7 +267,7 @@ for i in range(8):
 def test_what_experiments_find_is_told_of_the_run_and_not_of_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = told(PLAYERS, tmp_path, capsys, "--steps", "0", "--experiment")
+    said = told(PLAYERS, tmp_path, capsys, "--steps", "0", "--experiment", "--notes")
     assert "16 steps recorded" in said
     assert said.count("[sum-loss]") == 1
     assert "In step 1" not in said

@@ -64,10 +64,24 @@ _DISCRETE = (
 )
 
 
-@rule(of=(Cut,))
+@rule("error", of=(Cut,))
 def cut_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
-    item, numpy, an integer cast, argmax and the like."""
+    item, numpy, an integer cast, argmax and the like.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        h = model["body"](torch.randn(8, 4)).detach()
+        model["head"](h).mean().backward()
+    ```
+    """
     places = {p.name: place for place, p in enumerate(reading.graph.parameters)}
     for cut, found in grouped(explained(reading)):
         parameters = sorted(found, key=lambda p: places[p.name])

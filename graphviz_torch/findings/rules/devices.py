@@ -14,9 +14,24 @@ from ..words import at, in_code
 _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
 
 
-@rule(of=(Failure,))
+@rule("error", of=(Failure,))
 def mixed_devices(reading: Reading) -> Iterator[Finding]:
-    """An operation failed because its tensors are on different devices."""
+    """An operation failed because its tensors are on different devices.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,):
+        model = nn.Linear(4, 2).to(gpu)
+        with record(model) as recording:
+            x = torch.randn(8, 4)
+            model(x).sum().backward()
+    ```
+    """
     failure = reading.graph.failure
     if failure is None or not is_mixed(failure):
         return

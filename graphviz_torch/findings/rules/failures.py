@@ -31,10 +31,25 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<")
 
 
-@rule(of=(Failure,))
+@rule("error", of=(Failure,))
 def changed_in_place(reading: Reading) -> Iterator[Finding]:
     """Backward failed because a tensor that a node kept for it was changed in place: by which line,
-    or by an optimizer's step."""
+    or by an optimizer's step.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        h = model(torch.randn(8, 4)).sigmoid()
+        h += 1
+        h.sum().backward()
+    ```
+    """
     failure = reading.graph.failure
     if failure is None or failure.node is None or failure.modified is None:
         return
@@ -57,10 +72,25 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(Failure,))
+@rule("error", of=(Failure,))
 def backward_twice(reading: Reading) -> Iterator[Finding]:
     """Backward failed because an earlier backward had run a part of the graph: which part, and what
-    carried it over."""
+    carried it over.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model, state = nn.Linear(4, 4), torch.zeros(1, 4)
+    with record(model) as recording:
+        for _ in range(2):
+            state = model(state).tanh()
+            state.sum().backward()
+    ```
+    """
     failure = reading.graph.failure
     if failure is None or failure.node is None or failure.modified is not None:
         return
@@ -80,9 +110,22 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Failure,))
+@rule("error", of=(Failure,))
 def failed(reading: Reading) -> Iterator[Finding]:
-    """The recording ended with an exception; the graph goes as far as the failure."""
+    """The recording ended with an exception; the graph goes as far as the failure.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        model(torch.randn(4, 8)).sum().backward()
+    ```
+    """
     failure = reading.graph.failure
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:
         return

@@ -12,10 +12,24 @@ from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
 
 
-@rule(of=(AttributeAssignment,))
+@rule("warning", of=(AttributeAssignment,))
 def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
     """A module or a parameter was given an attribute that looks like requires_grad and does
-    nothing."""
+    nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with record(model) as recording:
+        model[0].requires_grad = False
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+    """
     learning = {p.name for p in reading.graph.parameters if p.requires_grad}
     for (name, where), events in grouped(
         ((e.attribute, e.where), e) for e in reading.events(AttributeAssignment)
@@ -41,9 +55,24 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(of=(Failure,))
+@rule("error", of=(Failure,))
 def everything_frozen(reading: Reading) -> Iterator[Finding]:
-    """Every parameter is frozen: backward has nothing to give a gradient to."""
+    """Every parameter is frozen: backward has nothing to give a gradient to.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        for parameter in model.parameters():
+            parameter.requires_grad = False
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+    """
     parameters, failure = reading.graph.parameters, reading.graph.failure
     if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
         return
@@ -59,9 +88,24 @@ def everything_frozen(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(EvalMode,))
+@rule("warning", of=(EvalMode,))
 def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
-    """A model was trained while all its dropout and batch norm was in eval mode."""
+    """A model was trained while all its dropout and batch norm was in eval mode.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()
+        optimizer.step()
+    ```
+    """
     graph = reading.graph
     learning = {p.node for p in graph.parameters if p.stepped and p.name in reading.received}
     about = {node for node, _ in graph.outputs}  # the nodes are what backward began at
@@ -85,10 +129,24 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Parameter,))
+@rule("info", of=(Parameter,))
 def frozen(reading: Reading) -> Iterator[Finding]:
     """Parameters get no gradient because requires_grad is False, though an optimizer holds them, or
-    none has stepped that could tell which are to learn."""
+    none has stepped that could tell which are to learn.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+    """
     evaluated = {row.path for row in reading.graph.modules if row.mode == "eval"}
     still = [
         p

@@ -13,9 +13,24 @@ from ..words import at
 from .cuts import word_of
 
 
-@rule(of=(LeafBackward,))
+@rule("error", of=(LeafBackward,))
 def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
-    """Backward started from a leaf: the loss was made anew, and is not computed from the model."""
+    """Backward started from a leaf: the loss was made anew, and is not computed from the model.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        loss = model(torch.randn(8, 4)).detach().mean()
+        loss.requires_grad = True
+        loss.backward()
+    ```
+    """
     for event in reading.leaf_losses:
         name = event.label or "the loss"
         made = f"made a leaf by {event.maker}" if event.maker else "made a new leaf"
@@ -36,9 +51,24 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(GradientRead,))
+@rule("error", of=(GradientRead,))
 def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
-    """The `.grad` of a tensor that is not a leaf was read: it is None."""
+    """The `.grad` of a tensor that is not a leaf was read: it is None.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    w = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        for _ in range(2):
+            (w * w).sum().backward()
+            w = w - 0.1 * w.grad
+    ```
+    """
     failure = reading.graph.failure
     ended = failure is not None and "NoneType" in failure.message
     for event in reading.events(GradientRead):
@@ -56,9 +86,22 @@ def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Failure,))
+@rule("error", of=(Failure,))
 def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
-    """An optimizer was given a tensor that is not a leaf, such as the result of to(device)."""
+    """An optimizer was given a tensor that is not a leaf, such as the result of to(device).
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        scale = torch.ones(2, requires_grad=True).to(gpu)
+        optimizer = torch.optim.SGD([scale], lr=0.1)
+    ```
+    """
     failure = reading.graph.failure
     if failure is None or "can't optimize a non-leaf" not in failure.message:
         return
@@ -79,9 +122,25 @@ def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(DataAssignment,))
+@rule("warning", of=(DataAssignment,))
 def data_replaced(reading: Reading) -> Iterator[Finding]:
-    """x.data = h takes the values of h and leaves its history behind."""
+    """x.data = h takes the values of h and leaves its history behind.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    x = torch.zeros(8, 4, requires_grad=True)
+    with record(nn.ModuleList([body, head])) as recording:
+        h = body(torch.randn(8, 4))
+        x.data = h
+        head(x).mean().backward()
+    ```
+    """
     for event in reading.events(DataAssignment):
         value = event.value.label if event.value else ""
         name = event.label or "a tensor"
@@ -96,10 +155,34 @@ def data_replaced(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(UnregisteredParameters,))
+@rule("error", of=(UnregisteredParameters,))
 def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer updates: a layer
-    in a plain list or dict, one made in forward, or a variable of the program."""
+    in a plain list or dict, one made in forward, or a variable of the program.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.layers = nn.Linear(4, 1), [nn.Linear(4, 4)]
+
+        def forward(self, x):
+            return self.last(self.layers[0](x))
+
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+    """
     nodes, failure = reading.graph.nodes, reading.graph.failure
     for event in reading.events(UnregisteredParameters):
         if not event.nodes and failure is not None and NO_PARAMETERS in failure.message:

@@ -61,11 +61,25 @@ _OF_SAMPLES = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"
 _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
 
-@rule(of={*_LOSSES, *_OF_SAMPLES, LossCall})
+@rule("warning", of={*_LOSSES, *_OF_SAMPLES, LossCall})
 def loss_input(reading: Reading) -> Iterator[Finding]:
     """A loss got the wrong input: cross_entropy the result of a softmax, nll_loss values that are
     not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
-    sigmoid, or a loss of distributions those of a softmax over the samples."""
+    sigmoid, or a loss of distributions those of a softmax over the samples.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))
+    target = torch.randint(3, (8,))
+    with record(model) as recording:
+        nn.functional.cross_entropy(model(torch.randn(8, 4)), target).backward()
+    ```
+    """
     yield from _over_samples(reading)
     for node in reading.of(_LOSSES):
         first = _first(reading, node)
@@ -104,9 +118,24 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(LossCall,))
+@rule("warning", of=(LossCall,))
 def loss_call(reading: Reading) -> Iterator[Finding]:
-    """kl_div got probabilities where it takes log-probabilities."""
+    """kl_div got probabilities where it takes log-probabilities.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        probabilities = model(torch.randn(8, 4)).softmax(1)
+        target = torch.randn(8, 3).softmax(1)
+        nn.functional.kl_div(probabilities, target, reduction="batchmean").backward()
+    ```
+    """
     nodes = reading.graph.nodes
     for event in reading.events(LossCall):
         node = event.operands[0].node if event.operands else None
@@ -128,10 +157,25 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Broadcast,))
+@rule("warning", of=(Broadcast,))
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
-    loss shapes (N, 1) and (N, k)."""
+    loss shapes (N, 1) and (N, k).
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        y, target = model(torch.randn(8, 4)), torch.randn(8)
+        loss = (y - target).square().mean()
+        loss.backward()
+    ```
+    """
     for event in reading.events(Broadcast):
         if len(event.operands) != 2 or not all(o.tensor.shape for o in event.operands):
             continue

@@ -59,10 +59,34 @@ _ADVICE = {
 }
 
 
-@rule(of=(Parameter,))
+@rule("error", of=(Parameter,))
 def dropped_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because a node received one and gave none to its input, as a
-    custom Function does whose backward returns None."""
+    custom Function does whose backward returns None.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        Scale.apply(model(torch.randn(8, 4))).mean().backward()
+    ```
+    """
     lost = [
         (reading.receivers[p.node], p)
         for p in reading.graph.parameters
@@ -88,10 +112,23 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(GradientStats,))
+@rule("warning", of=(GradientStats,))
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got a gradient of zeros only: on its way lies a step such as round or sign, or a
-    custom Function whose backward gave zeros."""
+    custom Function whose backward gave zeros.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).round().mean().backward()
+    ```
+    """
     nodes = reading.graph.nodes
     zeros = [
         (p.node, p)

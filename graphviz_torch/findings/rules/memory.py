@@ -25,9 +25,22 @@ VIEW_SHARE = 4
 _Where = tuple[str, str]  # (module, ""), or ("", operation) outside of all modules
 
 
-@rule(of=(SavedTensor,))
+@rule("info", of=(SavedTensor,))
 def most_memory(reading: Reading) -> Iterator[Finding]:
-    """Which modules, or operations, keep most for backward, in order of bytes."""
+    """Which modules, or operations, keep most for backward, in order of bytes.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+    with record(model) as recording:
+        model(torch.randn(2048, 64)).mean().backward()
+    ```
+    """
     nodes, activations = reading.graph.nodes, reading.activations
     total = sum(activations.values())
     if total < WORTH:
@@ -266,9 +279,28 @@ def _place(module: str, operation: str = "") -> str:
     return f"module {module}" if module.isdigit() else module or operation
 
 
-@rule(of=(RetainedGraphs,))
+@rule("warning", of=(RetainedGraphs,))
 def kept_history(reading: Reading) -> Iterator[Finding]:
-    """The graphs of earlier steps are still alive: a result was kept with its history."""
+    """The graphs of earlier steps are still alive: a result was kept with its history.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model, total = nn.Linear(4, 1), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(4):
+            loss = model(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss
+    ```
+    """
     kept = reading.graph.step.retained
     if kept is None:
         return
@@ -292,9 +324,24 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=("float64",))
+@rule("warning", of=("float64",))
 def float64_crept_in(reading: Reading) -> Iterator[Finding]:
-    """A result became float64 although the parameters are not: twice the memory, half the speed."""
+    """A result became float64 although the parameters are not: twice the memory, half the speed.
+
+    ## Example
+
+    ```python
+    import numpy
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        target = torch.as_tensor(numpy.linspace(0, 1, 8))
+        (model(torch.randn(8, 4)).squeeze(1) - target).square().mean().backward()
+    ```
+    """
     graph = reading.graph
     dtypes = {p.tensor.dtype for p in graph.parameters} or {
         meta.dtype
@@ -323,9 +370,24 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(SavedTensor,))
+@rule("warning", of=(SavedTensor,))
 def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
-    """A small view saved for backward keeps alive a large storage that nothing else needs."""
+    """A small view saved for backward keeps alive a large storage that nothing else needs.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    w = torch.randn(1000, requires_grad=True)
+    with record() as recording:
+        table = torch.randn(2000, 1000)
+        first = table[0]
+        (w * first).sum().backward()
+    ```
+    """
     nodes, activations = reading.graph.nodes, reading.activations
     large = [
         (nodes[i], saved)

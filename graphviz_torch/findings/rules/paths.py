@@ -19,9 +19,22 @@ from .cuts import explained, module_of, to_learn, upstream
 from .meaning.roles import idle_targets
 
 
-@rule(of=(Parameter,))
+@rule("warning", of=(Parameter,))
 def never_called(reading: Reading) -> Iterator[Finding]:
-    """A parameter got no gradient because the forward of its module never ran."""
+    """A parameter got no gradient because the forward of its module never ran.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        model["body"](torch.randn(8, 4)).mean().backward()
+    ```
+    """
     lost = [p for p in to_learn(reading) if p.module_called is False and p.node is None]
     if not lost:
         return
@@ -51,10 +64,25 @@ def never_called(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Parameter,))
+@rule("warning", of=(Parameter,))
 def unused_result(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, and nothing cut the way: its result was
-    not part of what backward ran on."""
+    not part of what backward ran on.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        h = model["body"](torch.randn(8, 4))
+        score = model["head"](h)
+        h.square().mean().backward()
+    ```
+    """
     if reading.graph.failure is not None or reading.leaf_losses:
         return  # there was no loss to be part of
     known = {p.name for _, p in explained(reading)} | _replaced(reading)
@@ -109,9 +137,24 @@ def _replaced(reading: Reading) -> set[str]:
     return {p.name for p in reading.graph.parameters if p.node in behind} if behind else set()
 
 
-@rule(of=(Parameter,))
+@rule("warning", of=(Parameter,))
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
-    """A parameter gets a gradient, but no optimizer updates it."""
+    """A parameter gets a gradient, but no optimizer updates it.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
+    with record(nn.Sequential(body, head)) as recording:
+        head(body(torch.randn(8, 4))).mean().backward()
+        optimizer.step()
+    ```
+    """
     told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen
     strange = [e for e in reading.events(UnregisteredParameters) if e.holder != "outside"]
     lost = {node for event in strange for node in event.nodes}

@@ -29,9 +29,26 @@ _ACTIVATIONS = {
 _STRAIGHT = tuple(_ACTIVATIONS)
 
 
-@rule(of=(ConstantTerm, Cut))
+@rule("warning", of=(ConstantTerm, Cut))
 def constant_term(reading: Reading) -> Iterator[Finding]:
-    """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it."""
+    """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        logits = model(torch.randn(8, 4))
+        with torch.no_grad():
+            entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+        loss = logits.square().mean() - 0.01 * entropy
+        loss.backward()
+    ```
+    """
     explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
     lines = {cut.where for cut in reading.graph.cuts if id(cut) in explained_cuts}
     sums = _sums(reading)
@@ -87,10 +104,28 @@ def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     return any(reading.graph.nodes[user].order is not None for user in users)
 
 
-@rule(of=(GradientStats,))
+@rule("warning", of=(GradientStats,))
 def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """autograd.grad took a second derivative through activations made of straight pieces, such as
-    ReLU: it is zero wherever it is defined, and what is made from it trains nothing."""
+    ReLU: it is zero wherever it is defined, and what is made from it trains nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1))
+    x = torch.linspace(0, 1, 20)[:, None].requires_grad_()
+    with record(model) as recording:
+        u = model(x)
+        (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        (ddu,) = torch.autograd.grad(du.sum(), x, create_graph=True)
+        loss = u[0].square().sum() + (ddu + torch.sin(x)).square().mean()
+        loss.backward()
+    ```
+    """
     nodes = reading.graph.nodes
     if any(node.leaf and node.order is not None for node in nodes):
         return  # a backward to the parameters: of a gradient penalty, say
@@ -116,9 +151,27 @@ def _norm(node: Node) -> float:
     return max((stats.norm for stats in node.grad_outputs if stats is not None), default=0.0)
 
 
-@rule(of=(Parameter,))
+@rule("warning", of=(Parameter,))
 def unstepped_term(reading: Reading) -> Iterator[Finding]:
-    """A term of the loss reaches only parameters that the optimizer of this step does not hold."""
+    """A term of the loss reaches only parameters that the optimizer of this step does not hold.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    g, d = nn.Linear(2, 4), nn.Linear(4, 1)
+    steps = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (g, d)]
+    with record(nn.ModuleDict({"g": g, "d": d})) as recording:
+        fake = g(torch.randn(8, 2))
+        adversarial = -d(fake.detach()).mean()
+        loss = fake.square().mean() + adversarial
+        loss.backward()
+        steps[0].step()
+    ```
+    """
     nodes, parameters = reading.graph.nodes, reading.graph.parameters
     idle = {p.node: p for p in parameters if p.requires_grad and p.stepped is False}
     if not idle:

@@ -21,10 +21,26 @@ from ..rule import finding, rule
 from ..words import at, times
 
 
-@rule()
+@rule("warning")
 def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
     """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
-    them in between."""
+    them in between.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+    """
     line = reading.graph.step.stale_gradients
     if line:
         yield finding(
@@ -37,9 +53,26 @@ def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(GradientClearing, DiscardedGradients))
+@rule("warning", reads="end", of=(GradientClearing, DiscardedGradients))
 def lost_gradient(reading: Reading) -> Iterator[Finding]:
-    """Gradients were cleared before any optimizer had stepped with them."""
+    """Gradients were cleared before any optimizer had stepped with them.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.zero_grad()
+            optimizer.step()
+    ```
+    """
     steps = sum(event.times for event in reading.events(OptimizerStep))
     clearings = reading.events(GradientClearing)
     for backward in reading.events(DiscardedGradients) if steps and not clearings else ():
@@ -72,10 +105,26 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(GradientClip,))
+@rule("warning", reads="end", of=(GradientClip,))
 def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, while they
-    were still multiplied by the loss scale, or before the ranks averaged them."""
+    were still multiplied by the loss scale, or before the ranks averaged them.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    ```
+    """
     clips = reading.events(GradientClip)
     in_time = {event.where for event in clips if event.moment == "in time"}
     early = {event.where for event in clips if event.moment == "before backward"}
@@ -120,10 +169,29 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
 }
 
 
-@rule(of=(UnusedGradients,))
+@rule("warning", of=(UnusedGradients,))
 def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     """A backward gives gradients to the parameters of an optimizer that never steps, while another
-    one does."""
+    one does.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    net = nn.ModuleDict({"g": nn.Linear(2, 4), "d": nn.Linear(4, 1)})
+    steps = {name: torch.optim.SGD(part.parameters(), lr=0.1) for name, part in net.items()}
+    with record(net) as recording:
+        for _ in range(3):
+            net["d"](net["g"](torch.randn(8, 2)).detach()).mean().backward()
+            net.zero_grad()
+            net["d"](net["g"](torch.randn(8, 2))).mean().backward()
+            steps["g"].step()
+            net.zero_grad()
+    ```
+    """
     for event in reading.events(UnusedGradients):
         names = listing(event.parameters, last=", ")
         yield finding(
@@ -137,10 +205,28 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(MixedLosses,))
+@rule("warning", reads="end", of=(MixedLosses,))
 def mixed_losses(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps with the gradients of two losses, though another optimizer has stepped for
-    the first one already: what that left was not cleared, or was not to be there."""
+    the first one already: what that left was not cleared, or was not to be there.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    maker, judge = nn.Linear(2, 4), nn.Linear(4, 1)
+    opt_g = torch.optim.SGD(maker.parameters(), lr=0.1)
+    opt_d = torch.optim.SGD(judge.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"maker": maker, "judge": judge})) as recording:
+        judge(maker(torch.randn(8, 2))).mean().backward()
+        opt_d.step()
+        (-judge(maker(torch.randn(8, 2)))).mean().backward()
+        opt_g.step()
+    ```
+    """
     for event in reading.events(MixedLosses):
         yield finding(
             # Else a trunk may learn from the losses of two heads, one after the other.
@@ -156,9 +242,28 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(EarlySchedulerStep,))
+@rule("warning", reads="end", of=(EarlySchedulerStep,))
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
-    """A learning rate scheduler stepped before its optimizer had stepped once."""
+    """A learning rate scheduler stepped before its optimizer had stepped once.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    with record(model) as recording:
+        for _ in range(3):
+            scheduler.step()
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+    """
     for event in reading.events(EarlySchedulerStep):
         yield finding(
             "warning",

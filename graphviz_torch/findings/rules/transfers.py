@@ -54,9 +54,24 @@ _REPLICAS = (
 Numbered = list[tuple[int, Transfer]]
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def unused_copy(reading: Reading) -> Iterator[Finding]:
-    """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment."""
+    """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        x = torch.randn(8, 4)
+        x.to(gpu)
+        w = torch.randn(4, requires_grad=True)
+        (x @ w).sum().backward()
+    ```
+    """
     lost = [
         (i, t)
         for i, t in _forward(reading)
@@ -77,9 +92,24 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def repeated_copy(reading: Reading) -> Iterator[Finding]:
-    """The same tensor is copied to the same device again and again."""
+    """The same tensor is copied to the same device again and again.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        table = torch.randn(8, 4)
+        loss = sum((table.to(gpu) @ w).sum() for _ in range(4))
+        loss.backward()
+    ```
+    """
     known = [
         (i, t)
         for i, t in _forward(reading)
@@ -103,9 +133,24 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def round_trip(reading: Reading) -> Iterator[Finding]:
-    """A tensor went to another device and came back with nothing, or next to nothing, computed."""
+    """A tensor went to another device and came back with nothing, or next to nothing, computed.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        h = (w * 2).cpu()
+        h = h.clamp(min=0).to(gpu)
+        h.sum().backward()
+    ```
+    """
     went: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
     for i, t in _forward(reading):
         there = went.pop((t.data, t.target, t.source), None) if t.data is not None else None
@@ -134,9 +179,24 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
                     stack.append(edge.target)
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def pageable_copy(reading: Reading) -> Iterator[Finding]:
-    """A large copy to a device starts from pageable memory, so it is slower and cannot overlap."""
+    """A large copy to a device starts from pageable memory, so it is slower and cannot overlap.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        x = torch.randn(100_000, 4)
+        x = x.to(gpu)
+        (x @ w).sum().backward()
+    ```
+    """
     large = [
         (i, t)
         for i, t in _forward(reading)
@@ -156,9 +216,23 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
-    """Many tiny copies in a row; each costs more to start than to do."""
+    """Many tiny copies in a row; each costs more to start than to do.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        rows = [row.to(gpu) for row in torch.randn(32, 4)]
+        sum((row * w).sum() for row in rows).backward()
+    ```
+    """
     # A run at one line is a loop over pieces; a training loop's batch alternates with other lines,
     # or with calls of modules.
     lines: dict[tuple[str, str, str], list[Numbered]] = {}
@@ -195,9 +269,27 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def blocking_read(reading: Reading) -> Iterator[Finding]:
-    """A value is read back from a device inside a forward, or in a loop, and the program waits."""
+    """A value is read back from a device inside a forward, or in a loop, and the program waits.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,):
+        model = nn.Linear(4, 1).to(gpu)
+        x = torch.randn(8, 4).to(gpu)
+        with record(model) as recording:
+            for _ in range(4):
+                loss = model(x).square().mean()
+                loss.backward()
+                print(loss.item())
+    ```
+    """
     reads = [
         (i, t)
         for i, t in _forward(reading)
@@ -241,9 +333,23 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Transfer,))
+@rule("warning", of=(Transfer,))
 def copy_in_backward(reading: Reading) -> Iterator[Finding]:
-    """A copy inside the graph makes backward copy the gradient back, in every step."""
+    """A copy inside the graph makes backward copy the gradient back, in every step.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, requires_grad=True)
+        x = torch.randn(8, 4).to(gpu)
+        (x @ w.to(gpu)).sum().backward()
+    ```
+    """
     nodes = reading.graph.nodes
     inside = [
         (i, t)

@@ -71,9 +71,22 @@ _VALUE_ADVICE = {
 }
 
 
-@rule(of=(GradientStats,))
+@rule("warning", of=(GradientStats,))
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all."""
+    """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
+    with record(model) as recording:
+        model(torch.randn(16, 8)).mean().backward()
+    ```
+    """
     chain = _depth(reading)
     ratio = _growth(reading, chain)
     if ratio is None or ratio >= SHRINKS:
@@ -96,9 +109,24 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(GradientStats,))
+@rule("warning", of=(GradientStats,))
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient grows along depth by orders of magnitude."""
+    """The gradient grows along depth by orders of magnitude.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)])
+    for layer in model:
+        nn.init.normal_(layer.weight)
+    with record(model) as recording:
+        model(torch.randn(16, 64)).mean().backward()
+    ```
+    """
     chain = _depth(reading)
     ratio = _growth(reading, chain)
     if ratio is None or ratio <= EXPLODES:
@@ -114,9 +142,23 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=_RELU)
+@rule("warning", of=_RELU)
 def dead_relu(reading: Reading) -> Iterator[Finding]:
-    """A ReLU lets almost no gradient through: nearly all of its inputs are negative."""
+    """A ReLU lets almost no gradient through: nearly all of its inputs are negative.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    nn.init.constant_(model[0].bias, -3.5)
+    with record(model) as recording:
+        model(torch.randn(512, 4)).mean().backward()
+    ```
+    """
     for node in reading.of(_RELU):
         if not reading.inputs[node.id]:
             continue
@@ -166,9 +208,25 @@ def _loss_of(reading: Reading, node: int) -> str:
     return ""
 
 
-@rule(of=(NonfiniteValue,))
+@rule("error", of=(NonfiniteValue,))
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
-    """The forward made NaN or Inf: the first operation that did, and from which values."""
+    """The forward made NaN or Inf: the first operation that did, and from which values.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    scores = nn.Linear(4, 3)
+    mask = torch.tensor([[False, False, True], [True, True, True]])
+    with record(scores) as recording:
+        logits = scores(torch.randn(2, 4)).masked_fill(mask, -torch.inf)
+        loss = logits.softmax(1).square().mean()
+        loss.backward()
+    ```
+    """
     for event in _nonfinite_values(reading):
         node = event.nodes[0] if event.nodes else None
         name = event.operation if node is None else reading.graph.nodes[node].title
@@ -222,9 +280,24 @@ def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
     ][:1]
 
 
-@rule(of=(GradientStats,))
+@rule("error", of=(GradientStats,))
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
-    """A node turned a finite gradient into NaN or Inf: the first one in backward order."""
+    """A node turned a finite gradient into NaN or Inf: the first one in backward order.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 2)
+    x = torch.randn(8, 4)
+    with record(model) as recording:
+        distance = (model(x) - model(x)).square().sum(1).sqrt()
+        distance.mean().backward()
+    ```
+    """
     origin = _first_nonfinite(reading)
     if origin is None or _nonfinite_values(reading):
         return  # what is not finite in backward follows from that

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ..graph import Graph
+from ..units import count_text
 from ..values import Finding
 
 # Of these there is one for a line, whatever the results are called.
@@ -100,6 +101,18 @@ class RunFindings:
         if not any(f"{path}.".startswith(f"{module}.") for path in self._called):
             return finding
         return replace(finding, severity="info", advice=_LEFT_OUT)
+
+
+def counts_text(findings: Iterable[Finding]) -> str:
+    """Return the number of findings of each severity.
+
+    >>> counts_text([Finding("a", "error", "."), *[Finding("b", "info", ".")] * 2])
+    '1 error, 2 notes'
+    """
+    severities = [each.severity for each in findings]
+    words = {"error": "error", "warning": "warning", "info": "note"}
+    counted = ((severities.count(severity), word) for severity, word in words.items())
+    return ", ".join(count_text(number, word) for number, word in counted if number)
 
 
 def steps_text(finding: Finding, count: int, noun: str = "step") -> str:

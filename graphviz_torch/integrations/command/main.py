@@ -33,7 +33,11 @@ COMMANDS = {
     "view": ("pictures", "Open the interactive view of a graph in a browser."),
     "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
-    "find": ("find", "List what is wrong in a recording; exit code 1 if there is an error."),
+    "find": (
+        "findings.find",
+        "List what is wrong in a recording; exit code 1 if there is an error.",
+    ),
+    "rule": ("findings.rule", "Print the page of a rule: why it matters, an example, its repair."),
     "explain": ("explain", "Trace the gradient's path to a parameter or a node."),
     "diff": ("diff", "Compare two graphs; exit code 1 if they differ."),
     "app": ("app", "Open the app in a browser, on this machine only."),

@@ -34,11 +34,12 @@ from ...graph.units import count_text
 from ...graph.values import SEVERITIES
 from ..excerpt import Files
 from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
-from .baseline import write_baseline
 from .files import colored
+from .findings.baseline import write_baseline
+from .findings.judge import Judge
+from .findings.reports import FORMATS, go_on, to_lines, to_sarif, totals
 from .forms import form_of
 from .main import sentence
-from .reports import FORMATS, go_on, judged, known_findings, to_lines, to_sarif, totals
 from .script import Children
 
 _WAITING = 100  # steps that wait for a file that cannot be written
@@ -56,11 +57,11 @@ class Outputs:
 
     def __init__(self, parsed: argparse.Namespace) -> None:
         self._parsed = parsed
-        self._known = known_findings(parsed)
         # The script may go to another folder, and may take another stderr.
         self._root, self._stderr = Path.cwd(), sys.stderr
         script = Path(parsed.script).absolute().parent
         self._source = Files((script, self._root), time.time(), loaded=True)
+        self._judge = Judge(parsed, self._root if parsed.module else script, self._source)
         self._files: list[Path] = [*parsed.out]
         if parsed.write_baseline is not None:
             self._files.append(parsed.write_baseline)
@@ -136,7 +137,7 @@ class Outputs:
             self._write(pictures=first or last)
             if last or (not wanted and self._news):
                 news = [each for each in self._found if _is_among(each, self._news)]
-                new, _ = judged(self._parsed, _sorted(news), self._known)
+                new = self._judge.reported(_sorted(news))
                 lines = self._text(new) + ("" if new else " so far")
                 self._say(f"{self._count()}, and the script goes on", lines)
                 self._said += new
@@ -182,9 +183,10 @@ class Outputs:
             if self._ranks.rank:
                 self._ranks.report(self._report(self._ranks.rank))
                 self._ranks.finish()
-                return judged(self._parsed, _sorted(self._found), self._known)[1]
+                return self._judge.exit_code(self._judge.reported(_sorted(self._found)))
             met = self._gather(self._ranks)
-        new, code = judged(self._parsed, _sorted(self._found), self._known)
+        new = self._judge.reported(_sorted(self._found))
+        code = self._judge.exit_code(new)
         said = self._count()
         if self._run is None:
             missed = "no backward ran" if begun else "the script could not be read"
@@ -200,7 +202,7 @@ class Outputs:
         for path in self._files if self._parsed.hint else ():  # else a file of the caller's
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
-        for error in errors:
+        for error in (*errors, *self._judge.mistyped):
             self._say(error)
         if shown and self._parsed.hint:
             self._say(self._how_to_go_on())
@@ -211,9 +213,11 @@ class Outputs:
         return code or (2 if errors else 0)
 
     def _text(self, found: list[Finding]) -> str:
-        wide, source = self._parsed.wide, self._source
+        wide, notes = self._parsed.wide, self._parsed.notes
         with in_shell():
-            return to_lines(found, wide=wide, steps=self._recorded, source=source)
+            return to_lines(
+                found, wide=wide, steps=self._recorded, source=self._source, notes=notes
+            )
 
     def _lines(self, found: list[Finding]) -> list[str]:
         """What is to be said at the end: what is new, and a line for what was said before."""
@@ -309,8 +313,7 @@ class Outputs:
         if path == self._parsed.write_baseline:
             write_baseline(path, found)
         elif path.suffix == ".sarif":
-            new, _ = judged(self._parsed, found, self._known)
-            _write_text(to_sarif(new, self._root), path)
+            _write_text(to_sarif(self._judge.reported(found), self._root), path)
         elif self._run is None:
             return False
         elif path in self._growing:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...graph.text import listing
+from .findings.reports import add_report
 from .forms import SUFFIXES
 from .outputs import Outputs
-from .reports import add_report
 from .script import Children, Script, exit_status, show_error
 
 _LAST = listing(SUFFIXES, len(SUFFIXES), " or ")

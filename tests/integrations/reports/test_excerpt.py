@@ -12,8 +12,8 @@ import pytest
 
 from graphviz_torch import Finding
 from graphviz_torch.graph.terminal import in_shell
-from graphviz_torch.integrations.command import reports
-from graphviz_torch.integrations.command.reports import to_lines
+from graphviz_torch.integrations.command.findings import reports
+from graphviz_torch.integrations.command.findings.reports import to_lines
 from graphviz_torch.integrations.excerpt import Files
 
 FOUND = Finding(
@@ -31,7 +31,8 @@ warning[cut-gradient]: w got no gradient: a result was cut by detach().
   |           ^  ^^^^^^
   = help: Remove the detach().
 
-1 warning"""
+1 warning
+Read more: graphviz-torch rule cut-gradient"""
 
 
 def source(folder: Path, **options: bool) -> Files:

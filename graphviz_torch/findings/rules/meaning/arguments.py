@@ -15,10 +15,25 @@ _LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 
 
-@rule(of=_BOUNDS)
+@rule("warning", of=_BOUNDS)
 def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
     """A small number that is to keep a divisor away from 0 is 0 in the dtype of what it meets, as
-    1e-8 is in float16."""
+    1e-8 is in float16.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4).half()
+    with record(model) as recording:
+        h = model(torch.randn(3, 4).half())
+        norm = h.norm(dim=1, keepdim=True).clamp(min=1e-8)
+        (h / norm).float().sum().backward()
+    ```
+    """
     broken = {node for event in reading.events(NonfiniteValue) for node in event.nodes}
     for node in reading.of(_BOUNDS):
         key = f"{_BOUNDS[node.operation]}="

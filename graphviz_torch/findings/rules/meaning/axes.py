@@ -54,10 +54,25 @@ _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
 _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 
-@rule(of=(*VIEWS, ReorderedView))
+@rule("warning", of=(*VIEWS, ReorderedView))
 def view_across_axes(reading: Reading) -> Iterator[Finding]:
     """A view puts a part of one axis together with another axis, where a permute was meant, and
-    mixes samples, positions or channels."""
+    mixes samples, positions or channels.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    project = nn.Linear(6, 8)
+    with record(project) as recording:
+        q = project(torch.randn(3, 5, 6)).view(3, 5, 2, 4)
+        heads = q.reshape(3, 2, 5, 4)
+        heads.square().mean().backward()
+    ```
+    """
     told: set[str] = set()
     for title, before, after, where, nodes in (*_broken_views(reading), *_data_views(reading)):
         if not where or where in told:
@@ -101,10 +116,26 @@ def _data_views(reading: Reading) -> Iterator[_View]:
         yield event.function, event.before, event.after, event.where, ()
 
 
-@rule(of=("softmax",))
+@rule("warning", of=("softmax",))
 def softmax_axis(reading: Reading) -> Iterator[Finding]:
     """The weights of an attention are normalised over another axis than the one that the next
-    product sums over; or those of a pool or a gate over the samples."""
+    product sums over; or those of a pool or a gate over the samples.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"qk": nn.Linear(6, 16), "v": nn.Linear(6, 8)})
+    with record(model) as recording:
+        x = torch.randn(3, 5, 6)
+        q, k = model["qk"](x).chunk(2, -1)
+        weights = (q @ k.transpose(1, 2)).softmax(1)
+        (weights @ model["v"](x)).mean().backward()
+    ```
+    """
     nodes = reading.graph.nodes
     yield from _weights_over_samples(reading)
     axes: list[Axes] | None = None
@@ -190,10 +221,26 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
     return False
 
 
-@rule(of=("linalg_vector_norm",))
+@rule("warning", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
     """Vectors are divided by a norm over another axis than the one that their product sums over, as
-    by F.normalize without dim on (batch, tokens, features)."""
+    by F.normalize without dim on (batch, tokens, features).
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"image": nn.Linear(6, 8), "text": nn.Linear(5, 8)})
+    with record(model) as recording:
+        image = F.normalize(model["image"](torch.randn(4, 7, 6)))
+        text = F.normalize(model["text"](torch.randn(4, 5)))
+        (image @ text.t()).mean().backward()
+    ```
+    """
     nodes = reading.graph.nodes
     for node in reading.of(("linalg_vector_norm",)):
         if len(numbers(node, "dim")) != 1:
@@ -223,10 +270,25 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
                 break
 
 
-@rule(of=_LOSSES)
+@rule("warning", of=_LOSSES)
 def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
-    one does without batch_first=True that is given the batch first."""
+    one does without batch_first=True that is given the batch first.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 6), "rnn": nn.LSTM(6, 8), "out": nn.Linear(40, 3)})
+    with record(model) as recording:
+        h, _ = model["rnn"](model["body"](torch.randn(9, 5, 4)))
+        F.cross_entropy(model["out"](h.flatten(1)), torch.arange(9) % 3).backward()
+    ```
+    """
     nodes = reading.graph.nodes
     # Only an axis as long as the samples are many can be theirs: of most models none is.
     many = _counts_of_samples(reading)

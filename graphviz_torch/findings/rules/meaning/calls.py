@@ -24,9 +24,30 @@ _KEEPS = {
 }
 
 
-@rule(reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
+@rule("warning", reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
 def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
-    """A function drops values while the model is in eval mode, as it does in train mode."""
+    """A function drops values while the model is in eval mode, as it does in train mode.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5)
+
+
+    model = Net(6, 3)
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+        model.eval()(torch.randn(8, 6))
+    ```
+    """
     for event in reading.events(ineffective_calls.FunctionalDropoutInEval):
         attention = event.function == "scaled_dot_product_attention"
         passed = "dropout_p=p if self.training else 0.0" if attention else "training=self.training"
@@ -42,10 +63,27 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ineffective_calls.UnneededRetainGraph,))
+@rule("info", reads="end", of=(ineffective_calls.UnneededRetainGraph,))
 def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
-    it."""
+    it.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward(retain_graph=True)
+            optimizer.step()
+    ```
+    """
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
     for event in reading.events(ineffective_calls.UnneededRetainGraph):
         memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
@@ -60,11 +98,33 @@ def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
 
 
 @rule(
-    reads="end", of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd)
+    "warning",
+    reads="end",
+    of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd),
 )
 def scheduler_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps more often than its optimizer, or goes on past its end, where the rate of a
-    cosine rises again."""
+    cosine rises again.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            for _ in range(2):
+                scheduler.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.SchedulerStepsTooOften):
         yield finding(
             "warning",
@@ -94,10 +154,27 @@ _LOSES = {
 }
 
 
-@rule(reads="end", of=(ineffective_calls.RecreatedObject,))
+@rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,))
 def made_anew(reading: Reading) -> Iterator[Finding]:
     """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
-    loses what it has learnt or counted."""
+    loses what it has learnt or counted.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer = torch.optim.Adam(model.parameters())
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.RecreatedObject):
         steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "
         if event.what != "optimizer":
@@ -112,9 +189,28 @@ def made_anew(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ineffective_calls.StepWithoutGradients,))
+@rule("warning", reads="end", of=(ineffective_calls.StepWithoutGradients,))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
-    """An optimizer steps, and no backward has given any of its parameters a gradient."""
+    """An optimizer steps, and no backward has given any of its parameters a gradient.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first = torch.optim.Adam(maker.parameters())
+    second = torch.optim.Adam(judge.parameters())
+    with record(judge) as recording:
+        for _ in range(3):
+            judge(maker(torch.randn(8, 6)).detach()).mean().backward()
+            first.step()
+            second.step()
+            second.zero_grad()
+    ```
+    """
     if reading.leaf_losses:
         return
     told = {parameter.node for _, parameter in explained(reading)}
@@ -131,9 +227,27 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ineffective_calls.EmptyParameterGroup,))
+@rule("info", reads="end", of=(ineffective_calls.EmptyParameterGroup,))
 def empty_group(reading: Reading) -> Iterator[Finding]:
-    """A group of an optimizer has no parameters: its options apply to nothing."""
+    """A group of an optimizer has no parameters: its options apply to nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    rest = list(model.parameters())
+    none = [p for n, p in model.named_parameters() if "LayerNorm" in n]
+    groups = [{"params": rest, "weight_decay": 0.1}, {"params": none, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.EmptyParameterGroup):
         yield finding(
             "info",
@@ -147,9 +261,27 @@ def empty_group(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ineffective_calls.DecayedNorms,))
+@rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
 def decayed_norms(reading: Reading) -> Iterator[Finding]:
-    """A group decays biases and weights of norms, while another group is there to not decay."""
+    """A group decays biases and weights of norms, while another group is there to not decay.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    biases = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
+    others = [p for n, p in model.named_parameters() if not ("bias" in n or "LayerNorm" in n)]
+    groups = [{"params": others, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.DecayedNorms):
         names = listing(reading.call(node) for node in event.nodes)
         if event.nodes:
@@ -165,10 +297,28 @@ def decayed_norms(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(ineffective_calls.SharedParameters,))
+@rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
 def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
-    moments and rate."""
+    moments and rate.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    model = nn.Sequential(body, head)
+    first = torch.optim.Adam(model.parameters())
+    second = torch.optim.Adam(head.parameters())
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        first.step()
+        second.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.SharedParameters):
         # Under one name, as in a function that steps several, they cannot be told apart.
         if event.nodes and event.other != event.optimizer:
@@ -182,10 +332,27 @@ def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(ineffective_calls.ZeroLearningRate,))
+@rule("warning", reads="end", of=(ineffective_calls.ZeroLearningRate,))
 def rate_of_zero(reading: Reading) -> Iterator[Finding]:
     """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
-    nothing; or one below 0, which makes the loss larger."""
+    nothing; or one below 0, which makes the loss larger.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.ZeroLearningRate):
         yield finding(
             "info" if event.what == "group" else "warning",
@@ -218,9 +385,24 @@ _RATES = {
 }
 
 
-@rule(reads="end", of=(ineffective_calls.VanishedEpsilon,))
+@rule("warning", reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
+    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3).half()
+    optimizer = torch.optim.Adam(model.parameters(), eps=1e-8)
+    with record(model) as recording:
+        model(torch.randn(8, 6).half()).float().square().mean().backward()
+        optimizer.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(
             "warning",
@@ -234,9 +416,29 @@ def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ineffective_calls.UnusedScheduler,))
+@rule("warning", reads="end", of=(ineffective_calls.UnusedScheduler,))
 def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
-    """A scheduler steps, and the optimizer that it was made for never does."""
+    """A scheduler steps, and the optimizer that it was made for never does.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    optimizer = torch.optim.Adam(model.parameters())
+    with record(model) as recording:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.UnusedScheduler):
         yield finding(
             "warning",
@@ -248,10 +450,28 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(ineffective_calls.ExtremeClipNorm,))
+@rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
 def clip_bound(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length no longer
-    matters; or its bound is far above all of them."""
+    matters; or its bound is far above all of them.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.001)
+            optimizer.step()
+    ```
+    """
     for event in reading.events(ineffective_calls.ExtremeClipNorm):
         low, values = event.share < 1, event.function == "clip_grad_value_"
         yield finding(
@@ -290,10 +510,26 @@ def _clipped(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: boo
     )
 
 
-@rule(reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"))
+@rule("info", reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"))
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module or a function is called once for each sample of a batch, on one slice of a tensor
-    after the other."""
+    after the other.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        x, y = torch.randn(16, 6), torch.arange(16) % 3
+        out = torch.stack([model(row) for row in x])
+        F.cross_entropy(out, y).backward()
+    ```
+    """
     calls = [(e.module, e.count, e.where) for e in reading.events(ineffective_calls.CallPerSample)]
     for what, count, where in calls or _products_of_slices(reading):
         yield finding(
@@ -337,10 +573,31 @@ def _origin(reading: Reading, edge: Edge) -> tuple[int, bool]:
     return edge.source, False
 
 
-@rule(reads="end", of=(RepeatedBatch,))
+@rule("warning", reads="end", of=(RepeatedBatch,))
 def repeated_batch(reading: Reading) -> Iterator[Finding]:
     """A DataLoader gives batches that were there before: its workers make the same ones, or each
-    step takes the first of a new pass."""
+    step takes the first of a new pass.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from torch.utils.data import DataLoader, TensorDataset
+    from graphviz_torch import record
+
+    loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.arange(32) % 3), batch_size=8)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(4):
+            x, y = next(iter(loader))
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    ```
+    """
     for event in reading.events(RepeatedBatch):
         if event.what == "first":
             text = (

@@ -53,10 +53,32 @@ _CALLS: dict[BreakingCall, tuple[str, str]] = {
 _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
 
 
-@rule(reads="end", of=(GraphBreak,))
+@rule("info", reads="end", of=(GraphBreak,))
 def graph_break(reading: Reading) -> Iterator[Finding]:
     """A compiled region ends where something could not be compiled: that runs in Python, what
-    follows is compiled apart, and nothing is fused across it."""
+    follows is compiled apart, and nothing is fused across it.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            if h.sum() > 0:
+                h = h * 2
+            return h.square().mean()
+
+
+    model = torch.compile(Net(6, 3), backend="aot_eager")
+    with record(model) as recording:
+        model(torch.randn(8, 6)).backward()
+    ```
+    """
     for (where, call), events in grouped(
         ((event.where, event.call), event) for event in reading.events(GraphBreak)
     ):
@@ -70,10 +92,33 @@ def graph_break(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(SkippedFunction,))
+@rule("info", reads="end", of=(SkippedFunction,))
 def skipped_function(reading: Reading) -> Iterator[Finding]:
     """A function is not compiled, though it was to be: it could not go on behind a break, as in a
-    loop, or was compiled too often."""
+    loop, or was compiled too often.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            for _ in range(3):
+                if h.sum() > 0:
+                    h = h / 2
+            return h.square().mean()
+
+
+    model = torch.compile(Net(6, 3), backend="aot_eager")
+    with record(model) as recording:
+        model(torch.randn(8, 6)).backward()
+    ```
+    """
     for (where, name, call), events in grouped(
         ((event.where, event.function, event.call), event)
         for event in reading.events(SkippedFunction)
@@ -101,9 +146,30 @@ def skipped_function(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(Recompilation,))
+@rule("info", reads="end", of=(Recompilation,))
 def recompilation(reading: Reading) -> Iterator[Finding]:
-    """A function was compiled again, because a guard of what had been compiled did not hold."""
+    """A function was compiled again, because a guard of what had been compiled did not hold.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+
+
+    @torch.compile(backend="aot_eager")
+    def loss(x, temperature):
+        return (model(x) / temperature).square().mean()
+
+
+    loss(torch.randn(8, 6), 0.5).backward()
+    with record(model) as recording:
+        loss(torch.randn(8, 6), 0.4).backward()
+    ```
+    """
     for (where, name), events in grouped(
         ((event.where, event.function), event) for event in reading.events(Recompilation)
     ):

@@ -15,9 +15,30 @@ _PRODUCTS = {"mm", "addmm", "linear", "convolution"}
 _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 
 
-@rule(of=("add",))
+@rule("warning", of=("add",))
 def sum_with_itself(reading: Reading) -> Iterator[Finding]:
-    """A result is added to itself, as by a residual connection whose branch was lost on the way."""
+    """A result is added to itself, as by a residual connection whose branch was lost on the way.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+
+    class Block(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x).relu()
+            return x + x
+
+
+    model = nn.Sequential(Block(6, 6), nn.Linear(6, 3))
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+    ```
+    """
     for node in reading.of(("add",)):
         given = reading.inputs[node.id]
         if len(given) != 2 or given[0].source != given[1].source:
@@ -39,10 +60,26 @@ def sum_with_itself(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(of=_LOW)
+@rule("info", of=_LOW)
 def outside_autocast(reading: Reading) -> Iterator[Finding]:
     """A layer computes in float32, while others of the step have their float32 weights cast to a
-    smaller dtype, as autocast does: it ran outside of autocast."""
+    smaller dtype, as autocast does: it ran outside of autocast.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    with record(nn.ModuleDict({"body": body, "head": head})) as recording:
+        with torch.autocast("cpu", torch.bfloat16):
+            h = body(torch.randn(8, 6)).relu()
+        F.cross_entropy(head(h.float()), torch.arange(8) % 3).backward()
+    ```
+    """
     nodes = reading.graph.nodes
     cast, plain = list[int](), list[int]()
     for node in reading.of(_PRODUCTS):

@@ -29,11 +29,27 @@ _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_c
 _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 
-@rule(of={*_REGRESSION, *_BY_HAND})
+@rule("warning", of={*_REGRESSION, *_BY_HAND})
 def both_sides_learn(reading: Reading) -> Iterator[Finding]:
     """Both arguments of a regression or similarity, also of one written by hand, take gradients
     through the same parameters, or the target does through a network that the optimizer of this
-    step does not hold."""
+    step does not hold.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    network = nn.Linear(4, 3)
+    with record(network) as recording:
+        q = network(torch.randn(8, 4)).max(1)[0]
+        target = torch.randn(8) + 0.99 * network(torch.randn(8, 4)).max(1)[0]
+        F.mse_loss(q, target).backward()
+    ```
+    """
     parameters = reading.graph.parameters
     for compared in _compared(reading):
         node, sides = compared.node, compared.sides
@@ -219,10 +235,28 @@ def _constant(node: Node) -> float:
         return 0.0
 
 
-@rule(of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
+@rule("warning", of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
 def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
     """The log-probability of a drawn sample is weighted by a value that has a history, so that the
-    policy's loss trains what estimates the value, too."""
+    policy's loss trains what estimates the value, too.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.distributions import Categorical
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)})
+    with record(model) as recording:
+        states = torch.randn(8, 4)
+        policy = Categorical(logits=model["actor"](states))
+        log_prob = policy.log_prob(policy.sample())
+        advantage = torch.randn(8) - model["critic"](states).squeeze(1)
+        (-log_prob * advantage).mean().backward()
+    ```
+    """
     nodes = reading.graph.nodes
     owner = {p.node: p.name for p in reading.graph.parameters}
     for node in reading.of(("mul",)):

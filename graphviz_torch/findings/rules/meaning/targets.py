@@ -34,10 +34,26 @@ _TAKES = {
 }
 
 
-@rule(reads="end", of=(LossTarget,))
+@rule("warning", reads="end", of=(LossTarget,))
 def targets_outside(reading: Reading) -> Iterator[Finding]:
     """A loss was given what it does not take, as targets of 0 where it takes 1 and -1, or scores
-    for log-probabilities; PyTorch says nothing of them."""
+    for log-probabilities; PyTorch says nothing of them.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 4)
+    with record(model) as recording:
+        same = torch.randint(2, (8,))
+        one, other = model(torch.randn(8, 6)), model(torch.randn(8, 6))
+        F.cosine_embedding_loss(one, other, same).backward()
+    ```
+    """
     for event in reading.events(LossTarget):
         if event.what == "input" and not _is_share(reading, event):
             yield finding(
@@ -61,9 +77,24 @@ def targets_outside(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end", of=(LossTarget,))
+@rule("warning", reads="end", of=(LossTarget,))
 def ignored_targets(reading: Reading) -> Iterator[Finding]:
-    """A loss ignores all targets that it was given: their mean is NaN, their sum 0."""
+    """A loss ignores all targets that it was given: their mean is NaN, their sum 0.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        labels = torch.full((8,), -100)
+        F.cross_entropy(model(torch.randn(8, 6)), labels, reduction="sum").backward()
+    ```
+    """
     for event in reading.events(LossTarget):
         if event.what == "ignored":
             yield finding(
@@ -78,9 +109,24 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(LossTarget,))
+@rule("info", reads="end", of=(LossTarget,))
 def constant_targets(reading: Reading) -> Iterator[Finding]:
-    """All targets of a loss are the same class, or the same number."""
+    """All targets of a loss are the same class, or the same number.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        labels = torch.zeros(16, dtype=torch.long)
+        F.cross_entropy(model(torch.randn(16, 6)), labels).backward()
+    ```
+    """
     for event in reading.events(LossTarget):
         if event.what == "constant":
             yield finding(

@@ -16,10 +16,26 @@ _PRODUCTS = ("mm", "addmm", "linear", "bmm")
 _SAME = 1e-7  # of a norm: of other values it is further away
 
 
-@rule(of=("embedding",))
+@rule("warning", of=("embedding",))
 def untied_weights(reading: Reading) -> Iterator[Finding]:
     """An output layer begins with the values of the embedding, but is a parameter of its own: a
-    copy, which each step makes less like it."""
+    copy, which each step makes less like it.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    table, head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+    head.weight = nn.Parameter(table.weight.detach().clone())
+    with record(nn.ModuleDict({"table": table, "head": head})) as recording:
+        words = torch.randint(12, (4, 6))
+        F.cross_entropy(head(table(words).tanh()).flatten(0, 1), words.flatten()).backward()
+    ```
+    """
     users = {
         p: [reading.graph.nodes[edge.target] for edge in _uses(reading, p.node)]
         for p in reading.graph.parameters
@@ -45,10 +61,26 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(of=(GradientStats,))
+@rule("warning", of=(GradientStats,))
 def zero_factors(reading: Reading) -> Iterator[Finding]:
     """Two weights on one way are both zero, as the two factors of a LoRA, or a gate and the last
-    layer of what it opens: neither gets a gradient but zeros, and both stay as they are."""
+    layer of what it opens: neither gets a gradient but zeros, and both stay as they are.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    lora = nn.Sequential(nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False))
+    nn.init.zeros_(lora[0].weight)
+    nn.init.zeros_(lora[1].weight)
+    with record(lora) as recording:
+        x = torch.randn(8, 6)
+        (x + lora(x)).square().mean().backward()
+    ```
+    """
     zeros = [
         p
         for p in reading.graph.parameters
@@ -85,10 +117,28 @@ def zero_factors(reading: Reading) -> Iterator[Finding]:
             return
 
 
-@rule(reads="end", of=(SymmetricRows,))
+@rule("warning", reads="end", of=(SymmetricRows,))
 def alike_rows(reading: Reading) -> Iterator[Finding]:
     """All rows of a weight have the same values and get the same gradient: its units compute the
-    same, and stay alike."""
+    same, and stay alike.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+        optimizer.step()
+    ```
+    """
     for event in reading.events(SymmetricRows):
         names = listing(reading.call(node) for node in event.nodes)
         one = len(event.nodes) == 1
@@ -106,10 +156,29 @@ def alike_rows(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(UnchangedParameters,))
+@rule("warning", reads="end", of=(UnchangedParameters,))
 def still_parameters(reading: Reading) -> Iterator[Finding]:
     """An optimizer's step leaves parameters as they were, though they have a gradient and a rate:
-    in bfloat16 a small update is rounded away."""
+    in bfloat16 a small update is rounded away.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    nn.init.ones_(model.weight)
+    model.bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6, dtype=torch.bfloat16)).square().mean().backward()
+            optimizer.step()
+    ```
+    """
     for event in reading.events(UnchangedParameters):
         if not event.nodes:
             continue
@@ -143,9 +212,27 @@ def _line(reading: Reading, node: int) -> str:
     return next((reading.graph.nodes[e.target].where for e in _uses(reading, node)), "")
 
 
-@rule(of=(Parameter,))
+@rule("info", of=(Parameter,))
 def only_vectors_learn(reading: Reading) -> Iterator[Finding]:
-    """The steps change norms and biases alone: no weight of more than one dimension learns."""
+    """The steps change norms and biases alone: no weight of more than one dimension learns.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    for module in (model[0], model[2]):
+        module.requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+        optimizer.step()
+    ```
+    """
     learning = [p for p in reading.graph.parameters if p.stepped and p.requires_grad]
     if len(learning) < 2 or any(len(p.tensor.shape) > 1 for p in learning):
         return

@@ -21,10 +21,29 @@ _FEW_ROWS = 16
 _SAME_TENSOR = ("_ToTorchTensor", "_FromTorchTensor")
 
 
-@rule(reads="end", of=(WrapperBypass,))
+@rule("error", reads="end", of=(WrapperBypass,))
 def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
     """A forward went past DistributedDataParallel, as model.module(x) does: it averages no
-    gradients of such a backward, and each rank trains a model of its own."""
+    gradients of such a backward, and each rank trains a model of its own.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model.module(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+    """
     graph = reading.graph
     sent = sum(c.nbytes for c in graph.collectives if c.phase != "forward")
     sizes = {p.node: p.tensor.nbytes or 0 for p in graph.parameters}
@@ -44,10 +63,31 @@ def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(UnusedInWrapper,))
+@rule("error", reads="end", of=(UnusedInWrapper,))
 def awaited_parameter(reading: Reading) -> Iterator[Finding]:
     """DistributedDataParallel waits for the gradients of parameters that the loss does not depend
-    on: it averages no bucket that they are in, and its next forward raises an error."""
+    on: it averages no bucket that they are in, and its next forward raises an error.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    layers = nn.Linear(4, 1)
+    layers.scale = nn.Parameter(torch.ones(1))
+    model = DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+    """
     for event in reading.events(UnusedInWrapper):
         yield finding(
             "error",
@@ -61,10 +101,30 @@ def awaited_parameter(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="steps")
+@rule("info", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Each of several backwards averages the gradients over the ranks before one step of the
-    optimizer uses them: all but the last do it for nothing."""
+    optimizer uses them: all but the last do it for nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for batch in torch.randn(4, 8, 4):
+            (model(batch).square().mean() / 4).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+    """
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)
     rounds = [[c for c in graph.collectives if _is_average(c)] for graph in graphs[: first + 1]]
@@ -95,10 +155,32 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     )
 
 
-@rule(reads="end", of=(Collective,))
+@rule("warning", reads="end", of=(Collective,))
 def averaged_again(reading: Reading) -> Iterator[Finding]:
     """The program reduces gradients that DistributedDataParallel has averaged in backward: it sends
-    them twice, and where nothing divides them they are too large by the number of ranks."""
+    them twice, and where nothing divides them they are too large by the number of ranks.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+    """
     sent = reading.graph.collectives
     own = {(name, c.group, c.group_size) for c in sent if _is_average(c) for name in c.parameters}
     again = [
@@ -127,10 +209,33 @@ def _is_average(collective: Collective) -> bool:
     return collective.kind in REDUCING and collective.own and bool(collective.gradients)
 
 
-@rule(reads="steps")
+@rule("info", reads="steps")
 def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The program divides the loss by the number of ranks, and what averages the gradients divides
-    them by it again: they are too small."""
+    them by it again: they are too small.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    model = fully_shard(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for batch in torch.randn(2, 8, 4):
+            optimizer.zero_grad()
+            loss = model(batch).square().mean() / dist.get_world_size()
+            loss.backward()
+            optimizer.step()
+    dist.destroy_process_group()
+    ```
+    """
     last = graphs[-1]
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
     sent = [c for c in last.collectives if _is_average(c) and c.group_size > 1]
@@ -152,10 +257,31 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
         )
 
 
-@rule(of=(Cut,))
+@rule("warning", of=(Cut,))
 def cut_collective(reading: Reading) -> Iterator[Finding]:
     """The loss uses what all_gather copied of this rank's own tensor, and a copy has no gradient:
-    what the tensor has to do with the others is not learned."""
+    what the tensor has to do with the others is not learned.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        features = model(torch.randn(8, 4))
+        every = [torch.empty_like(features) for _ in range(2)]
+        dist.all_gather(every, features)
+        scores = features @ torch.cat(every).t()
+        nn.functional.cross_entropy(scores, torch.arange(8)).backward()
+    dist.destroy_process_group()
+    ```
+    """
     for cut in reading.graph.cuts:
         if cut.how == "all_gather" and cut.after:
             name = cut.label or "this rank's tensor"
@@ -172,10 +298,31 @@ def cut_collective(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end", of=(Collective,))
+@rule("warning", reads="end", of=(Collective,))
 def gathered_again(reading: Reading) -> Iterator[Finding]:
     """A module of fully_shard is called several times in one forward, and its parameters are
-    gathered for each call: they were freed in between."""
+    gathered for each call: they were freed in between.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    cell = nn.Linear(4, 4)
+    model = nn.Sequential(cell, nn.ReLU(), cell, nn.Linear(4, 1))
+    fully_shard(cell)
+    fully_shard(model)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+    dist.destroy_process_group()
+    ```
+    """
     for sent, times in _gathered(reading.graph.collectives):
         if any(_is_later_call(node, sent.module) for node in reading.graph.nodes):
             size = sent.nbytes * sent.group_size * (times - 1)
@@ -212,10 +359,29 @@ def _is_later_call(node: Node, module: str) -> bool:
     return bool(module) and plain == module and "#" in "".join(parts)
 
 
-@rule(reads="end", of=(Collective,))
+@rule("warning", reads="end", of=(Collective,))
 def one_unit(reading: Reading) -> Iterator[Finding]:
     """fully_shard has the whole model as one unit: each forward gathers all of it at once, nothing
-    is computed meanwhile, and each rank then has all parameters."""
+    is computed meanwhile, and each rank then has all parameters.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4)))
+    fully_shard(model)
+    with record(model) as recording:
+        model(torch.randn(2, 2048)).sum().backward()
+    dist.destroy_process_group()
+    ```
+    """
     gathers = [c for c in reading.graph.collectives if c.kind == "all_gather" and c.parameters]
     if len({each.parameters for each in gathers}) != 1:
         return
@@ -235,9 +401,30 @@ def one_unit(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule(of=(Collective,))
+@rule("warning", of=(Collective,))
 def redistributed_back(reading: Reading) -> Iterator[Finding]:
-    """A DTensor is redistributed and then redistributed back, with nothing computed in between."""
+    """A DTensor is redistributed and then redistributed back, with nothing computed in between.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    x = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)]).requires_grad_()
+    with record() as recording:
+        h = x.exp().redistribute(mesh, [Replicate()])
+        h = h.redistribute(mesh, [Shard(0)])
+        h.relu().to_local().sum().backward()
+    dist.destroy_process_group()
+    ```
+    """
     nodes = reading.graph.nodes
     for node in nodes:
         before = reading.inputs[node.id]
@@ -274,9 +461,27 @@ def _only_user(reading: Reading, node: Node) -> Node | None:
             return node
 
 
-@rule(of=(Collective,))
+@rule("info", of=(Collective,))
 def local_batch_norm(reading: Reading) -> Iterator[Finding]:
-    """Each rank normalises a batch of a few rows by itself, while the ranks average gradients."""
+    """Each rank normalises a batch of a few rows by itself, while the ranks average gradients.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    model = DistributedDataParallel(model)
+    with record(model) as recording:
+        model(torch.randn(4, 4)).square().mean().backward()
+    dist.destroy_process_group()
+    ```
+    """
     if not averages(reading.graph):
         return
     modes = {row.path: row.mode for row in reading.graph.modules}

@@ -27,10 +27,32 @@ class _Reason(NamedTuple):
     cause: str
 
 
-@rule(reads="ranks")
+@rule("warning", reads="ranks")
 def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The ranks had the same values of a parameter, and since a step they differ: from then on each
-    trains a model of its own."""
+    trains a model of its own.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    weights, ranks = nn.Linear(4, 1, bias=False).state_dict(), []
+    for rank in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        (model := nn.Linear(4, 1, bias=False)).load_state_dict(weights)
+        with record(model) as recording:
+            model(torch.randn(8, 4)).square().mean().backward()
+            dist.all_reduce(model.weight.grad)
+            torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1)).step()
+        ranks.append(recording.graph)
+        dist.destroy_process_group()
+    ```
+    """
     if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
         return
     known = set(unaveraged(graphs))
@@ -214,10 +236,32 @@ def _used(graphs: Sequence[Graph], name: str) -> str:
     return ""
 
 
-@rule(reads="ranks")
+@rule("error", reads="ranks")
 def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Some ranks stepped with the gradients that all have averaged, and others did not: from then
-    on each trains a model of its own."""
+    on each trains a model of its own.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    model, ranks = nn.Linear(4, 1, bias=False), []
+    for rank in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        with record(model) as recording:
+            (loss := model(torch.randn(8, 4)).square().mean()).backward()
+            dist.all_reduce(model.weight.grad)
+            if rank == 1:
+                torch.optim.SGD(model.parameters(), lr=0.1).step()
+        ranks.append(recording.graph)
+        dist.destroy_process_group()
+    ```
+    """
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
     stood = _still(graphs)
     if not stood:
@@ -242,10 +286,32 @@ def _still(graphs: Sequence[Graph]) -> list[int]:
     return [rank for rank, stepped in enumerate(steps) if any(steps) and not stepped]
 
 
-@rule(reads="ranks")
+@rule("warning", reads="ranks")
 def parted_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Ranks that train one model have different buffers, such as BatchNorm's averages, and nothing
-    makes them equal: each rank evaluates a different model, and a file has that of one rank."""
+    makes them equal: each rank evaluates a different model, and a file has that of one rank.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    weights, ranks = nn.Linear(4, 1, bias=False).state_dict(), []
+    for rank in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        model = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1, bias=False))
+        model[1].load_state_dict(weights)
+        with record(model) as recording:
+            model(torch.randn(32, 4)).square().mean().backward()
+            dist.all_reduce(model[1].weight.grad)
+        ranks.append(recording.graph)
+        dist.destroy_process_group()
+    ```
+    """
     together = all(map(averages, graphs))
     names = [each.name for each in parted(graphs, "buffer") if together and not each.again]
     if not names:

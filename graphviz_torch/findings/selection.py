@@ -1,0 +1,35 @@
+"""The rules that a report includes, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..graph import Finding
+from .rule import rules
+
+
+class Selection(NamedTuple):
+    """Which findings are reported: those of the selected rules, less those of the ignored ones."""
+
+    select: frozenset[str] | None  # None: all rules
+    ignore: frozenset[str]
+
+    @classmethod
+    def of(cls, select: str | Iterable[str] | None, ignore: str | Iterable[str]) -> Selection:
+        """Check the ids.
+
+        Raises:
+            ValueError: if an id is not a rule's.
+        """
+        return cls(None if select is None else _checked(select), _checked(ignore))
+
+    def includes(self, finding: Finding) -> bool:
+        """True if the finding is reported."""
+        wanted = self.select is None or finding.rule in self.select
+        return wanted and finding.rule not in self.ignore
+
+
+def _checked(ids: str | Iterable[str]) -> frozenset[str]:
+    given = [ids] if isinstance(ids, str) else ids
+    return frozenset(rules().named(id).id for id in given)

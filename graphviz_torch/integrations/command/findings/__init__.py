@@ -1,0 +1,1 @@
+"""Commands that report findings: which they report, and in which format."""

@@ -1,0 +1,79 @@
+"""Findings that are known already: a file that lets a check fail on new ones only.
+
+A finding is known by its rule, its file and its message; line numbers and measured numbers may
+change. Names may not: "layers.1" is not "layers.2".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from .... import Finding
+from ....graph.files.limits import Limits
+from ....graph.files.replacement import replacement
+
+FORMAT, VERSION = "graphviz_torch baseline", 1
+
+# A number that is not a part of a name or a shape.
+_NUMBER = re.compile(r"(?<![\w.\[])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w\]])(?!\.\w)")
+
+
+def fingerprint(finding: Finding) -> str:
+    """The same for the same finding after lines moved and numbers changed a little.
+
+    >>> a = Finding("vanishing", "warning", "fc1.weight: 3.2e-9 at net.py:12", where="net.py:12")
+    >>> b = Finding("vanishing", "warning", "fc1.weight: 4.1e-9 at net.py:15", where="net.py:15")
+    >>> fingerprint(a) == fingerprint(b)
+    True
+    """
+    message = _NUMBER.sub("#", re.sub(r"(\.\w+):\d+", r"\1", finding.message))
+    text = "\n".join((finding.rule, finding.where.rpartition(":")[0], message))
+    return sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def write_baseline(path: Path, found: Iterable[Finding]) -> None:
+    """Write what is found now as known."""
+    rows = [
+        {"fingerprint": fingerprint(each), "rule": each.rule, "message": each.message}
+        for each in found
+    ]
+    text = json.dumps({"format": FORMAT, "version": VERSION, "findings": rows}, indent=1)
+    with replacement(path) as file:
+        file.write(f"{text}\n".encode())
+
+
+def read_baseline(path: Path) -> Counter[str]:
+    """How often each fingerprint is known.
+
+    Raises:
+        ValueError: for a file that `write_baseline` did not write.
+        OSError: as `open` does.
+    """
+    try:
+        text = path.read_bytes()
+        Limits(len(text)).check(text)
+        data = json.loads(text)
+        if data["format"] != FORMAT or data["version"] != VERSION:
+            raise ValueError
+        return Counter(str(row["fingerprint"]) for row in data["findings"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(
+            f"{path}: this is not a baseline. Write one with --write-baseline {path}."
+        ) from None
+
+
+def new_findings(found: Iterable[Finding], known: Counter[str]) -> list[Finding]:
+    """Those beyond what is known, in their order."""
+    left, new = Counter(known), []
+    for each in found:
+        key = fingerprint(each)
+        if left[key]:
+            left[key] -= 1
+        else:
+            new.append(each)
+    return new

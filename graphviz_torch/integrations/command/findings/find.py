@@ -1,0 +1,52 @@
+"""`find`: what is wrong in saved graphs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .... import Training
+from ....graph.units import count_text
+from ...excerpt import Files, Lines, no_lines
+from ..files import PIPE, on_disk, read_saved
+from .baseline import write_baseline
+from .judge import Judge
+from .reports import add_report, go_on, print_report
+
+
+def add_find(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `find`."""
+    says = "a saved graph, after those of the steps before it; - reads stdin"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=says)
+    parser.add_argument("--ranks", action="store_true", help="each file is one rank's")
+    add_report(parser, fail_on="error")
+    parser.set_defaults(run=_find)
+
+
+def _find(parsed: argparse.Namespace) -> int:
+    from .... import find, find_across
+
+    *previous, last = [read_saved(file) for file in parsed.files]
+    found = find_across([*previous, last]) if parsed.ranks else find(last, previous)
+    source = _source(parsed.files[-1])
+    judge = Judge(parsed, Path.cwd(), source)
+    new = judge.reported(found)
+    if parsed.write_baseline is not None:
+        write_baseline(parsed.write_baseline, found)
+    if isinstance(last, Training) and last.alternation and parsed.format in (None, "text"):
+        print(f"{count_text(len(last.steps), 'step')}, {last.alternation}")
+    print_report(parsed, new, source)
+    for said in judge.mistyped:
+        print(f"graphviz-torch: {said}", file=sys.stderr)
+    if new and parsed.format in (None, "text") and parsed.files[-1] != PIPE:
+        print(f"See it: {go_on(str(parsed.files[-1]))}")
+    return judge.exit_code(new)
+
+
+def _source(file: Path) -> Lines:
+    """The lines of the program, if it is where the recording is, or below the current folder."""
+    if file == PIPE:
+        return no_lines
+    file = on_disk(file)
+    return Files((file.parent, Path.cwd()), file.stat().st_mtime)

@@ -1,0 +1,131 @@
+"""Which findings a command reports: by its options, the project's configuration, and comments.
+
+The configuration is the table `[tool.graphviz_torch]` of the nearest `pyproject.toml` that has one:
+
+    [tool.graphviz_torch]
+    ignore = ["pageable-copy"]  # rules not to report
+    select = ["cut-gradient"]   # the only rules to report
+
+A comment `# gt: ignore[pageable-copy]` at the end of a line silences the findings of that line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .... import Finding, rules
+from ....graph import Severity
+from ....graph.text import type_text
+from ...excerpt import Lines
+from .baseline import new_findings, read_baseline
+
+_TABLE = "[tool.graphviz_torch]"
+_KEYS = ("ignore", "select")
+_COMMENT = re.compile(r"#\s*gt:\s*ignore\[([^\]]*)\]")
+
+
+class Judge:
+    """Decides which findings are reported, and the exit code for them.
+
+    Args:
+        parsed: the arguments of a command, with those of `add_report`.
+        folder: the configuration is in this folder or the nearest above.
+        source: the lines of a file by its name, for the comments in them.
+
+    Raises:
+        ValueError: for an id that is not a rule's, a configuration or a baseline that cannot be
+            read.
+        OSError: as `open` does.
+    """
+
+    def __init__(self, parsed: argparse.Namespace, folder: Path, source: Lines) -> None:
+        configured = configuration(folder)
+        selected = _split(parsed.select) or configured.get("select")
+        self._select = None if selected is None else _checked(selected)
+        self._ignore = _checked([*configured.get("ignore", ()), *_split(parsed.ignore)])
+        reads = parsed.baseline is not None and parsed.write_baseline is None
+        self._known = read_baseline(parsed.baseline) if reads else None
+        never = parsed.write_baseline is not None or parsed.fail_on == "never"
+        self._fail_on: Severity | None = None if never else parsed.fail_on
+        self._source = source
+        self.mistyped: dict[str, None] = {}  # sentences about ids in comments
+
+    def reported(self, found: Iterable[Finding]) -> list[Finding]:
+        """Return the findings to report, in their order."""
+        wanted = [
+            each
+            for each in found
+            if each.rule not in self._ignore
+            and (self._select is None or each.rule in self._select)
+            and not self._is_silenced(each)
+        ]
+        return wanted if self._known is None else new_findings(wanted, self._known)
+
+    def exit_code(self, reported: Iterable[Finding]) -> int:
+        """Return 1 if a finding is as severe as `--fail-on` asks, else 0."""
+        least = self._fail_on
+        return int(least is not None and any(each.is_at_least(least) for each in reported))
+
+    def _is_silenced(self, finding: Finding) -> bool:
+        name, _, number = finding.where.rpartition(":")
+        if not name or not number.isdecimal():
+            return False
+        lines = self._source(name)
+        line = lines[int(number) - 1] if 0 < int(number) <= len(lines) else ""
+        ids = {id for part in _COMMENT.findall(line) for id in _split([part])}
+        for id in ids - {finding.rule}:
+            try:
+                rules().named(id)
+            except ValueError as error:
+                self.mistyped[f"{finding.where}: {error}"] = None
+        return finding.rule in ids
+
+
+def configuration(folder: Path) -> dict[str, list[str]]:
+    """Return the table of the nearest `pyproject.toml` that has one; empty where none has.
+
+    Raises:
+        ValueError: if the file is not TOML, or the table has other keys than lists of ids.
+    """
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if "tool.graphviz_torch" in text:
+            return _table(file, text)
+    return {}
+
+
+def _table(file: Path, text: str) -> dict[str, list[str]]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        table: Any = tomllib.loads(text).get("tool", {}).get("graphviz_torch", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{file}: {error}") from None
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise ValueError(f"{file}: {_TABLE} has no {key!r}: it has {' and '.join(_KEYS)}.")
+        if not isinstance(value, list) or not all(isinstance(id, str) for id in value):
+            raise ValueError(f"{file}: {key} of {_TABLE} is {type_text(value)}, not a list of ids.")
+        try:
+            _checked(value)
+        except ValueError as error:
+            raise ValueError(f"{file}: {key} of {_TABLE}: {error}") from None
+    return dict(table)
+
+
+def _checked(ids: Iterable[str]) -> frozenset[str]:
+    known = rules()
+    return frozenset(known.named(id).id for id in ids)
+
+
+def _split(values: Sequence[str]) -> list[str]:
+    """Return the ids of options, each of which may list several: "a,b"."""
+    return [id.strip() for value in values for id in value.split(",") if id.strip()]

@@ -1,0 +1,235 @@
+"""Findings as text for a terminal, as JSON, and as SARIF for code scanning."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+from textwrap import wrap
+from typing import Any
+
+from .... import Finding, __version__, rules
+from ....graph.terminal import cut, is_shell, is_terminal, line_width
+from ....graph.training.findings import counts_text, steps_text
+from ...excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
+from ..files import colored
+from .baseline import fingerprint
+
+_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
+    """Options of every command that reports findings."""
+    parser.add_argument("--format", choices=FORMATS, help="format of the report on stdout")
+    parser.add_argument("--wide", action="store_true", help="do not wrap lines")
+    choices = ("error", "warning", "never")
+    says = "report only this rule; several with commas; repeatable"
+    parser.add_argument("--select", action="append", default=[], metavar="RULE", help=says)
+    says = "do not report this rule; several with commas; repeatable"
+    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help=says)
+    parser.add_argument("--notes", action="store_true", help="show notes, which are else counted")
+    says = f"exit with 1 if a finding has this severity or a worse one (default {fail_on})"
+    parser.add_argument("--fail-on", choices=choices, default=fail_on, help=says)
+    parser.add_argument("--baseline", type=Path, help="leave out the findings in this file")
+    says = "write the current findings to this file, and exit with 0"
+    parser.add_argument("--write-baseline", type=Path, metavar="BASELINE", help=says)
+
+
+def print_report(
+    parsed: argparse.Namespace, found: Sequence[Finding], source: Lines = no_lines
+) -> None:
+    """Print the report in the format that was asked for."""
+    if parsed.format in (None, "text"):
+        lines = to_lines(found, wide=parsed.wide, source=source, notes=parsed.notes)
+        print(colored(lines, sys.stdout))
+    else:
+        print(FORMATS[parsed.format](found))
+
+
+def to_lines(
+    found: Sequence[Finding],
+    *,
+    wide: bool = False,
+    steps: int = 1,
+    source: Lines = no_lines,
+    notes: bool = False,
+) -> str:
+    """Return the report for a terminal: each finding with its line of the program and its advice,
+    then their number.
+
+    Args:
+        found: of one recording, or of a run.
+        wide: does a line go beyond the terminal.
+        steps: how many steps the run has: a finding tells which of them have it.
+        source: the lines of a file by its name.
+        notes: include the findings of severity "info", which are else only counted.
+
+    >>> loss = Finding("nan", "error", "loss is NaN.", "Lower the rate.", where="train.py:2")
+    >>> print(to_lines([loss], source=lambda _: ["", "loss.backward()"]))
+    error[nan]: loss is NaN.
+     --> train.py:2
+      |
+    2 | loss.backward()
+      | ^^^^
+      = help: Lower the rate.
+    <BLANKLINE>
+    1 error
+    Read more: graphviz-torch rule nan
+    """
+    width = line_width(wide)
+    screen = width if is_terminal() else None
+    shown = [each for each in found if notes or each.severity != "info"]
+    lines = [line for each in shown for line in _finding_lines(each, width, screen, steps, source)]
+    hidden = " (--notes shows all)" if len(shown) < len(found) else ""
+    more = [f"Read more: graphviz-torch rule {shown[0].rule}"] if shown else []
+    return "\n".join([*lines, totals(found) + hidden, *more])
+
+
+def _finding_lines(
+    finding: Finding, width: int | None, screen: int | None, steps: int, source: Lines
+) -> Iterator[str]:
+    """A finding as rustc prints one: text at a width, source cut where a terminal would wrap it."""
+    shown = excerpt(finding, source)
+    message, advice = (
+        _plain(without_place(text, finding.where, shown.names))
+        for text in (finding.message, finding.advice)
+    )
+    yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
+    yield from (line if screen is None else cut(line, screen) for line in shown.lines)
+    if is_shell():
+        advice = re.sub(r'record\(compiled="(\w+)"\)', r"--compiled \1", advice)
+    gutter = " " * shown.margin
+    for name, text in (("note", steps_text(finding, steps)), ("help", advice)):
+        if text:
+            head = f"{gutter}= {name}: "
+            yield from _fitted(head + text, width, " " * len(head))
+    yield ""
+
+
+def go_on(file: str) -> str:
+    """What to type next, to see what a recording has.
+
+    >>> print(go_on("a run.json.gz"))
+    graphviz-torch view 'a run.json.gz', or graphviz-torch app 'a run.json.gz'
+    """
+    name = quote(file)
+    return f"graphviz-torch view {name}, or graphviz-torch app {name}"
+
+
+def totals(found: Sequence[Finding]) -> str:
+    """Return the number of findings of each severity: "2 errors, 1 note"."""
+    return counts_text(found) or "nothing found"
+
+
+def to_json(found: Sequence[Finding]) -> str:
+    """For programs: a list of findings, each with all its fields and a fingerprint."""
+    fields = ("rule", "severity", "message", "advice", "cause", "where", "nodes", "transfers")
+    rows = [
+        {name: getattr(each, name) for name in fields} | {"fingerprint": fingerprint(each)}
+        for each in found
+    ]
+    return json.dumps({"format": "graphviz_torch findings", "version": 1, "findings": rows})
+
+
+def to_sarif(found: Sequence[Finding], root: Path | None = None) -> str:
+    """For code scanning: SARIF 2.1.0. Files are looked for below `root`, or the current folder."""
+    known = {rule.id: rule for rule in rules()}
+    used = sorted({each.rule for each in found})
+    where = _Files(root or Path.cwd())
+    results = [_result(each, used.index(each.rule), where) for each in found]
+    driver = {
+        "name": "graphviz_torch",
+        "version": __version__,
+        "informationUri": "https://github.com/graphviz-torch/graphviz_torch",
+        "rules": [_descriptor(id, known.get(id)) for id in used],
+    }
+    runs = [{"tool": {"driver": driver}, "results": results}]
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": runs})
+
+
+FORMATS: dict[str, Callable[[Sequence[Finding]], str]] = {
+    "text": to_lines,
+    "json": to_json,
+    "sarif": to_sarif,
+}
+
+
+def _descriptor(id: str, rule: Any) -> dict[str, Any]:
+    """Return what SARIF has of a rule, which may be unknown here: a graph is of another version."""
+    if rule is None:
+        return {"id": id}
+    return {
+        "id": id,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.sections.get("Why it matters", rule.summary)},
+        "help": {"text": rule.page, "markdown": rule.to_markdown()},
+        "helpUri": rule.url,
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _result(finding: Finding, rule: int, where: _Files) -> dict[str, Any]:
+    advice = f"\n{finding.advice}" if finding.advice else ""
+    result: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": finding.message + advice},
+        "partialFingerprints": {"graphvizTorch/v1": fingerprint(finding)},
+    }
+    file, _, line = finding.where.rpartition(":")
+    if file and line.isdigit() and int(line) > 0:
+        result["locations"] = [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": where[file]},
+                    "region": {"startLine": int(line)},
+                }
+            }
+        ]
+    return result
+
+
+class _Files(dict[str, str]):
+    """By the name that a finding has for a file: its address from the root, "src/train.py"."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __missing__(self, name: str) -> str:
+        from urllib.parse import quote
+
+        found = self[name] = quote(self._search(name))
+        return found
+
+    def _search(self, name: str) -> str:
+        if (self._root / name).is_file():
+            return name
+        path = next(files_below(self._root, name), None)
+        return name if path is None else path.relative_to(self._root).as_posix()
+
+
+def _fitted(text: str, width: int | None, indent: str) -> Iterator[str]:
+    """Lines that fit the terminal, each after the first further in."""
+    if width is None:
+        yield text.replace("\n", f"\n{indent}")
+        return
+    for i, line in enumerate(text.split("\n")):
+        yield from wrap(
+            line,
+            width,
+            initial_indent=indent * bool(i),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def _plain(text: str) -> str:
+    """Text of a program's own, with escapes for what a terminal would obey."""
+    return "\n".join(escaped(line) for line in text.split("\n"))
