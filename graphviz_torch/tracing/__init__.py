@@ -1,1 +1,1 @@
-"""Live `grad_fn`s, read into a Graph."""
+"""Read live autograd nodes (`grad_fn`) into a `Graph`."""

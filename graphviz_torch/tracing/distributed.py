@@ -1,8 +1,8 @@
-"""One graph per rank, brought together over the process group that the program already has.
+"""Gather one graph per rank through the process group that the program already has.
 
-`torch.distributed` is the engine. Graphs travel as compressed JSON, nothing is unpickled, through
-the group's store: the key-value server at which the ranks met, on gloo and NCCL alike. Only the
-rank that gathers waits for others, and not beyond its timeout.
+Graphs are sent as compressed JSON through the group's store, the key-value server with which the
+ranks found each other; this works with gloo and NCCL, and nothing is unpickled. Only the gathering
+rank waits for the others, and no longer than its timeout.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
 from .tracer import walk
 
-_POLL = 0.05  # seconds between two looks at what has arrived
-_CALLS: dict[str, int] = {}  # gathers so far, by group: a rank that skipped one is not mixed up
+_POLL = 0.05  # seconds between two checks for new graphs
+# number of gathers so far, by group: keeps the calls of different gathers apart
+_CALLS: dict[str, int] = {}
 
 
 def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> list[Graph] | None:
-    """The graphs of all ranks, in the order of ranks, at rank 0 of the group; None at the others.
+    """Return the graphs of all ranks, in order of ranks, on rank 0 of the group.
 
-    Every rank of the group calls it, as often as the others. Without a process group there is one
-    rank.
+    Other ranks return None. Every rank of the group has to call it equally often. Without a process
+    group, there is one rank.
 
     Args:
-        timeout: seconds that rank 0 waits for the others. They do not wait.
-        group: a process group; by default that of all ranks.
+        graph: this rank's graph.
+        timeout: seconds that rank 0 waits for the others. The others do not wait.
+        group: a process group; by default the group of all ranks.
 
     Raises:
-        TimeoutError: at rank 0, naming the ranks from which nothing came: those that died, or that
-            did not call `gather`.
-        ValueError: at rank 0, naming a rank whose graph can't be read: another version, say.
+        TimeoutError: on rank 0, with the ranks that sent nothing: they died, or did not call
+            `gather`.
+        ValueError: on rank 0, with a rank whose graph cannot be read, as that of another version;
+            on a
+            rank that is not in the group.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -65,12 +69,13 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
 
 
 def local_shapes(outputs: Any) -> dict[int, str]:
-    """What this rank holds of the DTensors of a graph: `graph.annotate(note=local_shapes(loss))`.
+    """Return placements and local shape of each DTensor in a graph, by node id.
 
-    Leaves and outputs only: what lies between keeps its global shape alone.
+    The result is meant for notes: `graph.annotate(note=local_shapes(loss))`. Only leaves and
+    outputs are included, since intermediate tensors are not available.
 
     Args:
-        outputs: what was given to `trace`.
+        outputs: the argument of `trace`.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -101,7 +106,10 @@ def _key(call: int, rank: int) -> str:
 
 
 def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dict[int, bytes]:
-    """Bytes by rank of the group; every other rank's, or an error that names who is missing."""
+    """Return the bytes sent by each rank of the group but 0.
+
+    Raises TimeoutError if some are missing at the end.
+    """
     missing = list(range(1, len(ranks)))
     arrived: dict[int, bytes] = {}
     end = time.monotonic() + timeout

@@ -1,8 +1,8 @@
-"""What a traced graph tells without a recording: some nodes' modules, and backward's copies.
+"""Infer modules and backward's device copies for a graph that was traced without recording.
 
-A module is inferred only where it is certain from the parameters' names: every parameter that the
-node uses, itself or transposed, viewed or cast, belongs to one module, and no other node could
-have borrowed it: the node uses two parameters of the module, or is the only one that uses it.
+A node's module is inferred only if the names of parameters make it certain: every parameter that
+the node uses, directly or after a transpose, view or cast, belongs to one module, and no other node
+could have borrowed it, because the node uses two parameters of the module or is the only user.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..graph import Edge, Transfer, TransferKind
 from ..internals.tensors.metadata import Outputs
 
-# Nodes that hand a parameter on: shape, order or dtype change, the values stay.
+# Nodes that pass a parameter on: its shape, order or dtype changes, the values stay.
 _CARRIERS = frozenset(("t", "transpose", "permute", "view", "expand", "unsqueeze", "to_copy"))
 COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy between devices
 
@@ -20,16 +20,16 @@ COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy 
 def infer_modules(
     edges: Iterable[Edge], operations: Sequence[str], owners: Mapping[int, set[str]]
 ) -> dict[int, str]:
-    """The module of each node for which it is certain, by node id.
+    """Return the module path of each node for which it is certain, by node id.
 
     Args:
-        edges: all edges, in the order of their targets.
-        operations: the forward's name of each node.
-        owners: for each parameter's leaf, the paths of the modules that have it.
+        edges: all edges, in order of their targets.
+        operations: name of the forward operation of each node.
+        owners: paths of the modules that have each parameter, by id of the parameter's leaf.
     """
-    carried = {leaf: leaf for leaf in owners}  # what carries a leaf, that leaf
+    carried = {leaf: leaf for leaf in owners}  # node id -> id of the leaf whose values it passes on
     users: dict[int, set[int]] = {leaf: set() for leaf in owners}
-    uses: dict[int, list[int]] = {}  # the leaves that a node uses
+    uses: dict[int, list[int]] = {}  # leaves that each node uses
     for source, target, _, _ in edges:
         leaf = carried.get(source)
         if leaf is None:
@@ -46,7 +46,7 @@ def infer_modules(
             continue
         if len(set(leaves)) > 1 or len(users[leaves[0]]) == 1:
             (found[node],) = paths
-    # A leaf and its carriers are in the module if all that use the leaf are.
+    # A leaf and the nodes that pass it on are in the module if all users of the leaf are.
     inside = {leaf for leaf in owners if {found.get(user) for user in users[leaf]} == owners[leaf]}
     for carrier, leaf in carried.items():
         if leaf in inside:
@@ -57,14 +57,14 @@ def infer_modules(
 def backward_copies(
     edges: Iterable[Edge], names: Sequence[str], outputs: Sequence[Outputs]
 ) -> tuple[Transfer, ...]:
-    """The copies between devices that backward will make, in the order in which it will.
+    """Return the copies between devices that backward will make, in execution order.
 
     `x.to(device)` in forward copies the gradient back in backward, and so does `copy_`.
     """
     found = []
     for edge in edges:
         name = names[edge.target]
-        # The gradient of copy_'s first input, which it overwrites, is not copied.
+        # The first input of copy_ is overwritten, so its gradient is not copied.
         if name == "ToCopyBackward0" or (name == "CopyBackwards" and edge.input_nr == 1):
             after = next((meta for meta in outputs[edge.target] if meta is not None), None)
             before = outputs[edge.source][edge.output_nr]
@@ -72,7 +72,7 @@ def backward_copies(
                 kind: TransferKind = "DtoD"
                 if "cpu" in (after.device, before.device):
                     kind = "HtoD" if after.device == "cpu" else "DtoH"
-                # A cast of the gradient, too, is made on the CPU: see `transfers`.
+                # A cast of the gradient runs on the CPU as well: see `transfers`.
                 moved = before if kind == "HtoD" else before._replace(dtype=after.dtype)
                 found.append(
                     Transfer(

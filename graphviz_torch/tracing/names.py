@@ -1,9 +1,7 @@
-"""What the caller calls each tensor: its variables, a dict it passes, or a module's parameters.
+"""Find names of tensors in the caller's variables, a dict or a module, and class names of modules.
 
-And what class the modules are of: "Linear(4, 16)", with the sizes that tell one from another.
-
-The caller's objects are looked at, not asked: a container that loads what it lists loads nothing,
-and what an object of theirs raises costs no more than its names.
+Class names contain sizes: "Linear(4, 16)". The caller's objects are read without running their
+code: a lazy container loads nothing, and an object that raises loses only its names.
 """
 
 from __future__ import annotations
@@ -25,38 +23,39 @@ from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
-_CONTAINED = 1000  # tensors of one list or dict of the caller's that get a name
+_CONTAINED = 1000  # tensors of one list or dict that get a name
 
 
 class ParameterName(str):
-    """The name of a parameter, with the path of the module that has it: "encoder.fc1.weight"."""
+    """Name of a parameter that starts with the path of its module: "encoder.fc1.weight"."""
 
     __slots__ = ()
 
 
 class BufferName(ParameterName):
-    """The same for a buffer."""
+    """Name of a buffer that starts with the path of its module."""
 
     __slots__ = ()
 
 
 def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
-    """Pairs of name and tensor; a tensor with several names has the one to prefer first.
+    """Return (name, tensor) pairs; for a tensor with several names, the preferred one comes first.
 
     Args:
-        names: a dict (values that are modules give their parameters under "key.parameter"), a
-            module, `{}` for no names; None reads the variables of the first caller outside this
-            package, in the order in which they were bound, and of the user's frames that lead
-            there: an argument has the name that its caller gave it.
-        outputs: what is traced; its keys and fields name its tensors, after the names above.
+        names: a dict (a module among its values contributes its parameters as "key.parameter"), a
+            module, or `{}` for no names. None reads the variables of the first caller outside this
+            package, in the order in which they were bound, and those of the user's frames above it:
+                an
+            argument has the name that its caller gave it.
+        outputs: the traced outputs; their keys and fields name tensors too, after the names above.
 
     Raises:
-        TypeError: if `names` is none of these, or a dict with nothing to name.
+        TypeError: if `names` is none of these, or a dict without tensors and modules.
     """
     if names is None:
         frames = user_frames(caller_frame())
         variables, inside = _outwards_names(frames, _Variables(), _of_containers)
-        # A model that a function was given is a variable of its caller, too.
+        # A model passed to a function is also a variable of the caller.
         once = {id(pair): pair for pair in variables}
         return [*once.values(), *_of_outputs(outputs), *inside]
     if isinstance(names, torch.nn.Module):
@@ -80,10 +79,11 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
 def _outwards_names(
     frames: list[FrameType], *readers: Callable[[Mapping[str, Any]], Iterable[tuple[str, Tensor]]]
 ) -> list[list[tuple[str, Tensor]]]:
-    """Names and tensors in the variables of several frames, the innermost first, by reader.
+    """Return (name, tensor) pairs found in the variables of several frames, one list per reader.
 
     Args:
-        readers: each gives names and tensors of variables.
+        frames: innermost first.
+        readers: each returns (name, tensor) pairs found in the variables of a frame.
     """
     found: list[list[tuple[str, Tensor]]] = [[] for _ in readers]
     for frame in reversed(frames):
@@ -96,12 +96,13 @@ def _outwards_names(
 def with_outer(
     named: list[tuple[str, Tensor]], outer: list[tuple[str, Tensor]], given: Container[str]
 ) -> list[tuple[str, Tensor]]:
-    """Names and tensors of a frame, and behind them those of the frames around it.
+    """Return the pairs of a frame followed by those of the frames around it.
 
     Args:
-        named: of the frame.
-        outer: of those around it.
-        given: names of its arguments: one has the name that its caller gave it, if there is one.
+        named: pairs of the frame.
+        outer: pairs of the frames around it.
+        given: names of the frame's arguments; an argument gets the name that its caller gave it, if
+            there is one.
     """
     renamed = [k for k, (name, _) in enumerate(named) if name in given] if outer else []
     if renamed:
@@ -113,13 +114,14 @@ def with_outer(
 
 
 class _Variables:
-    """Tensors, and the parameters of modules, as they stand in the variables of frames.
+    """Reader of tensors, and of parameters of modules, in the variables of frames.
 
-    A module that stands in several is read once: its pairs are the same objects.
+    A module in several variables is read once: its pairs are the same objects.
     """
 
     def __init__(self) -> None:
-        self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}  # by id() and prefix
+        # by id() of the module and prefix
+        self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}
 
     def __call__(self, values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
         pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
@@ -155,7 +157,7 @@ class _Variables:
         return pairs
 
     def _prefixes(self, modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
-        """For each module's variable, that name if without it a parameter's name were ambiguous."""
+        """Return each module's prefix: its variable if a parameter's name is ambiguous, or ""."""
         prefixes = {name: "" for name, _ in modules}
         if len({id(module) for _, module in modules}) < 2:
             return prefixes
@@ -179,30 +181,30 @@ def _of_mapping(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
 
 def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
-        if type(value) is Graph:  # thousands of parts, and no tensor
+        if type(value) is Graph:  # a Graph has thousands of objects and no tensor
             continue
         if is_nesting(value) and length(value) <= _CONTAINED:
-            with suppress(Exception):  # of a key that cannot be written
+            with suppress(Exception):  # a key may raise when it is formatted
                 for path, tensor in flatten(value, ask=False)[:_CONTAINED]:
                     yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
 
 
 def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
     for path, tensor in flatten(outputs):
-        if path.strip("[]0123456789"):  # a position alone is not a name
+        if path.strip("[]0123456789"):  # an index alone is no name
             yield path, tensor
 
 
 def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
-    """As `named_parameters` and `named_buffers`, with every name of a shared tensor.
+    """Return the same pairs as `named_parameters` and `named_buffers`, with every name of a tensor.
 
-    Those look at each module's members many times over; this takes a third of the time. What a
-    wrapper wraps has the wrapper's name.
+    Takes a third of their time, as they visit each module's members several times. A wrapped module
+    has the name of its wrapper.
     """
     found: list[tuple[str, Tensor]] = []
     stack = [(prefix, module)]
     seen = set()
-    whole: dict[int, list[tuple[str, Tensor]]] = {}  # of what is divided, by id() of its owner
+    whole: dict[int, list[tuple[str, Tensor]]] = {}  # unsharded parameters by id() of their module
     while stack:
         path, module = stack.pop()
         if id(module) in seen:
@@ -223,12 +225,13 @@ def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]
             for name, child in reversed(module._modules.items()):
                 if child is not None:
                     stack.append((path if is_wrapped_child(module, name) else start + name, child))
-        except Exception:  # one that was never initialised
+        except Exception:  # a module that was never initialized
             continue
     return found
 
 
-# What is told of PyTorch's own modules. Of others the class alone: reading could run their code.
+# Attributes shown for PyTorch's own modules. Other modules show the class alone, since reading
+# attributes could run their code.
 _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Embedding: ("num_embeddings", "embedding_dim"),
@@ -249,7 +252,7 @@ _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def class_of(module: nn.Module) -> str:
-    """The class of a module, with its sizes.
+    """Return the class of a module with its sizes.
 
     >>> class_of(nn.Linear(4, 16)), class_of(nn.Conv2d(3, 8, 5)), class_of(nn.ReLU())
     ('Linear(4, 16)', 'Conv2d(3, 8, 5x5)', 'ReLU')
@@ -258,26 +261,26 @@ def class_of(module: nn.Module) -> str:
     if kind in _SIZES:
         try:
             return _sized(kind.__name__, *map(module.__dict__.__getitem__, _SIZES[kind]))
-        except (LookupError, TypeError):  # never initialised, or with sizes of the user's own kind
+        except (LookupError, TypeError):  # never initialized, or with sizes of another type
             return kind.__name__
     return kind.__name__.replace("/", "|")
 
 
-@lru_cache(typed=True)  # a model has many alike
+@lru_cache(typed=True)  # a model has many equal modules
 def _sized(name: str, *sizes: object) -> str:
     return f"{name}({', '.join(map(_text, sizes))})"
 
 
 def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]:
-    """For each path the classes along it, outermost first, as `Node.module_class` has them.
+    """Return for each module path the classes along it, outermost first, as in `Node.module_class`.
 
-    The root's class stands at "" alone.
+    The root's class is only at the key "".
     """
     own = {path: class_of(module) for path, module in modules}
     found = {"": own.get("", "")}
     for path in own:
         parent, dot, _ = path.rpartition(".")
-        if path and parent in found:  # as it is in a model, where parents come first
+        if path and parent in found:  # the common case: parents come first
             found[path] = f"{found[parent]}/{own[path]}" if dot else own[path]
         elif path:
             parts = path.split(".")

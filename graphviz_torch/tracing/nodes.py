@@ -1,6 +1,6 @@
-"""What autograd knows of live nodes, and the `Graph` made of it.
+"""Read names, shapes and attributes of live autograd nodes, and build a `Graph` from them.
 
-Attributes of nodes are read where a custom Function cannot shadow them.
+Attributes of nodes are read in a way that a custom Function cannot shadow.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ from .names import BufferName, ParameterName
 from .region_reader import region_of
 from .regions import CLOSED, Region
 
-# Any: torch gives nodes of C++ and of Python classes with no common public type.
+# Any: torch's C++ and Python node classes have no common public base class.
 GradFn = Any
-Ids = dict[GradFn, int]  # the id of each live node, in the order of ids
-End = tuple[GradFn, int]  # a live node and the number of its output
+Ids = dict[GradFn, int]  # ids of live nodes, in order of ids
+End = tuple[GradFn, int]  # a live node and the index of its output
 
-_new: Any = tuple.__new__  # a Node from a row of its fields, without a call of Python's
+_new: Any = tuple.__new__  # creates a Node without a Python-level call
 _ACCUMULATE = "AccumulateGrad"
 _FIELDS = frozenset(Node._fields)
 
 
 @lru_cache(maxsize=4096)
 def operation(name: str) -> str:
-    """The forward's name for an autograd node's: "AddmmBackward0" -> "addmm"; "" for a leaf."""
+    """Return the forward's name of an autograd node: "AddmmBackward0" -> "addmm".
+
+    A leaf's name is "".
+    """
     if name == _ACCUMULATE:
         return ""
     stem = re.sub(r"Backward\d*$", "", name)
@@ -55,7 +58,7 @@ def operation(name: str) -> str:
 
 
 def _kind(kind: type) -> tuple[str, str, str]:
-    """What all nodes of a class have in common: name, operation, note."""
+    """Return (name, operation, note), which all nodes of a class share."""
     name = kind.__name__
     if not is_custom(kind):
         return name, operation(name), ""
@@ -68,7 +71,7 @@ def _kind(kind: type) -> tuple[str, str, str]:
 
 
 def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> None:
-    """Ask those C++ nodes for their names that have no Python class of their own."""
+    """Replace the names of C++ nodes that have no Python class of their own."""
     for i, name in enumerate(names):
         if name == "CppFunction":
             names[i] = str(type(fns[i]).name(fns[i])).rpartition("::")[2].rstrip(">")
@@ -77,20 +80,20 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read from live nodes; it holds none of them."""
+    """Data read from live nodes, without references to them."""
 
-    columns: dict[str, Sequence[Any]]  # by the field of Node
+    columns: dict[str, Sequence[Any]]  # by field of Node
     edges: tuple[Edge, ...]
-    ends: tuple[tuple[int, int], ...]  # node id and `output_nr` of each output
-    leaves: dict[int, int]  # the id of each leaf's node, by id() of the leaf
-    owners: dict[int, set[str]]  # for the leaves that are parameters, the modules that have them
-    regions: dict[int, Region]  # what torch.compile made of a part, by the id of its node
+    ends: tuple[tuple[int, int], ...]  # node id and output_nr of each output
+    leaves: dict[int, int]  # id of each leaf's node, by id() of the leaf
+    owners: dict[int, set[str]]  # paths of the modules that have each parameter, by id of its leaf
+    regions: dict[int, Region]  # contents of compiled regions, by id of the region's node
 
     def graph(self, **columns: Iterable[Any]) -> Graph:
-        """The Graph, with these columns beside those read, or in their place.
+        """Return the graph, with additional or replaced columns.
 
         Raises:
-            ValueError: for a column that is not a field of Node, or not one value for each node.
+            ValueError: if a column is no field of Node, or has not one value per node.
         """
         names, outputs = self.columns["name"], self.columns["outputs"]
         count = len(names)
@@ -105,7 +108,7 @@ class Reading:
         return Graph(nodes, self.edges, self.ends, transfers)
 
     def modules(self) -> list[str]:
-        """The column of modules, as far as the names of the parameters tell them."""
+        """Return the module of each node as far as the names of parameters show it, else ""."""
         found = [""] * len(self.columns["id"])
         if self.owners:
             operations = self.columns["operation"]
@@ -124,11 +127,11 @@ def read(
     """Read live nodes.
 
     Args:
-        ids, edges: what `connected` gave.
-        ends: node and `output_nr` of each output.
-        named: names and tensors; the first name of a tensor wins.
+        ids, edges: the result of `connected`.
+        ends: node and output_nr of each output.
+        named: (name, tensor) pairs; the first name of a tensor is used.
     """
-    # No torch-function mode and no tensor subclass is to see what is read.
+    # Hide the reads from function modes and tensor subclasses.
     with unseen_calls():
         fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
@@ -153,7 +156,7 @@ def read(
                         kept_attributes[target] += _kernel_size(weight.shape)
         leaf = [""] * len(fns)
         for i, variable in variables.items():
-            plain = type(variable) is torch.nn.Parameter  # as most
+            plain = type(variable) is torch.nn.Parameter  # the common case
             leaf[i] = "buffer" if i in kept else "parameter" if plain else _leaf_kind(variable)
         owners = {i: paths for i, paths in owners.items() if leaf[i] == "parameter"}
         compiled = [i for i, note in enumerate(notes) if note == REGION]
@@ -175,14 +178,14 @@ def read(
 
 @lru_cache(maxsize=256)
 def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
-    """The attribute of a convolution that the shape of its weight tells."""
+    """Return the kernel_size attribute of a convolution, from the shape of its weight."""
     return (f"kernel_size={weight[2:]}",)
 
 
 def _outputs(
     fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
-    """The outputs of each node, None for one that autograd left undefined."""
+    """Return the outputs of each node, with None for an output that autograd left undefined."""
     outputs, doubtful = all_outputs(fns)
     if doubtful:
         used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
@@ -199,14 +202,14 @@ def _labels(
     leaves: dict[int, int],
     named: Iterable[tuple[str, Tensor]],
 ) -> tuple[list[str], dict[int, set[str]], set[int]]:
-    """Labels by node; for leaves the modules that own them; the leaves that are buffers.
+    """Return labels by node, owning modules by leaf, and the leaves that are buffers.
 
     Args:
-        ids: of the nodes.
+        ids: ids of the nodes.
         leaves: ids of the leaves' nodes, by id() of the leaf.
-        named: names and tensors.
+        named: (name, tensor) pairs.
 
-    The first name of an output wins; a node with several named outputs shows all of them.
+    The first name of an output is used; a node with several named outputs shows all of their names.
     """
     labels = [""] * len(ids)
     several: dict[int, dict[int, str]] = {}  # names by output_nr
@@ -229,10 +232,10 @@ def _labels(
 
 
 def is_stale(tensor: Tensor) -> bool:
-    """Would reading its node make a new one: as of a view whose base was changed in place."""
+    """True if reading the tensor's node may create a new one, as for a view of a mutated base."""
     try:
         return TensorBase._is_view(tensor) and tensor._version > 0
-    except Exception:  # of a subclass that does not tell
+    except Exception:  # a subclass may refuse to answer
         return True
 
 
@@ -243,17 +246,20 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 
 
 def is_alive(fn: GradFn) -> bool:
-    """Is a node there: the object that stands for a custom Function's may outlive it (to 2.12)."""
+    """True if a node still exists.
+
+    A custom Function's Python object may outlive it (up to 2.12).
+    """
     try:
         return fn.next_functions is not None
-    except (AttributeError, RuntimeError):  # let go of, or gone
+    except (AttributeError, RuntimeError):  # released or freed
         return False
 
 
 def made_by(tensor: Tensor) -> Any:
-    """The live node that made a tensor, a leaf's own node; None where autograd has none.
+    """Return the live node that created a tensor, or a leaf's own node; None if there is none.
 
-    It has none for a tensor that requires no gradient, and inside a compiled region.
+    There is none for a tensor that does not require gradients, and none inside a compiled region.
     """
     with unseen_calls():
         fn = tensor.grad_fn
@@ -263,12 +269,12 @@ def made_by(tensor: Tensor) -> Any:
 
 
 def sources_of(fn: GradFn) -> list[GradFn]:
-    """The nodes that it reads from."""
+    """Return the nodes that `fn` passes gradients to."""
     return [source for source, _ in fn.next_functions if source is not None]
 
 
 def ends_of(output: Any) -> list[End]:
-    """The live node behind a tensor or a gradient edge, if there is one."""
+    """Return [(node, output_nr)] of a tensor or a gradient edge, or [] if it has no node."""
     if isinstance(output, Tensor):
         fn = made_by(output)
         with unseen_calls():

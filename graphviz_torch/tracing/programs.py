@@ -1,7 +1,7 @@
-"""A graph that was written down before it runs: an exported program, a graph of `torch.fx`.
+"""Convert an exported program or a graph of `torch.fx`, without running it, to a `Graph`.
 
-It is drawn as it is: a node for each of its own, with the shape, the line and the module that it
-says of itself. What picks one of several results is an output of the node that made them.
+There is one node per fx node, with the shape, source line and module in its metadata. A `getitem`
+that picks one of several results becomes an output of the node that created them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from .region_reader import modules_of, origin
 _WIDTH = 100  # characters of an argument
 
 Program = ExportedProgram | GraphModule | FxGraph
-Leaf = tuple[LeafKind, str]  # what an input is, and its name in the model
-Shorten = Callable[[set[str]], Mapping[str, str]]  # what files are called
+Leaf = tuple[LeafKind, str]  # kind of an input, and its name in the model
+Shorten = Callable[[set[str]], Mapping[str, str]]  # returns the shown name of each file
 
 
 def program_graph(program: Program, shorten: Shorten) -> Graph:
-    """The graph of a program that was written down.
+    """Return the graph of a program.
 
     Args:
-        program: what `torch.export.export` gives, or a graph of `torch.fx` as tracers, dynamo and
-            AOTAutograd make them.
-        shorten: gives the files of the lines the names that they have in a graph.
+        program: the result of `torch.export.export`, or a graph of `torch.fx` as created by
+            tracers,
+            Dynamo and AOTAutograd.
+        shorten: returns the shown names of source files.
 
     >>> def square(x):
     ...     return (x * x).sum()
@@ -46,7 +47,7 @@ def program_graph(program: Program, shorten: Shorten) -> Graph:
     """
     fx = program if isinstance(program, FxGraph) else program.graph
     leaves = dict(_leaves(program, fx))
-    ends: dict[FxNode, tuple[int, int]] = {}  # id and output_nr of what each gives
+    ends: dict[FxNode, tuple[int, int]] = {}  # (node id, output_nr) of each result
     nodes: list[Node] = []
     edges: list[Edge] = []
     outputs: list[tuple[int, int]] = []
@@ -99,7 +100,7 @@ def _node(number: int, op: FxNode, leaves: Mapping[str, Leaf], program: Program)
 
 
 def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
-    """What comes in, by the name of its node: its kind, and what the model calls it."""
+    """Yield the name of each input's node, with its kind and its name in the model."""
     signature = getattr(program, "graph_signature", None)
     kinds: tuple[tuple[LeafKind, str], ...] = (
         ("parameter", "inputs_to_parameters"),
@@ -116,20 +117,20 @@ def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
             yield op.name, named.get(op.name, ("tensor", str(op.target)))
         elif op.op == "get_attr" and isinstance(program, GraphModule):
             value = operator.attrgetter(str(op.target))(program)
-            if isinstance(value, torch.Tensor):  # else a graph, of a branch or a loop
+            if isinstance(value, torch.Tensor):  # otherwise a graph, of a branch or a loop
                 own = isinstance(value, torch.nn.Parameter)
                 yield op.name, ("parameter" if own else "buffer", str(op.target))
 
 
 def _operands(op: FxNode) -> list[FxNode]:
-    """The nodes among its arguments, in their order; one that is given twice stands there twice."""
+    """Return the nodes among the arguments in order; a node used twice is included twice."""
     found: list[FxNode] = []
     map_arg((op.args, op.kwargs), found.append)
     return found
 
 
 def _picked(op: FxNode) -> int | None:
-    """Which of several results this takes; None for any other operation."""
+    """Return the index of the result that a `getitem` picks, or None for other operations."""
     if op.target is not operator.getitem or not isinstance(op.args[1], int):
         return None
     source = op.args[0]
@@ -138,7 +139,7 @@ def _picked(op: FxNode) -> int | None:
 
 
 def _value(op: FxNode) -> Any:
-    """What the graph knows of the result: a tensor without memory, or several."""
+    """Return the example result in the metadata: fake tensors, or None."""
     return op.meta.get("val", op.meta.get("example_value"))
 
 
@@ -149,15 +150,15 @@ def _outputs(op: FxNode) -> tuple[TensorMeta | None, ...]:
         and (meta := op.meta.get("tensor_meta")) is not None
         and hasattr(meta, "dtype")
     ):
-        value = torch.empty(meta.shape, dtype=meta.dtype, device="meta")  # of ShapeProp
+        value = torch.empty(meta.shape, dtype=meta.dtype, device="meta")  # set by ShapeProp
     if value is None:
-        return ()  # nothing is known of it
+        return ()  # no metadata
     several = value if isinstance(value, list | tuple) else (value,)
     return tuple(tensor_meta(v) if isinstance(v, torch.Tensor) else None for v in several)
 
 
 def _arguments(op: FxNode) -> tuple[str, ...]:
-    """The arguments that are no results of others, by the names that the operator gives them."""
+    """Return the arguments that are not results of other nodes, as "name=value"."""
     schema = getattr(op.target, "_schema", None)
     names = [] if schema is None else [argument.name for argument in schema.arguments]
     names += [f"argument {i}" for i in range(len(names), len(op.args))]
@@ -173,6 +174,6 @@ def _arguments(op: FxNode) -> tuple[str, ...]:
 
 
 def _along(module: str, kinds: Mapping[str, str]) -> str:
-    """The classes along a path, as `Node.module_class` has them."""
+    """Return the classes along a module path, as in `Node.module_class`."""
     parts = module.split(".")
     return "/".join(kinds.get(".".join(parts[: i + 1]), "") for i in range(len(parts)))

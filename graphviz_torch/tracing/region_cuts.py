@@ -1,5 +1,7 @@
-"""Cuts inside a compiled region that changed nothing outside of it are left out, with what leads to
-them alone: eager has nothing of them in the graph of a backward.
+"""Remove cuts of a compiled region whose results nothing uses.
+
+Nodes that lead only to such cuts are removed as well, because the eager backward's graph has
+neither.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from .regions import END, InsideCut, InsideEvent, Region
 
 
 def of_use(region: Region) -> Region:
-    """The region without the cuts whose results nobody used, and what lies before those alone."""
+    """Return the region without its unused cuts and the nodes that only they need."""
     inputs: dict[int, list[int]] = {}
     for edge in region.edges:
         inputs.setdefault(edge.target, []).append(edge.source)

@@ -1,13 +1,14 @@
-"""Which values of a region's backward graph are the gradients that the nodes inside receive.
+"""Match values in a region's backward graph with the inner nodes whose gradients they are.
 
-Autograd numbers the nodes of the program in the order in which they are made. AOTAutograd runs what
-dynamo traced once more, so its numbers and dynamo's differ by one constant: the one for which most
-operations stand at a node of their own call. Those that do not are nobody's. A value that a node
-takes, and did not make, is its gradient, if it has the shape of the node's result.
+Autograd numbers nodes in order of creation. AOTAutograd runs the graph that Dynamo traced once
+more, so its numbers differ from Dynamo's by a constant. That constant is chosen so that most
+operations belong to a node created by the same call; the remaining operations are not matched. A
+value that is used but not computed by a node's operations is the node's gradient, if it has the
+shape of the node's output.
 
-An addition has no operation: it hands its gradient on, as a clone does. So it receives what a node
-before it does whose result nobody else uses, or what the node behind it hands on. A custom
-`autograd.Function` receives what its operations take from others'.
+An addition has no backward operation; like a clone, it passes its gradient on. Its gradient is
+therefore the one of an input that nothing else uses, or the one that its user passes on. The
+gradient of a custom `autograd.Function` is the value that its operations take from others.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from ..graph import Edge, TensorMeta
 from ..internals.tensors.metadata import tensor_meta
 from .regions import END, Region
 
-# Operations, and which of their operands gets the gradient as it is where shapes are the same.
+# Operations, each with the index of an operand that gets the gradient unchanged if its shape is
+# equal.
 _WHOLE = {("add", 0), ("add", 1), ("sub", 0), ("clone", 0), ("expand", 0), ("alias", 0)}
 
-Taken = tuple[int, int]  # a node inside, and which of its outputs the gradient is of
+Taken = tuple[int, int]  # position of a node in the region, and the output_nr of the gradient
 
 
 def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
-    """The nodes inside that receive a value, by its name in the graph of the region's backward."""
+    """Return the inner nodes that receive a value, by its name in the backward graph."""
     owners = _owners(graph, region.calls)
     insides = {node.number: i for i, node in enumerate(region.nodes)}
-    makers: dict[Any, int | None] = {}  # of what depends on a gradient: the node inside, if known
+    # inner node (None if unknown) that computed each value that depends on a gradient
+    makers: dict[Any, int | None] = {}
     taken: dict[int, list[Any]] = {}
     for op in graph.nodes:
         given = [source for source in op.all_input_nodes if source in makers]
@@ -62,13 +65,13 @@ def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
 
 
 def call_of(meta: Mapping[str, Any]) -> str:
-    """The name of the call of the program's that an operation belongs to, in dynamo's graph."""
+    """Return the name of the program's call that an operation belongs to, in Dynamo's graph."""
     stack = meta.get("fwd_source_fn_stack") or meta.get("source_fn_stack") or ()
     return stack[-1][0] if stack else ""
 
 
 def _owners(graph: Any, calls: Sequence[str]) -> dict[Any, int]:
-    """The number of the program's node that each operation of the backward belongs to."""
+    """Return the number of the node that each backward operation belongs to."""
     places: dict[str, list[int]] = {}
     for number, call in enumerate(calls):
         places.setdefault(call, []).append(number)
@@ -91,9 +94,10 @@ def _owners(graph: Any, calls: Sequence[str]) -> dict[Any, int]:
 
 
 def _of_functions(graph: Any, region: Region, makers: Mapping[Any, int | None]) -> dict[int, Any]:
-    """What custom Functions receive: the value that their operations take from others'.
+    """Return the gradient of each custom Function: the value its operations take from others.
 
-    Where there are several, it is the one whose result the maker of the value has used.
+    If there are several custom Functions, it is the one that feeds the node which computed the
+    value.
     """
     own = {i for i, node in enumerate(region.nodes) if node.custom}
     inside = {op for op in makers if "autograd.function" in str(op.meta.get("source_fn_stack"))}
@@ -110,9 +114,10 @@ def _of_functions(graph: Any, region: Region, makers: Mapping[Any, int | None]) 
 
 
 def _handed_on(graph: Any, region: Region, found: Mapping[int, tuple[Any, int]]) -> dict[int, Any]:
-    """What those receive that have no operation in the backward.
+    """Return the gradients of nodes that have no operation in the backward graph.
 
-    The node behind hands on what it receives, or the node itself does so to the one before it.
+    Such a node gets the gradient that its user passes on, or has the one that it passes to an
+    input.
     """
     users = Counter([*(edge.source for edge in region.edges), *region.ends])
     known = {node: value for node, (value, _) in found.items()}
@@ -132,7 +137,7 @@ def _handed_on(graph: Any, region: Region, found: Mapping[int, tuple[Any, int]])
 
 
 def _hands_on(region: Region, edge: Edge) -> bool:
-    """Does a node give this operand the gradient that it receives, as it is."""
+    """True if a node passes its gradient on to this operand unchanged."""
     node, source = region.nodes[edge.target], region.nodes[edge.source]
     alpha = [each for each in node.attributes if each.startswith("alpha=") and edge.input_nr]
     return (

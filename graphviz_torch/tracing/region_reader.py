@@ -1,10 +1,11 @@
-"""What is inside a region: by the class of its node of autograd.
+"""Read the nodes inside a compiled region, given the class of the region's autograd node.
 
-Where a recording runs while the region is compiled, it has read what dynamo traces. Else it is read
-from the graph of its backward. There each operation says which node of autograd it belongs to, by
-the number that eager's nodes have too; those of one number are one node here. Data flows between
-two nodes where a gradient flows back. Not there: operations whose backward computes nothing, such
-as an addition, what the loss does not depend on, and what cut the way of a gradient.
+If the region was compiled during a recording, its nodes were read while Dynamo traced it. Otherwise
+they are read from the graph of its backward. Each operation there has the sequence number of the
+autograd node it belongs to, as in eager mode; the operations with one number form one node. Data
+flows between two nodes if a gradient flows back. Missing from such a graph are operations whose
+backward computes nothing (an addition), operations that the loss does not depend on, and detached
+ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..internals.frames import LIBRARY, OWN, code_owner
 from ..internals.tensors.metadata import tensor_meta
 from .regions import END, FileLine, Inside, Origin, Region
 
-# What autograd calls a function of Python's, and an operation that another stands for.
+# The forward operation for the name of a Python function or of a substitute operation.
 _NAMES = {
     "truediv": "div",
     "iadd": "add",
@@ -34,29 +35,30 @@ _NAMES = {
     "nll_loss2d_forward": "nll_loss2d",
     "_native_batch_norm_legit_functional": "native_batch_norm",
 }
-# Operations that undo themselves or each other: by the backward's, the forward's.
+# Operations whose backward is another operation: backward's name -> forward's name.
 _INVERSE = {"sum": "expand", "expand": "sum"}
 _MOVES = frozenset(
     ("t", "transpose", "permute", "view", "_unsafe_view", "squeeze", "unsqueeze", "clone")
 )
 
-# Of regions whose class is not known yet: numbers of nodes, one of which is the region's.
+# Regions whose node class is not known yet: (start, end, region), for the sequence number of the
+# node.
 _expected: deque[tuple[int, int, Region]] = deque(maxlen=100)
-_regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by the class of the node
+_regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by class of the node
 
 
 def enter(kind: Any, region: Region) -> None:
-    """Note what is inside the regions whose nodes are of this class."""
+    """Store the contents of regions whose nodes are of class `kind`."""
     _regions[kind] = region
 
 
 def expect(start: int, end: int, region: Region) -> None:
-    """Note what is inside the region whose node will have a number start <= number < end."""
+    """Store the contents of the region whose node will get a number start <= number < end."""
     _expected.append((start, end, region))
 
 
 def region_of(fn: Any) -> Region | None:
-    """What is inside the region of this live node; None where that is not known."""
+    """Return the contents of the region of a live node, or None if they are unknown."""
     kind = type(fn)
     known = _regions.get(kind)
     if known is None and (found := _awaited(fn)) is not None:
@@ -70,7 +72,7 @@ def region_of(fn: Any) -> Region | None:
 
 
 def _awaited(fn: Any) -> Region | None:
-    """What was expected of a node with this number, as the last one."""
+    """Return the expected region for the number of this node, the latest one first."""
     number, count = fn._sequence_nr(), len(fn.next_functions)
     for start, end, region in reversed(_expected):
         if start <= number < end and len(region.users) == count:
@@ -79,12 +81,14 @@ def _awaited(fn: Any) -> Region | None:
 
 
 def _read(graph: Any) -> Region | None:
-    """What is inside, from the graph of the backward."""
-    makers: dict[Any, frozenset[int]] = {}  # of what depends on a gradient, which nodes gave it
+    """Return the contents of a region from the graph of its backward, or None."""
+    # nodes that computed each value that depends on a gradient
+    makers: dict[Any, frozenset[int]] = {}
     groups: dict[int, list[Any]] = {}  # operations by the number of their node
-    flows: dict[int, dict[Any, frozenset[int]]] = {}  # gradients that a node takes, from whom
+    # gradients used by each node, with the nodes that computed them
+    flows: dict[int, dict[Any, frozenset[int]]] = {}
     numbered = [op for op in graph.nodes if "seq_nr" in op.meta and _aten(op) not in ("", "detach")]
-    # Of the forward, kept or computed again.
+    # Forward operations, saved or recomputed.
     forward = {op.meta["seq_nr"]: op for op in numbered if "from_node" in op.meta}
     backward = {op.meta["seq_nr"] for op in numbered if "from_node" not in op.meta}
     for op in graph.nodes:
@@ -129,10 +133,10 @@ def _read(graph: Any) -> Region | None:
 
 
 def _sum(gradient: Any, forward: Mapping[int, Any]) -> int | None:
-    """The number of the addition whose operands both get this gradient; None where none is known.
+    """Return the number of the addition whose operands both get this gradient, or None.
 
-    It computes nothing backward, so it is known where its result is kept. Autograd's number for it
-    is the next after the later operand's.
+    An addition has no backward operation, so it is known only if its result was saved. Its sequence
+    number is the one after that of its later operand.
     """
     users = {
         op.meta.get("seq_nr") if op.op == "call_function" else -1
@@ -151,7 +155,7 @@ def _sum(gradient: Any, forward: Mapping[int, Any]) -> int | None:
 def _inputs(
     groups: Mapping[int, Any], flows: Mapping[int, Mapping[Any, frozenset[int]]]
 ) -> dict[int, list[int]]:
-    """For each node those that it takes data from."""
+    """Return for each node the nodes that it takes data from."""
     found: dict[int, list[int]] = {number: [] for number in sorted(groups)}
     for number in sorted(groups):
         for by in flows[number].values():
@@ -171,14 +175,14 @@ def _inside(ops: Sequence[Any], taken: Mapping[Any, Any], forward: Any) -> Insid
 
 
 def origin(meta: Mapping[str, Any]) -> Origin:
-    """Where an operation of a graph comes from."""
+    """Return the origin of an operation of a graph."""
     place, library = _places(meta.get("fwd_stack_trace") or meta.get("stack_trace") or "")
     modules = tuple((int(key), path, kind) for key, path, kind in modules_of(meta) if key.isdigit())
     return Origin(place, library, modules)
 
 
 def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The modules around an operation of a graph, outermost first: a key, the path, the class."""
+    """Return (key, path, class) of the modules around an operation of a graph, outermost first."""
     stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack") or {}
     return [
         (str(key).partition("@")[0], _path(path), _class_name(kind))
@@ -187,12 +191,12 @@ def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
-    """What the forward did.
+    """Return the name of the forward operation.
 
     Args:
         ops: the operations of its backward.
-        forward: of its forward, where that is in the graph too.
-        called: what Python called: "linear", which may be several operations.
+        forward: its forward operation if the graph contains it, else "".
+        called: the function that Python called, as "linear", which may be several operations.
     """
     names = list(dict.fromkeys(_aten(op) for op in ops))
     for name in names:
@@ -210,7 +214,7 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
 
 
 def _aten(op: Any) -> str:
-    """The operation that the program's became, before it was taken apart: "addmm"."""
+    """Return the ATen operation before decomposition, as "addmm", or ""."""
     target = op.meta.get("original_aten")
     packet = getattr(target, "overloadpacket", None)
     return "" if packet is None else str(packet).rpartition(".")[2]
@@ -221,20 +225,20 @@ def _class_name(kind: Any) -> str:
 
 
 def _path(source: str) -> str:
-    """The path of a module in the region, from the way by which dynamo found it."""
+    """Return the path of a module in the region, from Dynamo's name of it."""
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", source)
     path = re.sub(r"^[A-Z]\['[^']*'\]", "", path).replace("._orig_mod", "")
     return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")
 
 
 def _places(trace: str) -> tuple[FileLine | None, FileLine | None]:
-    """The user's line in the text of a stack, and a library's that it led to."""
+    """Return the user's line in a stack trace, and the library's line that it called."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
     return innermost([(file, int(line)) for file, line in lines])
 
 
 def innermost(lines: Sequence[FileLine]) -> tuple[FileLine | None, FileLine | None]:
-    """The user's innermost line, and a library's that it led to.
+    """Return the user's innermost line, and the library's line that it called.
 
     Args:
         lines: outermost first.

@@ -1,6 +1,6 @@
-"""What a compiled region does inside: a node for each operation of its forward, as eager has it.
+"""Show the inside of compiled regions: a node for each operation of forward, as in eager mode.
 
-The region's own node stays, behind those inside: it has what was recorded of the whole.
+The region's own node stays, after the inner ones, with the data that was recorded for the whole.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ END = -1  # stands for the region's own node
 
 
 class Origin(NamedTuple):
-    """Where something inside a region comes from."""
+    """The source of a node inside a region."""
 
     place: FileLine | None  # the user's line
-    library: FileLine | None  # the library's, where the user's called into one
-    modules: tuple[tuple[int, str, str], ...]  # around it: id(), path in the region, class
+    library: FileLine | None  # the library's line that the user's line called
+    modules: tuple[tuple[int, str, str], ...]  # modules around it: id(), path in the region, class
 
 
 class Inside(NamedTuple):
@@ -38,14 +38,14 @@ class Inside(NamedTuple):
     outputs: tuple[TensorMeta | None, ...]
     origin: Origin
     attributes: tuple[str, ...] = ()
-    runs: bool = True  # does a gradient come to it; else it lies before a cut
-    number: int = -1  # how many nodes the program had made in the region before it
-    custom: bool = False  # did a custom Function of the program's make it
+    runs: bool = True  # False if it is upstream of a cut, so that no gradient reaches it
+    number: int = -1  # number of nodes that the program had created in the region before it
+    custom: bool = False  # True if a custom Function of the program created it
     grad_outputs: tuple[GradientStats | None, ...] = ()
 
 
 class InsideCut(NamedTuple):
-    """A cut inside a region: what `Cut` has, and the input that it cut off itself, if it did."""
+    """A cut inside a region: the fields of `Cut`, and the region's input that it cut off."""
 
     how: str
     tensor: TensorMeta
@@ -53,10 +53,10 @@ class InsideCut(NamedTuple):
     after: tuple[int, ...]
     origin: Origin
     input: int | None
-    inputs: tuple[int, ...] = ()  # of the region, that lie before it
-    results: tuple[int, ...] = ()  # of the region, that were computed from its result
-    shown: bool = True  # also where nothing outside used those
-    outside: tuple[int, ...] = ()  # nodes outside that did, by their ids before it is opened
+    inputs: tuple[int, ...] = ()  # inputs of the region upstream of the cut
+    results: tuple[int, ...] = ()  # results of the region computed from the cut's result
+    shown: bool = True  # True if it is shown even if nothing outside used those results
+    outside: tuple[int, ...] = ()  # nodes outside that used them, by id before the region is opened
 
 
 class InsideEvent(NamedTuple):
@@ -64,26 +64,27 @@ class InsideEvent(NamedTuple):
 
     event: Event  # without its line, nodes and operands
     nodes: tuple[int, ...]
-    operands: tuple[tuple[TensorMeta, int | None], ...]  # and the node that made each
+    operands: tuple[tuple[TensorMeta, int | None], ...]  # with the node that created each operand
     origin: Origin
 
 
 @dataclass(frozen=True)
 class Region:
-    """What is inside one region; node ids are positions in `nodes`, inputs before users."""
+    """The contents of a region; node ids are positions in `nodes`, inputs before users."""
 
     nodes: tuple[Inside, ...]
     edges: tuple[Edge, ...]
-    users: tuple[tuple[int, ...], ...]  # of each input, the nodes that use it; -1 is the region's
-    ends: tuple[int, ...]  # nodes that give the region's results
+    # nodes that use each input of the region; -1 is the region's own node
+    users: tuple[tuple[int, ...], ...]
+    ends: tuple[int, ...]  # nodes that compute the region's results
     cuts: tuple[InsideCut, ...] = ()
     events: tuple[InsideEvent, ...] = ()
-    # Of each input, for each of its users, which input of that it is; None where that is not known,
-    # and not of `edges` either.
+    # For each input of the region and each of its users, the index among the user's inputs. None if
+    # unknown; `edges` then have no such index either.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
-    calls: tuple[str, ...] = ()  # of all nodes that were made: what made each, by their numbers
-    from_inputs: tuple[tuple[int, ...], ...] = ()  # of each result, what it was computed from
-    remark: str = ""  # what there is to say of it
+    calls: tuple[str, ...] = ()  # the call that created each node, by the node's number
+    from_inputs: tuple[tuple[int, ...], ...] = ()  # the inputs that each result was computed from
+    remark: str = ""  # a note about the region
 
 
 def opened(
@@ -93,16 +94,16 @@ def opened(
     known: Mapping[str, str],
     path: Callable[[int, str], str | None],
 ) -> Graph:
-    """The graph with the nodes inside its regions, each before the region's own.
+    """Return the graph with the inner nodes of its regions, each before the region's own node.
 
     Args:
-        graph: as autograd has it.
-        regions: by the id of the region's node.
-        short: what a file is called.
-        known: classes along the path of each module, as `Node.module_class` has them.
-        path: of the module with this id() and class; None for one that is not known.
+        graph: the graph as autograd has it.
+        regions: contents of regions, by id of the region's node.
+        short: returns the shown name of a file.
+        known: classes along the path of each module, as in `Node.module_class`.
+        path: returns the path of the module with this id() and class, or None.
     """
-    first = {}  # the id of the first node inside
+    first = {}  # id of the first inner node
     ids, count = [], 0
     for i in range(len(graph.nodes)):
         if i in regions:
@@ -144,7 +145,7 @@ def opened(
 
 
 def _unreached(graph: Graph) -> Graph:
-    """The graph without an order for nodes that ran, and lead nowhere, or to nodes before cuts."""
+    """Remove the order of nodes that lead nowhere, or only to nodes upstream of cuts."""
     nodes, users = list(graph.nodes), graph.users()
     outputs = {node for node, _ in graph.outputs}
     for node in graph.nodes[::-1]:
@@ -159,7 +160,7 @@ def _running(region: Region) -> int:
 
 
 def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
-    """When each node ran, if a region's run after its own: those of the gradients first."""
+    """Return the execution order of each node, with room for the inner nodes of each region."""
     runs = sorted(
         (node.order, _running(regions[i]))
         for i, node in enumerate(graph.nodes)
@@ -173,14 +174,14 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """What is written of where something in a region comes from.
+    """Texts about the origin of something inside a region.
 
     Args:
-        short: what a file is called.
+        short: returns the shown name of a file.
         known: classes along the path of each module.
-        path: of the module with this id() and class.
+        path: returns the path of the module with this id() and class.
         region: the region's own node.
-        shared: the code was compiled for other modules, and these use it, too.
+        shared: True if the code was compiled for other modules, and these modules reuse it.
     """
 
     short: Callable[[str], str]
@@ -190,7 +191,7 @@ class _Origins:
     shared: bool = False
 
     def below(self, origin: Origin) -> str:
-        """Path of the module, below that which the region runs in."""
+        """Return the path of the module, relative to the module in which the region runs."""
         if not origin.modules:
             return ""
         key, text, kind = origin.modules[-1]
@@ -201,12 +202,12 @@ class _Origins:
         return path[len(above) :].lstrip(".")
 
     def module(self, origin: Origin) -> tuple[str, str]:
-        """Path of the module, and the classes along it."""
+        """Return the path of the module, and the classes along it."""
         module = ".".join(filter(None, (self.region.module, self.below(origin))))
         return module, self.known.get(module) or "/".join(kind for _, _, kind in origin.modules)
 
     def source(self, origin: Origin) -> str:
-        """The line; of what a library does, with the user's that called it, or the region."""
+        """Return the source line; for a library's line, also the user's line that called it."""
         source, library = (
             "" if place is None else f"{self.short(place[0])}:{place[1]}"
             for place in (origin.place, origin.library)
@@ -216,9 +217,9 @@ class _Origins:
 
 
 def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origins) -> bool:
-    """Do the parameters belong to other modules than those for which the region was compiled?
+    """True if the region was compiled for other modules than those whose parameters it gets.
 
-    So it is with blocks of a model that use the code of the first one.
+    This happens for repeated blocks of a model, which reuse the code of the first one.
     """
     found = False
     for edge in inputs:
@@ -276,7 +277,7 @@ def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) 
 
 
 def _rewired(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:
-    """The edges into the region, which lead to the nodes inside, those inside, and to its own."""
+    """Return the edges into the inner nodes, between them, and to the region's own node."""
     own = by + len(region.nodes)
     known = region.input_nrs
     rows = []
@@ -291,7 +292,7 @@ def _rewired(region: Region, inputs: list[Edge], ids: list[int], by: int) -> lis
     rows += [Edge(by + inside, own, 0, END) for inside in region.ends]
     counts: dict[int, int] = {}
     found = []
-    # As autograd's: by target.
+    # Sorted by target, as autograd's edges are.
     for edge in sorted(rows, key=itemgetter(1, 3) if known else itemgetter(1)):
         count = counts[edge.target] = counts.get(edge.target, -1) + 1
         nr = edge.input_nr if known and edge.target != own else count

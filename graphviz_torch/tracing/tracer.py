@@ -1,18 +1,18 @@
-"""Walking an autograd graph: live `grad_fn`s in topological order, and the `Graph` made of them.
+"""Walk an autograd graph: list live nodes in topological order, and build a `Graph` from them.
 
-Nothing is re-run, no saved tensor is unpacked, no hook is left, and no tensor or node is held once
-`trace` has returned.
+Nothing is run again, no saved tensor is unpacked, no hook is left, and no reference to a tensor or
+node remains after `trace` returns.
 
-It can be freed without running out of stack, however deep. PyTorch frees it node by node without
-recursion, except that it keeps the Python object of each node that Python ever saw, and freeing
-through these takes about 200 bytes of stack a node: the process dies when a chain of some 40,000
-nodes is dropped in a thread with 8 MB (seen on 2.13 and 2.15). A walk makes those objects, so a
-walk has to see to it that the graph can be freed.
+A walk must not make a deep graph impossible to free. PyTorch frees a graph node by node without
+recursion, but it keeps the Python object of each node that Python has seen, and freeing those takes
+about 200 bytes of stack per node. The process crashes when a chain of about 40,000 such nodes is
+dropped in a thread with 8 MB of stack (seen on 2.13 and 2.15). A walk creates those objects, so it
+has to ensure that the graph can be freed.
 
-`brace` hangs a Brace on the nodes at every few hundred levels of depth. It holds what is below the
-node, so that the node can be freed alone; then the Brace lets go of what it held, in a loop. It
-lives and dies with the node, in the node's own `metadata`, and holds nothing that the node does not
-hold anyway.
+For this, `brace` attaches a Brace to nodes at every few hundred levels of depth. A Brace keeps the
+nodes below its node alive, so that the node can be freed alone, and then releases them in a loop.
+It is stored in the node's own `metadata`, dies with the node, and keeps nothing alive that the node
+does not keep alive anyway.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from ..internals.tensors.pytree import flatten, is_nesting
 from .names import Names, caller_names, classes_along
 from .nodes import GradFn, Ids, Reading, made_by, read
 
-_SPAN = 256  # levels that are freed by recursion: 50 KB of stack, twice that at the bottom
-_DEEP = 2000  # a graph with fewer levels is freed as PyTorch does
+_SPAN = 256  # levels freed by recursion: 50 KB of stack, twice that at the bottom
+_DEEP = 2000  # PyTorch frees a graph with fewer levels safely
 _KEY = "graphviz_torch.deep"
 
 
 class _State(threading.local):
-    waiting: list[dict[Any, None]] | None = None  # what the frees under way in this thread left
+    waiting: list[dict[Any, None]] | None = None  # nodes still to be released by this thread
 
 
 class Brace:
-    """Holds the nodes below one node, and frees them after it."""
+    """Keeps the nodes below a node alive until the node is freed, then releases them in a loop."""
 
     __slots__ = ("below",)
 
     def __init__(self) -> None:
         self.below: dict[Any, None] = {}
 
-    # The state is an argument for the sake of the interpreter's end, when globals are gone.
+    # The state is a default argument because globals may be gone when the interpreter exits.
     def __del__(self, state: _State = _State()) -> None:  # noqa: B008
         if state.waiting is not None:
             state.waiting.append(self.below)
@@ -71,8 +71,8 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
     """Make the graph of these live nodes safe to free.
 
     Args:
-        ids: the id of each node behind some outputs, in order, inputs before users.
-        edges: their edges, in the order of the targets.
+        ids: id of each node, in order, inputs before users.
+        edges: the edges, in order of their targets.
     """
     if len(ids) < _DEEP:
         return
@@ -84,7 +84,7 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
         return
     fns = list(ids)
     for source, target, _, _ in edges:
-        # A node of the lowest span needs no brace: fewer levels than a span lie below it.
+        # Nodes of the lowest span need no brace: fewer levels than a span are below them.
         if _SPAN <= depths[source] < depths[target] // _SPAN * _SPAN:
             fn = fns[target]
             fn.metadata.setdefault(_KEY, Brace()).below[fns[source]] = None
@@ -92,16 +92,16 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
 
 Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
 
-_new: Any = tuple.__new__  # an Edge from a row of its fields, without a call of Python's
+_new: Any = tuple.__new__  # creates an Edge without a Python-level call
 
 
 def walk(outputs: Any) -> list[GradFn]:
-    """The live nodes behind `outputs`, in the order of `trace(outputs).nodes`: inputs first.
+    """Return the live nodes behind `outputs`, inputs first, in the order of `trace(outputs).nodes`.
 
-    Hold the list only as long as you need it: it keeps the graph, and what the graph saved, alive.
+    Drop the list soon: it keeps the graph, and all tensors that the graph saved, alive.
 
     Raises:
-        TypeError, ValueError: as `trace`.
+        TypeError, ValueError: as for `trace`.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -112,12 +112,12 @@ def walk(outputs: Any) -> list[GradFn]:
 
 
 def roots(outputs: Any) -> list[tuple[GradFn, int]]:
-    """The live node and `output_nr` behind each tensor of `outputs`, in the order given.
+    """Return (live node, output_nr) of each tensor in `outputs`, in order.
 
-    In a nesting, tensors that require no gradient are passed over.
+    Tensors in containers that do not require gradients are skipped.
 
     Raises:
-        TypeError, ValueError: as `trace`.
+        TypeError, ValueError: as for `trace`.
     """
     tensors = flatten(outputs)
     if not tensors:
@@ -144,24 +144,26 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
 
 
 def trace(outputs: Any, *, names: Names = None) -> Graph:
-    """The autograd graph behind `outputs`, read without running anything.
+    """Return the autograd graph behind `outputs`, without running anything.
 
-    It may be called before and after `backward()`: nodes, edges and shapes outlive the saved
+    It can be called before and after `backward()`: nodes, edges and shapes outlive the saved
     tensors that backward frees.
 
     Args:
-        outputs: a tensor, or any nesting of lists, tuples, dicts and dataclasses of tensors.
-        names: what to call the tensors: a dict of tensors by name, an `nn.Module` (its parameters'
-            names), `{}` for no names; None reads the caller's variables.
+        outputs: a tensor, or nested lists, tuples, dicts and dataclasses of tensors.
+        names: names of tensors: a dict of tensors by name, an `nn.Module` (its parameters' names),
+            or
+            `{}` for no names; None reads the caller's variables.
 
     Returns:
-        A Graph with a node for every autograd node, in topological order, inputs before users; the
-        order is the same on every run. `module` is filled in where the parameters' names tell it
-        with certainty; `transfers` holds the copies between devices that backward will make.
+        A Graph with one node per autograd node, in topological order, inputs before users, which is
+        the same in every run. `module` is set where the parameters' names make it certain;
+        `transfers` are the copies between devices that backward will make.
 
     Raises:
-        TypeError: if `outputs` is neither a tensor nor a nesting, or `names` none of the above.
-        ValueError: if no tensor in it has an autograd graph.
+        TypeError: if `outputs` contains no tensor and is no container, or if `names` is none of the
+            above.
+        ValueError: if no tensor in `outputs` has an autograd graph.
 
     >>> import torch
     >>> x = torch.ones(3, requires_grad=True)
@@ -180,16 +182,16 @@ def _graph(found: Reading, names: Names) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
         return found.graph(module=modules)
-    # What the root itself makes is not told from what is made outside.
+    # Nodes of the root itself cannot be distinguished from nodes outside of it.
     classes = {**classes_along(names.named_modules()), "": ""}
     return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
 
 
 @with_gc_disabled
 def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """All live nodes behind `starts` with their ids, inputs before users, and their edges.
+    """Return all live nodes behind `starts` with their ids, inputs before users, and their edges.
 
-    Makes the graph safe to free. The ids hold its nodes.
+    Makes the graph safe to free. The returned ids keep the nodes alive.
     """
     ids, edges = _ordered(starts)
     brace(ids, edges)
@@ -197,10 +199,10 @@ def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
 
 
 def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """All nodes behind `starts`, inputs before users, and their edges by target and `input_nr`."""
-    # Explicit stack: a recursive walk dies at about 1,000 nodes. The nodes are held meanwhile, for
-    # a node's Python object may die with its last reference and give its address to another.
-    # The graph has no cycle, so a node that is met again is there by then.
+    """Return nodes behind `starts`, inputs before users; edges by target and input_nr."""
+    # An explicit stack, since recursion fails at about 1,000 nodes. The nodes are kept alive here,
+    # as a node's Python object may otherwise die and its address be reused. The graph has no
+    # cycles, so a node that is met again is complete.
     order: dict[GradFn, Sources] = {}
     stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
     for start in starts:
@@ -227,7 +229,7 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
         (ids[source], target, output_nr, input_nr)
         for target, sources in enumerate(order.values())
         for input_nr, (source, output_nr) in enumerate(sources)
-        if source is not None  # an input that needs no gradient has no edge
+        if source is not None  # an input without gradient has no edge
     ]
     return ids, tuple(map(_new, repeat(Edge), rows))
 

@@ -205,7 +205,7 @@ class FakeAccelerator:
     def _statistics(self) -> dict[str, int]:
         """Return the entries of `torch.cuda.memory_stats` that a rehearsal knows.
 
-        All others are 0.
+        All other entries are 0.
         """
         now, most = self.placement.allocated_bytes(), self.placement.peak_bytes()
         kinds = [f"{kind}_bytes.all" for kind in ("allocated", "reserved", "active")]

@@ -207,7 +207,7 @@ _UNSIGNED = 1 << 63  # a negative dimension is kept as an unsigned 64-bit number
 def attributes(fns: Sequence[Any]) -> list[Attributes]:
     """Return the attributes of each live node.
 
-    None for custom Functions, whose attributes are private.
+    A custom Function has none, since its attributes are private to its author.
     """
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = [()] * len(fns)
