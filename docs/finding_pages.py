@@ -18,7 +18,8 @@ from types import ModuleType
 
 import torch
 
-from graphviz_torch import Finding, find, find_across
+from graphviz_torch import Finding, find
+from graphviz_torch.findings import find_across
 from graphviz_torch.findings.findings import Checked, Findings
 from graphviz_torch.findings.rule import RULES, Rule
 

@@ -1,48 +1,73 @@
-"""Writes the tables of the reference: `python -m docs.reference`, in a checkout.
+"""Writes the tables of the reference, a page for each namespace: `python -m docs.reference`.
 
-Which names stand on which page is written there by hand; a name that is on none is added to that
-of its room. What a name does is the first sentence of its docstring.
+A page has the namespace's docstring and, for each name, the first sentence of its docstring.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
-
-import graphviz_torch
+from typing import Any
 
 FOLDER = Path(__file__).parent / "reference"
-ROW = re.compile(r"^\| `(\w+)` \|.*$", re.M)
+ROOT = "graphviz_torch"
+NAMESPACES = [
+    "graph",
+    "compare",
+    "experiments",
+    "distributed",
+    "rehearsal",
+    "devices",
+    "checkpoint",
+    "export",
+    "tensorboard",
+    "compat",
+    "tracing",
+    "integrations",
+    "testing",
+]
 
 
-def row(name: str) -> str:
-    """A name and what it does."""
-    first = (inspect.getdoc(getattr(graphviz_torch, name)) or "").split("\n\n")[0]
-    return f"| `{name}` | {' '.join(first.split())} |"
+def names(module: Any) -> list[str]:
+    """Return the names of a namespace that have an example, in its own order."""
+    return [name for name in module.__all__ if ">>>" in (getattr(module, name).__doc__ or "")]
 
 
-def page(before: str) -> str:
-    """A page of the reference, with the names of the one before."""
-    return ROW.sub(lambda match: row(match[1]), before)
+def first_sentence(value: Any) -> str:
+    """Return the first paragraph of a docstring on one line."""
+    return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
 
 
-def missing(pages: Iterable[str]) -> dict[str, list[str]]:
-    """The public names that no page has, by their room."""
-    named = {name for text in pages for name in ROW.findall(text)}
-    found: dict[str, list[str]] = {}
-    for name in sorted(set(graphviz_torch.__all__) - named):
-        home = getattr(getattr(graphviz_torch, name), "__module__", graphviz_torch.__name__)
-        found.setdefault(f"{home}..".split(".")[1] or "core", []).append(name)
-    return found
+def page(path: str) -> str:
+    """Return the page of a module: its purpose and a table of its names."""
+    module = import_module(path)
+    rows = [f"| `{name}` | {first_sentence(getattr(module, name))} |" for name in names(module)]
+    return "\n".join(
+        [f"# {path}", "", first_sentence(module), "", "| name | what it does |", "|---|---|", *rows]
+    )
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page of the reference by its file's name."""
+    paths = [ROOT, *(f"{ROOT}.{name}" for name in NAMESPACES)]
+    files = {path: f"{path.rpartition('.')[2]}.md" for path in paths}
+    lines = [f"- [{p}]({file}): {first_sentence(import_module(p))}" for p, file in files.items()]
+    index = [
+        "# Reference",
+        "",
+        "The names that most programs need are in `graphviz_torch`, the others in its namespaces.",
+        "The site adds the arguments of each, and so does `help(graphviz_torch.record)`.",
+        "",
+        *lines,
+    ]
+    return {"index.md": "\n".join(index) + "\n"} | {
+        file: page(path) + "\n" for path, file in files.items()
+    }
 
 
 if __name__ == "__main__":
-    files = {file: file.read_text() for file in FOLDER.glob("*.md")}
-    for room, names in missing(files.values()).items():
-        file = FOLDER / f"{room}.md"
-        file = file if file in files else FOLDER / "core.md"
-        files[file] = files[file].rstrip() + "".join(f"\n| `{name}` |  |" for name in names) + "\n"
-    for file, text in files.items():
-        file.write_text(page(text))
+    for old in FOLDER.glob("*.md"):
+        old.unlink()
+    for file, text in pages().items():
+        (FOLDER / file).write_text(text)

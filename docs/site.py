@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-import graphviz_torch
 from docs import gallery
 from docs.programs import BLOCK, Output, blocks, outputs
 
@@ -98,12 +98,13 @@ def contents(index: str) -> str:
 
 
 def docstrings(table: str) -> str:
-    """The directives that write the signatures and docstrings of the names in a table."""
+    """Return the directives that write the signatures and docstrings of the names in a table."""
     parts = []
+    module = table.partition("\n")[0].removeprefix("# ")
     for name in _NAME.findall(table):
-        is_class = isinstance(getattr(graphviz_torch, name), type)
+        is_class = isinstance(getattr(import_module(module), name), type)
         directive, members = ("autoclass", "\n   :members:") if is_class else ("autofunction", "")
-        parts.append(f"\n```{{eval-rst}}\n.. {directive}:: graphviz_torch.{name}{members}\n```\n")
+        parts.append(f"\n```{{eval-rst}}\n.. {directive}:: {module}.{name}{members}\n```\n")
     return "".join(parts)
 
 

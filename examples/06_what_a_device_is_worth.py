@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from graphviz_torch import compare_devices, measure_bandwidth
+from graphviz_torch.devices import compare_devices, measure_bandwidth
 
 
 def normalize(matrix):

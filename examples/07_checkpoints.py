@@ -2,15 +2,9 @@
 
 import torch
 
-from graphviz_torch import (
-    graph_beside,
-    load,
-    load_checkpoint,
-    save_checkpoint,
-    simulate_accelerator,
-    trace,
-    verify,
-)
+from graphviz_torch import load, simulate_accelerator, trace
+from graphviz_torch.checkpoint import graph_path_for, load_checkpoint, save_checkpoint
+from graphviz_torch.compare import compare_models
 
 
 def build(width=8):
@@ -28,15 +22,15 @@ with simulate_accelerator() as [device]:
     restored = build()  # on the CPU
     checkpoint = load_checkpoint(path, {"model": restored}, report=print)
     assert checkpoint["epoch"] == 3
-    assert load(graph_beside(path)) == graph
+    assert load(graph_path_for(path)) == graph
 
-    result = verify(model, restored, x)
+    result = compare_models(model, restored, x)
     print(result)
     assert result.same
 
     with torch.no_grad():
         restored[2].weight[0, 0] += 1
-    result = verify(model, restored, x)
+    result = compare_models(model, restored, x)
     print(result)
     assert result.graph.nodes[result.first.node].label == "2.weight"
 

@@ -5,7 +5,8 @@ Runs on simulated devices, and needs no GPU.
 
 import torch
 
-from graphviz_torch import batch_division, record, simulate_accelerator, trace
+from graphviz_torch import record, simulate_accelerator, trace
+from graphviz_torch.devices import batch_division
 
 table = {}
 for count in (2, 3, 8):

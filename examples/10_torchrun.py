@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from graphviz_torch import diff, find_across, gather, record
+from graphviz_torch import diff, record
+from graphviz_torch.distributed import gather_graphs
+from graphviz_torch.findings import find_across
 
 RANKS = 4
 
@@ -33,7 +35,7 @@ def step(rank):
     model = nn.parallel.DistributedDataParallel(Model())
     with record(model) as recording, model.no_sync():
         model(torch.randn(8, 4), short=rank == 2).backward()
-    graphs = gather(recording.graph, timeout=120)
+    graphs = gather_graphs(recording.graph, timeout=120)
     if graphs is None:  # every rank but the first
         return
     for rank, graph in enumerate(graphs):

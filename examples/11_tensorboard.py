@@ -10,14 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from graphviz_torch import (
-    add_autograd_graph,
-    add_gradients,
-    add_transfers,
-    record,
-    simulate_accelerator,
-    to_tensorboard,
-)
+from graphviz_torch import record, simulate_accelerator, to_tensorboard
+from graphviz_torch.tensorboard import add_autograd_graph, add_gradients, add_transfers
 
 torch.manual_seed(0)
 model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(6)))

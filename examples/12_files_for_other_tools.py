@@ -5,7 +5,8 @@ import json
 import networkx
 import torch
 
-from graphviz_torch import record, to_chrome_trace, to_dict, to_model_explorer, to_networkx
+from graphviz_torch import record
+from graphviz_torch.export import to_chrome_trace, to_dict, to_model_explorer, to_networkx
 
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 with record(model) as recording:

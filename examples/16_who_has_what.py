@@ -17,7 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from graphviz_torch import collectives, record
+from graphviz_torch import record
+from graphviz_torch.distributed import collectives
 
 RANKS = 2
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from . import Finding, Graph, diff, experiment, find, load, record
+from . import Finding, Graph, diff, find, load, record
+from .experiments import experiment
 from .graph import CollectiveKind, graph_of
 from .graph.text import at_most, listing
 from .graph.units import count_text

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphviz_torch import Graph, draw_graph, load, record, simulate_accelerator, to_dot
+from graphviz_torch import Graph, draw_graph, load, record, simulate_accelerator
+from graphviz_torch.export import to_dot
 
 VALUES = [1.0, 2.0, 3.0]
 DEVICES = ["cpu", "sim:0", "cuda:0"]

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Graph, find, record, trace, view_payload, walk
+from graphviz_torch import Graph, find, record, trace
+from graphviz_torch.export import view_payload
+from graphviz_torch.tracing import iter_grad_fns
 
 from ..expression.evaluation import evaluate, measure, parse_inputs
 from ..expression.grammar import ExpressionError, parse, unused
@@ -175,10 +177,10 @@ def _own(label: str) -> str:
 
 def _places(script: Script, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:
     """For each node of the graph of `output`, the script's line that made it."""
-    ids = {fn: position for position, fn in enumerate(walk(output))}
+    ids = {fn: position for position, fn in enumerate(iter_grad_fns(output))}
     places: dict[int, str] = {}
     for name, tensor in named.items():
-        for fn in walk(tensor) if tensor.requires_grad else []:
+        for fn in iter_grad_fns(tensor) if tensor.requires_grad else []:
             if fn in ids:
                 places.setdefault(ids[fn], script.place(name))
     return places

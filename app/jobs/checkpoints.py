@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphviz_torch import (
+from graphviz_torch import record
+from graphviz_torch.checkpoint import (
     compare_checkpoint,
-    graph_beside,
+    graph_path_for,
     load_checkpoint,
-    record,
     save_checkpoint,
-    verify,
 )
+from graphviz_torch.compare import compare_models
 
 from . import devices
 from .backward import build, recorded_here
@@ -34,7 +34,7 @@ def save(model: str, device: str, suffix: str) -> Saved:
         path = save_checkpoint(module, Path(folder) / f"{model}{suffix}", graph=recording.graph)
         state: dict[str, Any] = torch.load(path) if suffix == ".pt" else load_checkpoint(path)
         tensors = tuple((name, _meta(tensor)) for name, tensor in state.items())
-        return Saved(path.name, path.read_bytes(), graph_beside(path).read_bytes(), tensors)
+        return Saved(path.name, path.read_bytes(), graph_path_for(path).read_bytes(), tensors)
 
 
 def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loaded:
@@ -60,7 +60,7 @@ def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loade
         if disturb:
             with torch.no_grad():
                 next(restored.parameters()).view(-1)[0].add_(0.01)
-        verified = verify(original, restored, inputs, tolerance=_AGREE)
+        verified = compare_models(original, restored, inputs, tolerance=_AGREE)
         other = differences.dtypes or differences.devices
         return Loaded(
             fits=True,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from graphviz_torch import experiment, influences, record, view_payload
+from graphviz_torch import record
+from graphviz_torch.experiments import experiment, influences
+from graphviz_torch.export import view_payload
 
 from ..models import gallery
 from . import devices

@@ -10,16 +10,14 @@ import time
 import torch
 from torch import nn
 
-from graphviz_torch import (
+from graphviz_torch import record, simulate_accelerator, to_device
+from graphviz_torch.devices import (
     Bandwidth,
     Moves,
     available_devices,
     batch_division,
     compare_devices,
     measure_bandwidth,
-    record,
-    simulate_accelerator,
-    to_device,
 )
 
 from . import devices

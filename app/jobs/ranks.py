@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
-from graphviz_torch import Graph, collectives, diff, find_across, load, rank_chart, record
+from graphviz_torch import Graph, diff, load, record
+from graphviz_torch.distributed import collectives, rank_chart
+from graphviz_torch.findings import find_across
 
 from ..models import gallery
 from .backward import recorded_here

@@ -13,20 +13,18 @@ from pathlib import Path
 from graphviz_torch import (
     Finding,
     Graph,
-    Summary,
-    Training,
     diff,
     draw_flow,
     draw_graph,
     explain,
     load,
     summary,
-    to_dot,
     to_html,
     to_tensorboard,
     to_text,
-    view_payload,
 )
+from graphviz_torch.export import Summary, to_dot, view_payload
+from graphviz_torch.graph import Training
 
 from .backward import opened
 from .values import Compared, Opened, Way

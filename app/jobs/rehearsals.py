@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from graphviz_torch import draw_memory, rehearse
+from graphviz_torch.rehearsal import draw_memory, rehearse
 
 from ..models import gallery
 from .values import Fit

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from graphviz_torch import Experiment, Finding, Graph
+from graphviz_torch import Finding, Graph
+from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphviz_torch import Graph, load, view_payload
+from graphviz_torch import Graph, load
+from graphviz_torch.export import view_payload
 
 from ..expression.grammar import parse
 from ..expression.script import expression_script

@@ -8,7 +8,8 @@ from typing import Any
 import streamlit as st
 
 import graphviz_torch
-from graphviz_torch import Finding, GradientStats, Graph, Node, TensorMeta, Transfer
+from graphviz_torch import Finding, Graph
+from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
 
 from . import text
 from .graph_view import view

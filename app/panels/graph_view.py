@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from graphviz_torch import view_script
+from graphviz_torch.export import view_script
 
 # Streamlit calls this with new `data` at every rerun; a view stays as the visitor left it, and only
 # another graph or theme makes a new one.

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from graphviz_torch import GradientStats, Graph
+from graphviz_torch import Graph
+from graphviz_torch.graph import GradientStats
 
 from .linked import linked
 from .selection import name

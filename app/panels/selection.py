@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from graphviz_torch import Graph, Node
+from graphviz_torch import Graph
+from graphviz_torch.graph import Node
 
 _MOST_DIGITS = 9
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any
 
-from graphviz_torch import Graph, Transfer
+from graphviz_torch import Graph
+from graphviz_torch.graph import Transfer
 
 from .linked import linked
 from .selection import name

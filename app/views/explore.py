@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from graphviz_torch import Summary
+from graphviz_torch.export import Summary
 
 from ..jobs.values import Choice, Compared, Opened, Ranks, Run
 from ..models import gallery

@@ -8,7 +8,8 @@ import ray.train.torch
 import torch
 from torch import nn
 
-from graphviz_torch import collectives, find, record
+from graphviz_torch import find, record
+from graphviz_torch.distributed import collectives
 
 
 def train(config):

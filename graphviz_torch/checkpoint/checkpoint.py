@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import torch
 
 from ..devices.containers import children, join, rebuilt
+from ..devices.moving import to_device
 from ..devices.simulated.places import is_simulated
-from ..devices.to_device import to_device
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement
 from ..graph.text import type_text
@@ -40,7 +40,7 @@ Into = torch.nn.Module | Mapping[str, Any]
 class CheckpointDiff:
     """How a file differs from the module that it shall be loaded into.
 
-    >>> from graphviz_torch import compare_checkpoint
+    >>> from graphviz_torch.checkpoint import compare_checkpoint
     >>> from torch import nn
     >>> compare_checkpoint(nn.Linear(2, 1), nn.Linear(2, 1, bias=False).state_dict()).missing
     ('bias',)
@@ -81,7 +81,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
             of plain values: `{"model": model, "optimizer": optimizer, "epoch": 3}`.
         path: ending in ".safetensors", for tensors alone, it is such a file, which that package
             reads; else PyTorch's own format.
-        graph: written beside it, see `graph_beside`.
+        graph: written beside it, see `graph_path_for`.
 
     Returns:
         The path written.
@@ -91,7 +91,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
         OSError: as `open` does; also where the disk is full. The old file is as it was.
 
     >>> import torch
-    >>> from graphviz_torch import load_checkpoint
+    >>> from graphviz_torch.checkpoint import load_checkpoint
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> model = torch.nn.Linear(2, 1)
@@ -108,14 +108,14 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
         else:
             _save(state, file)
     if graph is not None:
-        graph_of(graph).save(graph_beside(path))
+        graph_of(graph).save(graph_path_for(path))
     return path
 
 
-def graph_beside(path: str | Path) -> Path:
+def graph_path_for(path: str | Path) -> Path:
     """Where `save_checkpoint` writes a graph: "model.pt" -> "model.pt.graph.json".
 
-    >>> graph_beside("model.pt").name
+    >>> graph_path_for("model.pt").name
     'model.pt.graph.json'
     """
     return Path(f"{path}.graph.json")
@@ -151,7 +151,7 @@ def load_checkpoint(
         ImportError: for a ".safetensors" file, where that package is missing.
 
     >>> import torch
-    >>> from graphviz_torch import save_checkpoint
+    >>> from graphviz_torch.checkpoint import save_checkpoint
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)

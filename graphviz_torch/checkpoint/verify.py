@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..devices.to_device import to_device
+from ..devices.moving import to_device
 from ..graph import Graph, Node
 from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names
@@ -30,11 +30,11 @@ class NodeDifference(NamedTuple):
     """Where two modules part: a node of the first one's graph.
 
     >>> import torch
-    >>> from graphviz_torch import verify
+    >>> from graphviz_torch.compare import compare_models
     >>> model = torch.nn.Linear(2, 1)
     >>> other = torch.nn.Linear(2, 1)
     >>> _ = other.load_state_dict({"weight": model.weight + 1, "bias": model.bias})
-    >>> print(verify(model, other, torch.ones(4, 2), tolerance=1e-4).first)
+    >>> print(compare_models(model, other, torch.ones(4, 2), tolerance=1e-4).first)
     node 1, weight: its value differs by up to 1
     """
 
@@ -49,13 +49,13 @@ class NodeDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` found.
+    """What `compare_models` found.
 
     >>> import torch
-    >>> from graphviz_torch import verify
+    >>> from graphviz_torch.compare import compare_models
     >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     >>> _ = restored.load_state_dict(model.state_dict())
-    >>> bool(verify(model, restored, torch.ones(4, 2)))
+    >>> bool(compare_models(model, restored, torch.ones(4, 2)))
     True
     """
 
@@ -87,7 +87,7 @@ class Verification:
         return "\n".join(lines)
 
 
-def verify(
+def compare_models(
     model: torch.nn.Module,
     restored: torch.nn.Module,
     inputs: Any,
@@ -109,7 +109,7 @@ def verify(
     >>> import torch
     >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     >>> _ = restored.load_state_dict(model.state_dict())
-    >>> bool(verify(model, restored, torch.ones(4, 2)))
+    >>> bool(compare_models(model, restored, torch.ones(4, 2)))
     True
     """
     ours = _run(model, inputs)

@@ -29,7 +29,8 @@ class FirstDifference:
     """The first result of the second graph that the first has not; false if all are equal.
 
     >>> import torch
-    >>> from graphviz_torch import first_difference, record
+    >>> from graphviz_torch import record
+    >>> from graphviz_torch.compare import first_difference
     >>> x = torch.linspace(-2, 2, 64, requires_grad=True)
     >>> with record(fingerprints=True) as before:
     ...     torch.nn.functional.gelu(x * 2).sum().backward()

@@ -1,1 +1,38 @@
-"""Move tensors and models between devices, measure what a device is worth, divide a batch."""
+"""Move tensors and models between devices, and measure what a device is worth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .bandwidth import Bandwidth as Bandwidth
+    from .bandwidth import measure_bandwidth as measure_bandwidth
+    from .batch import batch_division as batch_division
+    from .compare import DeviceComparison as DeviceComparison
+    from .compare import compare_devices as compare_devices
+    from .mover import Move as Move
+    from .mover import Moves as Moves
+    from .moving import (
+        available_devices as available_devices,
+    )
+    from .moving import (
+        move_locals as move_locals,
+    )
+    from .moving import (
+        to_device as to_device,
+    )
+    from .simulated.accelerator import simulate_accelerator as simulate_accelerator
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".moving": "to_device available_devices move_locals",
+            ".simulated.accelerator": "simulate_accelerator",
+            ".compare": "compare_devices DeviceComparison",
+            ".bandwidth": "measure_bandwidth Bandwidth",
+            ".batch": "batch_division",
+            ".mover": "Move Moves",
+        },
+    )

@@ -40,7 +40,7 @@ class Rate(NamedTuple):
 class Bandwidth:
     """What copies between the CPU and a GPU reach, by size.
 
-    >>> from graphviz_torch import measure_bandwidth
+    >>> from graphviz_torch.devices import measure_bandwidth
     >>> print(measure_bandwidth("cpu").table())
             bytes  in GB/s
     cpu was not measured: only a CUDA device has pinned memory to compare

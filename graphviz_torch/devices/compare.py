@@ -18,8 +18,8 @@ from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
 from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
+from .moving import find_device
 from .simulated.places import is_simulated
-from .to_device import find_device
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -43,7 +43,7 @@ class Timing(NamedTuple):
 class DeviceComparison:
     """The same work, by size and device.
 
-    >>> from graphviz_torch import compare_devices
+    >>> from graphviz_torch.devices import compare_devices
     >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8], seconds=0.001)
     >>> compared.work, compared.devices()
     ('matmul', ['cpu'])

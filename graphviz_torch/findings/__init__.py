@@ -13,12 +13,12 @@ from dataclasses import replace
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, TrainingStep, graph_of
 from ..graph.gc import with_gc_disabled
 from ..graph.text import shortened, type_text
-from ..graph.training.findings import RunFindings
 from ..graph.values import SEVERITIES
 from .findings import Checked, Findings
 from .graph_reading import Reading
 from .rule import apply, rules_called
 from .rules.values import AGAIN
+from .run_findings import RunFindings
 from .selection import Selection
 
 # By rule: others that tell the cause of what it finds.

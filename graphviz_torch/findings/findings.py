@@ -11,7 +11,7 @@ from operator import attrgetter
 from ..graph import Finding, Graph
 from ..graph.nodes import INSIDE, REGION
 from ..graph.terminal import line_width, option
-from ..graph.training.findings import counts_text, steps_text
+from .run_findings import counts_text, steps_text
 
 _INDENT = " " * 8
 _NOT_RECORDED = "not recorded: "  # a remark of a recording, in the note of its outputs

@@ -1,93 +1,78 @@
-"""The values: a graph without a tensor, its files, and its units. Standard library only."""
+"""The values that a Graph consists of, their files and their units. Standard library only."""
 
-from .argument import GraphLike, Names, graph_of
-from .collective import (
-    Collective,
-    CollectiveCalls,
-    CollectiveKind,
-    CollectivePhase,
-    RankPosition,
-    RankState,
-    RankTime,
-    RankWait,
-)
-from .events import Event
-from .graph import Graph
-from .nodes import Edge, LeafKind, Mode, ModuleRow, Node
-from .tensors import (
-    Extent,
-    Fingerprint,
-    GradientStats,
-    SavedKind,
-    SavedTensor,
-    TensorMeta,
-    itemsize,
-    short_dtype,
-)
-from .training.step import TrainingStep
-from .training.training import Training
-from .values import (
-    FAILURE_RULES,
-    NO_PARAMETERS,
-    Cause,
-    Cut,
-    Experiment,
-    Failure,
-    Finding,
-    Operand,
-    Parameter,
-    Phase,
-    Replica,
-    RetainedGraphs,
-    Severity,
-    Step,
-    Transfer,
-    TransferKind,
-)
+from __future__ import annotations
 
-__all__ = [
-    "FAILURE_RULES",
-    "NO_PARAMETERS",
-    "Cause",
-    "Collective",
-    "CollectiveCalls",
-    "CollectiveKind",
-    "CollectivePhase",
-    "Cut",
-    "Edge",
-    "Event",
-    "Experiment",
-    "Extent",
-    "Failure",
-    "Finding",
-    "Fingerprint",
-    "GradientStats",
-    "Graph",
-    "GraphLike",
-    "LeafKind",
-    "Mode",
-    "ModuleRow",
-    "Names",
-    "Node",
-    "Operand",
-    "Parameter",
-    "Phase",
-    "RankPosition",
-    "RankState",
-    "RankTime",
-    "RankWait",
-    "Replica",
-    "RetainedGraphs",
-    "SavedKind",
-    "SavedTensor",
-    "Severity",
-    "Step",
-    "TensorMeta",
-    "Training",
-    "TrainingStep",
-    "Transfer",
-    "TransferKind",
-    "graph_of",
-    "itemsize",
-    "short_dtype",
-]
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .argument import GraphLike as GraphLike
+    from .argument import Names as Names
+    from .argument import graph_of as graph_of
+    from .collective import Collective as Collective
+    from .collective import CollectiveCalls as CollectiveCalls
+    from .collective import CollectiveKind as CollectiveKind
+    from .collective import CollectivePhase as CollectivePhase
+    from .collective import RankPosition as RankPosition
+    from .collective import RankState as RankState
+    from .collective import RankTime as RankTime
+    from .collective import RankWait as RankWait
+    from .events import Event as Event
+    from .graph import Graph as Graph
+    from .nodes import Edge as Edge
+    from .nodes import LeafKind as LeafKind
+    from .nodes import Mode as Mode
+    from .nodes import ModuleRow as ModuleRow
+    from .nodes import Node as Node
+    from .tensors import Extent as Extent
+    from .tensors import Fingerprint as Fingerprint
+    from .tensors import GradientStats as GradientStats
+    from .tensors import SavedKind as SavedKind
+    from .tensors import SavedTensor as SavedTensor
+    from .tensors import TensorMeta as TensorMeta
+    from .tensors import itemsize as itemsize
+    from .tensors import short_dtype as short_dtype
+    from .training.step import TrainingStep as TrainingStep
+    from .training.training import Training as Training
+    from .values import FAILURE_RULES as FAILURE_RULES
+    from .values import NO_PARAMETERS as NO_PARAMETERS
+    from .values import Cause as Cause
+    from .values import Cut as Cut
+    from .values import Experiment as Experiment
+    from .values import Failure as Failure
+    from .values import Finding as Finding
+    from .values import Operand as Operand
+    from .values import Parameter as Parameter
+    from .values import Phase as Phase
+    from .values import Replica as Replica
+    from .values import RetainedGraphs as RetainedGraphs
+    from .values import Severity as Severity
+    from .values import Step as Step
+    from .values import Transfer as Transfer
+    from .values import TransferKind as TransferKind
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".argument": "GraphLike Names graph_of",
+            ".collective": (
+                "Collective CollectiveCalls CollectiveKind CollectivePhase RankPosition "
+                "RankState RankTime RankWait"
+            ),
+            ".events": "Event",
+            ".graph": "Graph",
+            ".nodes": "Edge LeafKind Mode ModuleRow Node",
+            ".tensors": (
+                "Extent Fingerprint GradientStats SavedKind SavedTensor TensorMeta "
+                "itemsize short_dtype"
+            ),
+            ".training.step": "TrainingStep",
+            ".training.training": "Training",
+            ".values": (
+                "FAILURE_RULES NO_PARAMETERS Cause Cut Experiment Failure Finding "
+                "Operand Parameter Phase Replica RetainedGraphs Severity Step Transfer "
+                "TransferKind"
+            ),
+        },
+    )

@@ -1,7 +1,8 @@
-"""What may be given where a graph is needed, read in one place.
+"""Arguments that stand for a graph.
 
-A Graph stands for itself, and so does anything with a `graph` that is one: a recording, a picture.
-Tensors and modules are read by those who know torch, which nothing here loads.
+A Graph, or anything whose attribute `graph` is one: a recording, a picture.
+Tensors and modules are read by the readers that the package root registers; nothing here loads
+torch.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from .doors import read
 from .graph import Graph
+from .registry import read
 from .text import shortened, type_text
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from .collective import Collective
-from .doors import shown
 from .events import Event
 from .files.file import write
 from .ids import NodeId, mentioned
 from .nodes import Edge, ModuleRow, Node
+from .registry import mime_bundle
 from .tensors import TensorMeta
 from .values import Cut, Failure, Parameter, Step, Transfer
 
@@ -134,7 +134,7 @@ class Graph:
         _check(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return shown(self, include, exclude)
+        return mime_bundle(self, include, exclude)
 
 
 def _check(graph: Graph) -> None:

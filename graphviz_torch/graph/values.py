@@ -291,7 +291,7 @@ class Finding:
 class Experiment:
     """One thing changed, one forward run again, and what followed.
 
-    >>> from graphviz_torch import Experiment
+    >>> from graphviz_torch.experiments import Experiment
     >>> print(Experiment("seed", "another seed, in eval mode", True, "no result differs"))
     seed: holds
             another seed, in eval mode: no result differs

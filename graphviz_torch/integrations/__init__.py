@@ -1,1 +1,17 @@
-"""Where other programs meet this one: the command line, and one file for each framework."""
+"""The command line, and callbacks for training frameworks, pytest and other tools' formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ..recording.steps.step_ends import StepEnds as StepEnds
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "..recording.steps.step_ends": "StepEnds",
+        },
+    )

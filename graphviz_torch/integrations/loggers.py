@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import Graph, add_autograd_graph, to_html
+from .. import Graph, to_html
 from ..graph.tensors import total_norm
+from ..tensorboard import add_autograd_graph
 
 _NORM = "gradient_norm"
 

@@ -54,7 +54,7 @@ def load(shell: Any) -> None:
 
     def record_cell(line: str, cell: str) -> RecordedCell | None:
         """%%record [MODEL]: record this cell; MODEL is the name of a variable."""
-        from .. import find, record, view_graph
+        from .. import find, record, view
 
         name = line.strip()
         if name and name not in shell.user_ns:
@@ -72,10 +72,10 @@ def load(shell: Any) -> None:
             return None
         found = find(recording)
         try:
-            view = view_graph(recording, findings=found)._repr_html_()
+            page = view(recording, findings=found)._repr_html_()
         except FileNotFoundError:  # a checkout in which the view was not built
-            view = ""
-        return RecordedCell(recording.graph, found, view, partial(_lines, shell))
+            page = ""
+        return RecordedCell(recording.graph, found, page, partial(_lines, shell))
 
     shell.register_magic_function(record_cell, magic_kind="cell", magic_name="record")
 

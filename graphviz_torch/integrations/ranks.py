@@ -17,17 +17,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from .. import (
-    Finding,
-    GradientStats,
-    Graph,
-    Parameter,
-    TensorMeta,
-    TrainingStep,
-    diff,
-    find_across,
-)
-from ..graph import RankPosition
+from .. import Finding, Graph, diff
+from ..findings import find_across
+from ..graph import GradientStats, Parameter, RankPosition, TensorMeta, TrainingStep
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text

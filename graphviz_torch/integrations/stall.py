@@ -17,7 +17,7 @@ from dataclasses import replace
 from threading import Event, Thread
 from time import monotonic, sleep
 
-from .. import CollectiveCounter
+from ..distributed import CollectiveCounter
 from ..graph.units import count_text
 from .positions import stall_text
 from .ranks import Ranks

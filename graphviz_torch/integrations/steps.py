@@ -16,9 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from .. import Finding, Recording, StepEnds, TrainingStep, find, record
-from ..graph import Event, Graph
+from .. import Finding, Recording, find, record
+from ..graph import Event, Graph, TrainingStep
 from ..graph.events.ineffective_calls import IneffectiveCall
+from ..integrations import StepEnds
 
 Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 

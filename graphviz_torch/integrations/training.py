@@ -15,9 +15,12 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from .. import Finding, Graph, TrainingStep, find_across, gather
+from .. import Finding, Graph
+from ..distributed import gather_graphs
+from ..findings import find_across
+from ..findings.run_findings import RunFindings
+from ..graph import TrainingStep
 from ..graph.training.file import TrainingFile
-from ..graph.training.findings import RunFindings
 from .loggers import send
 from .ranks import whole_parameters
 from .steps import Compiled, Due, LoopSteps, due_steps
@@ -210,7 +213,7 @@ def _rank() -> int:
 
 
 def _ranks(graph: Graph) -> list[Graph] | None:
-    return gather(graph) if _world() > 1 else None
+    return gather_graphs(graph) if _world() > 1 else None
 
 
 def _line(finding: Finding) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..graph import Event, Graph
-from ..graph.doors import shown
+from ..graph.registry import mime_bundle
 from ..graph.text import type_text
 from ..graph.units import count_text
 from ..internals.compiler.stance import EagerStance
@@ -196,7 +196,7 @@ class Recording:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         complete = self._session is None and self._graphs
-        return shown(self, include, exclude) if complete else {"text/plain": repr(self)}
+        return mime_bundle(self, include, exclude) if complete else {"text/plain": repr(self)}
 
     @property
     def graph(self) -> Graph:

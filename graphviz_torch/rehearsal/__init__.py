@@ -1,1 +1,49 @@
-"""A step of one rank of many, run without GPU, network and memory, and what it would take."""
+"""Estimate memory and traffic of one rank of many, without GPU, network or memory.
+
+`rehearse` dry-runs a script; `try_plans` compares configurations; `draw_memory` draws the memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..graph.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .configurations import plans as plans
+    from .difference import RehearsalDiff as RehearsalDiff
+    from .difference import compare_rehearsals as compare_rehearsals
+    from .dry_run import rehearse as rehearse
+    from .order import (
+        CollectiveCall as CollectiveCall,
+    )
+    from .order import (
+        CollectiveMismatch as CollectiveMismatch,
+    )
+    from .order import (
+        compare_order as compare_order,
+    )
+    from .order import (
+        representative_ranks as representative_ranks,
+    )
+    from .picture import draw_memory as draw_memory
+    from .rehearsal import Rehearsal as Rehearsal
+    from .search import try_plans as try_plans
+    from .trials import Trial as Trial
+    from .trials import trial_table as trial_table
+    from .trials_picture import draw_trials as draw_trials
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".dry_run": "rehearse",
+            ".configurations": "plans",
+            ".search": "try_plans",
+            ".trials": "trial_table Trial",
+            ".picture": "draw_memory",
+            ".trials_picture": "draw_trials",
+            ".difference": "compare_rehearsals RehearsalDiff",
+            ".order": "compare_order representative_ranks CollectiveCall CollectiveMismatch",
+            ".rehearsal": "Rehearsal",
+        },
+    )

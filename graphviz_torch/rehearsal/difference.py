@@ -37,7 +37,7 @@ class RehearsalDiff:
     are of those.
 
     >>> import torch
-    >>> from graphviz_torch import compare_rehearsals, rehearse
+    >>> from graphviz_torch.rehearsal import compare_rehearsals, rehearse
     >>> def train(rows):
     ...     torch.nn.Linear(10, 100)(torch.ones(rows, 10)).sum().backward()
     >>> found = compare_rehearsals(rehearse(lambda: train(4)), rehearse(lambda: train(8)))
@@ -118,7 +118,7 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
         ValueError: if one is not such a report.
 
     >>> import torch
-    >>> from graphviz_torch import rehearse
+    >>> from graphviz_torch.rehearsal import rehearse
     >>> def train(rows):
     ...     torch.nn.Linear(10, 100)(torch.ones(rows, 10)).sum().backward()
     >>> found = compare_rehearsals(rehearse(lambda: train(4)), rehearse(lambda: train(8)))

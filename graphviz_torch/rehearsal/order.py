@@ -29,10 +29,10 @@ _EQUAL = frozenset({"all_reduce", "reduce_scatter", "broadcast", "reduce"})
 _MESSAGES = frozenset({"send", "recv"})
 
 
-class Asked(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A collective that a rank asked for.
 
-    >>> print(Asked("all_reduce", (0, 1), 4096, "float32", "train.py:9"))
+    >>> print(CollectiveCall("all_reduce", (0, 1), 4096, "float32", "train.py:9"))
     all_reduce of 4.0 KiB float32 at train.py:9
     """
 
@@ -50,17 +50,17 @@ class Asked(NamedTuple):
         return f"{self.kind}{size}{other} at {self.where}"
 
 
-class Disagreement(NamedTuple):
+class CollectiveMismatch(NamedTuple):
     """The first collective of a group for which two ranks do not ask alike.
 
-    >>> asked = {0: Asked("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
-    >>> print(Disagreement((0, 1), 1, asked))
+    >>> asked = {0: CollectiveCall("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
+    >>> print(CollectiveMismatch((0, 1), 1, asked))
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
     ranks: tuple[int, ...]  # of the group; the two ranks, where two groups differ in order
     number: int  # of the collective among those of the group or groups, or of the messages, from 1
-    asked: Mapping[int, Asked | None]  # by the two ranks; None: nothing more
+    asked: Mapping[int, CollectiveCall | None]  # by the two ranks; None: nothing more
 
     def __str__(self) -> str:
         groups = {each.ranks for each in self.asked.values() if each is not None}
@@ -83,7 +83,7 @@ class OrderWatch:
     """A context that keeps which collectives are asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[CollectiveCall] = []
         self._watch = CollectiveWatch(on_issue=self._sent)
 
     def __enter__(self) -> OrderWatch:
@@ -96,7 +96,7 @@ class OrderWatch:
     def _sent(self, event: CollectiveIssued) -> None:
         metas = [tensor_meta(tensor) for tensor in event.given if event.kind != "barrier"]
         self.asked.append(
-            Asked(
+            CollectiveCall(
                 event.kind,
                 event.group.ranks,
                 sum(meta.nbytes or 0 for meta in metas),
@@ -107,7 +107,7 @@ class OrderWatch:
         )
 
 
-def compare_order(orders: Mapping[int, Sequence[Asked]]) -> list[Disagreement]:
+def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveMismatch]:
     """Where ranks do not ask for the same collectives in the same order: they would hang, or mix
     up what they send.
 
@@ -118,14 +118,14 @@ def compare_order(orders: Mapping[int, Sequence[Asked]]) -> list[Disagreement]:
         For each group of which two ranks were rehearsed, the first that differs; where none does,
         for each two ranks the first of which they ask in another order between groups.
 
-    >>> one = Asked("all_reduce", (0, 1), 8, "float32", "train.py:9")
+    >>> one = CollectiveCall("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})
     []
     >>> [found] = compare_order({0: [one, one], 1: [one]})
     >>> found.number, found.asked[1]
     (2, None)
     """
-    found: dict[tuple[int, ...], Disagreement] = {}
+    found: dict[tuple[int, ...], CollectiveMismatch] = {}
     pairs = list(combinations(sorted(orders.items()), 2))
     for (one, mine), (other, its) in pairs:
         for differing in _differing(one, mine, other, its):
@@ -137,11 +137,11 @@ def compare_order(orders: Mapping[int, Sequence[Asked]]) -> list[Disagreement]:
     return list(found.values())
 
 
-def kinds_of_rank(rank: int, order: Sequence[Asked]) -> list[int]:
+def representative_ranks(rank: int, order: Sequence[CollectiveCall]) -> list[int]:
     """Which other ranks to rehearse: of each of its groups the first, the second and the last; of
     one that sends messages, all.
 
-    >>> kinds_of_rank(0, [Asked("barrier", tuple(range(8)), 0, "", "")])
+    >>> representative_ranks(0, [CollectiveCall("barrier", tuple(range(8)), 0, "", "")])
     [1, 7]
     """
     wanted: set[int] = set()
@@ -152,8 +152,8 @@ def kinds_of_rank(rank: int, order: Sequence[Asked]) -> list[int]:
 
 
 def _differing(
-    one: int, mine: Sequence[Asked], other: int, its: Sequence[Asked]
-) -> Iterator[Disagreement]:
+    one: int, mine: Sequence[CollectiveCall], other: int, its: Sequence[CollectiveCall]
+) -> Iterator[CollectiveMismatch]:
     shared = {each.ranks: None for each in (*mine, *its) if {one, other} <= set(each.ranks)}
     for ranks in shared:
         rows = [
@@ -170,28 +170,30 @@ def _differing(
 
 
 def _between_groups(
-    one: int, mine: Sequence[Asked], other: int, its: Sequence[Asked]
-) -> Iterator[Disagreement]:
+    one: int, mine: Sequence[CollectiveCall], other: int, its: Sequence[CollectiveCall]
+) -> Iterator[CollectiveMismatch]:
     rows = [
         [each for each in row if {one, other} <= set(each.ranks) and each.kind not in _MESSAGES]
         for row in (mine, its)
     ]
     for number, both in enumerate(zip(*rows, strict=True), 1):
         if both[0].ranks != both[1].ranks:
-            yield Disagreement((one, other), number, dict(zip((one, other), both, strict=True)))
+            yield CollectiveMismatch(
+                (one, other), number, dict(zip((one, other), both, strict=True))
+            )
             return
 
 
 def _first(
-    ranks: tuple[int, ...], pair: tuple[int, int], rows: Sequence[Sequence[Asked]]
-) -> Iterator[Disagreement]:
+    ranks: tuple[int, ...], pair: tuple[int, int], rows: Sequence[Sequence[CollectiveCall]]
+) -> Iterator[CollectiveMismatch]:
     for number, both in enumerate(zip_longest(*rows), 1):
         if not _match(*both):
-            yield Disagreement(ranks, number, dict(zip(pair, both, strict=True)))
+            yield CollectiveMismatch(ranks, number, dict(zip(pair, both, strict=True)))
             return
 
 
-def _match(a: Asked | None, b: Asked | None) -> bool:
+def _match(a: CollectiveCall | None, b: CollectiveCall | None) -> bool:
     if a is None or b is None or a.dtype != b.dtype:
         return False
     if a.kind in _MESSAGES:

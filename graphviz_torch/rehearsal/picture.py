@@ -42,7 +42,7 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     enough to be seen.
 
     >>> import torch
-    >>> from graphviz_torch import rehearse
+    >>> from graphviz_torch.rehearsal import rehearse
     >>> def train():
     ...     model = torch.nn.Linear(10, 10)
     ...     model(torch.ones(5, 10)).sum().backward()

@@ -12,7 +12,7 @@ from ..graph import Graph
 from ..graph.text import listing
 from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
-from .order import Asked, ordinal
+from .order import CollectiveCall, ordinal
 
 FORMAT = "graphviz_torch rehearsal"  # of a report as JSON
 OUTSIDE = "outside of modules"
@@ -77,7 +77,7 @@ class Rehearsal:
     executed on this rank. `seconds` is how long the rehearsal took.
 
     >>> import torch
-    >>> from graphviz_torch import rehearse
+    >>> from graphviz_torch.rehearsal import rehearse
     >>> def train():
     ...     torch.nn.Linear(10, 100)(torch.ones(5, 10)).sum().backward()
     >>> found = rehearse(train)
@@ -105,7 +105,7 @@ class Rehearsal:
     saved: tuple[Share, ...]  # activations by module, most first
     moments: tuple[Moment, ...]  # the memory over the step
     collectives: tuple[Sent, ...]
-    order: tuple[Asked, ...] = ()  # all collectives of the run, one after the other
+    order: tuple[CollectiveCall, ...] = ()  # all collectives of the run, one after the other
     printed: tuple[str, ...] = ()  # lines that ask for a value and only print it, told 0
     meshes: tuple[tuple[int, ...], ...] = ()  # sizes, as the program passes them
 

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import combinations, product
 from math import prod
 
-from .plans import kind_of, ladders
+from .configurations import kind_of, ladders
 from .trials import Trial, cost
 
 # Rehearses with these changes; None where that does not run.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..graph.units import bytes_text, operations_text
-from .plans import plan_of
+from .configurations import plan_of
 
 
 class Trial(NamedTuple):

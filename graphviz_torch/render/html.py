@@ -130,7 +130,7 @@ class NotebookView:
         )
 
 
-def view_graph(
+def view(
     graph: GraphLike | Difference,
     *inputs: Any,
     findings: FindingsLike = "auto",
@@ -146,7 +146,7 @@ def view_graph(
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
-    >>> view = view_graph((x * 2).sum())
+    >>> view = view((x * 2).sum())
     >>> "<iframe" in view._repr_html_()
     True
     """

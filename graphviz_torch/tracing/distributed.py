@@ -21,14 +21,16 @@ from ..internals.functions import TensorBase
 from ..internals.process_groups import group_store
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
-from .tracer import walk
+from .tracer import iter_grad_fns
 
 _POLL = 0.05  # seconds between two checks for new graphs
 # number of gathers so far, by group: keeps the calls of different gathers apart
 _CALLS: dict[str, int] = {}
 
 
-def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> list[Graph] | None:
+def gather_graphs(
+    graph: GraphLike, *, timeout: float = 60.0, group: Any = None
+) -> list[Graph] | None:
     """Return the graphs of all ranks, in order of ranks, on rank 0 of the group.
 
     Other ranks return None. Every rank of the group has to call it equally often. Without a process
@@ -41,14 +43,14 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
 
     Raises:
         TimeoutError: on rank 0, with the ranks that sent nothing: they died, or did not call
-            `gather`.
+            `gather_graphs`.
         ValueError: on rank 0, with a rank whose graph cannot be read, as that of another version;
             on a
             rank that is not in the group.
 
     >>> import torch
     >>> from graphviz_torch import trace
-    >>> graphs = gather(trace(torch.ones(3, requires_grad=True).sum()))
+    >>> graphs = gather_graphs(trace(torch.ones(3, requires_grad=True).sum()))
     >>> graphs and len(graphs)
     1
     """
@@ -57,7 +59,9 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
         return [graph]
     rank, ranks = dist.get_rank(group), dist.get_process_group_ranks(group)
     if rank < 0:
-        raise ValueError(f"gather: rank {dist.get_rank()} is not in the group of ranks {ranks}.")
+        raise ValueError(
+            f"gather_graphs: rank {dist.get_rank()} is not in the group of ranks {ranks}."
+        )
     process_group: Any = dist.group.WORLD if group is None else group
     store = group_store(process_group)
     call = _CALLS[process_group.group_name] = _CALLS.get(process_group.group_name, 0) + 1
@@ -86,7 +90,7 @@ def local_shapes(outputs: Any) -> dict[int, str]:
     """
     from torch.distributed.tensor import DTensor
 
-    fns = walk(outputs)
+    fns = iter_grad_fns(outputs)
     ids = {fn: i for i, fn in enumerate(fns)}
     known = [(i, fn.variable) for i, fn in enumerate(fns) if hasattr(fn, "variable")]
     known += [(ids[t.grad_fn], t) for _, t in flatten(outputs) if t.grad_fn in ids]
@@ -123,8 +127,8 @@ def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dic
         if missing and time.monotonic() > end:
             names = ", ".join(str(ranks[rank]) for rank in missing)
             raise TimeoutError(
-                f"gather: no graph from rank{'s' if len(missing) > 1 else ''} {names} of "
-                f"{len(ranks)} within {timeout:g} s. Did it die, or not call gather?"
+                f"gather_graphs: no graph from rank{'s' if len(missing) > 1 else ''} {names} of "
+                f"{len(ranks)} within {timeout:g} s. Did it die, or not call gather_graphs?"
             )
         if missing:
             time.sleep(_POLL)
@@ -135,4 +139,6 @@ def _read(content: bytes, rank: int) -> Graph:
     try:
         return packed_value(content, Graph)
     except ValueError as error:
-        raise ValueError(f"gather: the graph of rank {rank} can't be read: {error}") from error
+        raise ValueError(
+            f"gather_graphs: the graph of rank {rank} can't be read: {error}"
+        ) from error

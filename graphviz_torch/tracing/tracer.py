@@ -95,7 +95,7 @@ Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
 _new: Any = tuple.__new__  # creates an Edge without a Python-level call
 
 
-def walk(outputs: Any) -> list[GradFn]:
+def iter_grad_fns(outputs: Any) -> list[GradFn]:
     """Return the live nodes behind `outputs`, inputs first, in the order of `trace(outputs).nodes`.
 
     Drop the list soon: it keeps the graph, and all tensors that the graph saved, alive.
@@ -105,7 +105,7 @@ def walk(outputs: Any) -> list[GradFn]:
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
-    >>> [fn.name() for fn in walk((x * 2).sum())]
+    >>> [fn.name() for fn in iter_grad_fns((x * 2).sum())]
     ['torch::autograd::AccumulateGrad', 'MulBackward0', 'SumBackward0']
     """
     return list(connected([root for root, _ in roots(outputs)])[0])

@@ -21,7 +21,8 @@ from app.jobs.backward import play
 from app.jobs.job import JobError
 from app.jobs.values import Choice, Opened
 from app.panels import recording, text, timeline
-from graphviz_torch import GradientStats, Graph, Node, TensorMeta, Transfer, trace
+from graphviz_torch import Graph, trace
+from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
 from tests.support.app_pages import column
 from tests.support.app_pages import drawn as data
 

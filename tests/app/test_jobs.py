@@ -19,7 +19,8 @@ from app.jobs import job as jobs
 from app.jobs.job import Job, JobError, Queued, run
 from app.jobs.job_queue import JobQueue
 from app.models import gallery
-from graphviz_torch import Graph, Node, TensorMeta
+from graphviz_torch import Graph
+from graphviz_torch.graph import Node, TensorMeta
 from graphviz_torch.graph.json import to_json
 from tests.support.programs import in_threads
 

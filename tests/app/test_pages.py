@@ -21,7 +21,8 @@ from app.jobs.values import MOVING, Settings, Step
 from app.panels import text
 from app.views import explore
 from app.views.checkpoints import FORMATS
-from graphviz_torch import find, load, record, rehearse
+from graphviz_torch import find, load, record
+from graphviz_torch.rehearsal import rehearse
 from tests.support.app_pages import column, drawn, page, press
 
 PAGES = ["run", "explore", "training", "devices", "processes", "fit", "checkpoints"]

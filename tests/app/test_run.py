@@ -17,7 +17,7 @@ from app.models import gallery
 from app.panels import example
 from app.panels.text import escape
 from graphviz_torch import record
-from graphviz_torch.experiments.experiment import EXPERIMENTS
+from graphviz_torch.experiments.runner import EXPERIMENTS
 from tests.support.app_pages import FRAME, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]

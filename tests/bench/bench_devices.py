@@ -12,7 +12,8 @@ import sys
 
 import torch
 
-from graphviz_torch import compare_devices, measure_bandwidth, to_device
+from graphviz_torch import to_device
+from graphviz_torch.devices import compare_devices, measure_bandwidth
 from graphviz_torch.devices.compare import WORKS, median_seconds
 from graphviz_torch.graph.units import seconds_text
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from graphviz_torch import Graph, TensorMeta, diff, trace
+from graphviz_torch import Graph, diff, trace
+from graphviz_torch.graph import TensorMeta
 
 BLOCK = 8  # nodes of one block with its parameters
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from graphviz_torch import draw_graph, record, to_dot, trace
+from graphviz_torch import draw_graph, record, trace
+from graphviz_torch.export import to_dot
 from graphviz_torch.render.dot.layout import LayoutTimeout, layout
 from graphviz_torch.render.dot.picture import Picture
 from tests.support.models import ResNet, chain, dense_block, gpt2, llama, tokens

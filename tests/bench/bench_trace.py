@@ -28,7 +28,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphviz_torch import to_dot, trace
+from graphviz_torch import trace
+from graphviz_torch.export import to_dot
 from tests.support import models
 
 ROOT = Path(__file__).parents[2]

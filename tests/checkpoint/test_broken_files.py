@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import load_checkpoint
+from graphviz_torch.checkpoint import load_checkpoint
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 

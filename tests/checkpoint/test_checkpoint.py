@@ -10,16 +10,14 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from graphviz_torch import (
+from graphviz_torch import load, simulate_accelerator, trace
+from graphviz_torch.checkpoint import (
     CheckpointDiff,
-    graph_beside,
-    load,
+    graph_path_for,
     load_checkpoint,
     save_checkpoint,
-    simulate_accelerator,
-    trace,
-    verify,
 )
+from graphviz_torch.compare import compare_models
 
 
 def mlp(width: int = 3) -> torch.nn.Module:
@@ -64,10 +62,10 @@ def test_modules_and_optimizers_come_back_by_name_with_a_graph_beside(tmp_path: 
     assert value["epoch"] == 7
     assert found == [CheckpointDiff()]
     assert str(found[0]) == "the file fits the module"
-    assert verify(model, other, torch.randn(5, 4))
+    assert compare_models(model, other, torch.randn(5, 4))
     state = optimizer.state[model[0].weight]["exp_avg"]
     assert torch.equal(second.state[other[0].weight]["exp_avg"], state)
-    assert load(graph_beside(path)) == graph
+    assert load(graph_path_for(path)) == graph
 
 
 def test_a_checkpoint_crosses_devices_and_the_file_holds_the_cpu(tmp_path: Path) -> None:
@@ -85,7 +83,7 @@ def test_a_checkpoint_crosses_devices_and_the_file_holds_the_cpu(tmp_path: Path)
         assert "on another device, will be copied: 0.weight is f32[3, 4] cpu in the file" in str(
             found[0]
         )
-        assert verify(model, other, torch.randn(5, 4))
+        assert compare_models(model, other, torch.randn(5, 4))
 
 
 def test_what_does_not_fit_is_reported_before_anything_is_changed(tmp_path: Path) -> None:
@@ -252,7 +250,7 @@ def test_the_same_module_is_the_same_also_with_dropout_and_changes_nothing() -> 
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     x = torch.randn(5, 4)
     random = torch.get_rng_state()
-    found = verify(model, other, x)
+    found = compare_models(model, other, x)
     assert torch.equal(torch.get_rng_state(), random)
     assert found.same
     assert bool(found)
@@ -265,7 +263,7 @@ def test_a_changed_weight_is_where_they_first_differ_and_by_how_much() -> None:
     model, other = pair()
     with torch.no_grad():
         other[3].bias[1] += 0.25
-    found = verify(model, other, torch.randn(5, 4))
+    found = compare_models(model, other, torch.randn(5, 4))
     assert found.first is not None
     assert (found.first.what, found.first.largest) == ("value", pytest.approx(0.25))
     assert found.graph.nodes[found.first.node].label == "3.bias"
@@ -279,7 +277,7 @@ def test_another_computation_is_named_at_its_node() -> None:
     torch.manual_seed(0)
     a = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     b = torch.nn.Sequential(a[0], torch.nn.Tanh())
-    found = verify(a, b, torch.randn(3, 2))
+    found = compare_models(a, b, torch.randn(3, 2))
     assert found.first is not None
     assert found.first.what == "operation"
     assert "relu: the other one computes TanhBackward0" in str(found.first)
@@ -295,7 +293,7 @@ def test_a_gradient_that_differs_where_values_agree_is_found() -> None:
     right, wrong = Product(2, 1, bias=False), Product(2, 1, bias=False)
     right.scale, wrong.scale = 1, 3
     wrong.load_state_dict(right.state_dict())
-    found = verify(right, wrong, torch.ones(2))
+    found = compare_models(right, wrong, torch.ones(2))
     assert found.outputs == 0
     assert [name for name, _ in found.gradients] == ["weight"]
     assert found.first is not None
@@ -310,8 +308,8 @@ def test_a_small_difference_is_the_same_within_a_tolerance() -> None:
     model.double()
     with torch.no_grad():
         other[0].weight *= 1 + 1e-9
-    assert not verify(model, other, x.double())
-    assert verify(model, other, x.double(), tolerance=1e-6)
+    assert not compare_models(model, other, x.double())
+    assert compare_models(model, other, x.double(), tolerance=1e-6)
 
 
 def test_values_of_every_node_are_those_that_retain_grad_would_show() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphviz_torch import Collective, Edge, Graph, Node, TensorMeta, diff
+from graphviz_torch import Graph, diff
+from graphviz_torch.graph import Collective, Edge, Node, TensorMeta
 
 META = (TensorMeta((8,), "float32", "cpu"),)
 SENT = Collective("all_gather", 1024, "float32", 2, group="dp", module="enc.fc", phase="forward")

@@ -13,18 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from graphviz_torch import (
-    Edge,
-    GradientStats,
-    Graph,
-    GraphDiff,
-    Node,
-    TensorMeta,
-    diff,
-    record,
-    trace,
-)
+from graphviz_torch import Graph, diff, record, trace
+from graphviz_torch.compare import GraphDiff
 from graphviz_torch.comparison.matching import align
+from graphviz_torch.graph import Edge, GradientStats, Node, TensorMeta
 from tests.support.models import Transformer, tokens
 
 META = TensorMeta((2, 3), "float32", "cpu")

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphviz_torch import FirstDifference, Graph, draw_graph, first_difference, record
+from graphviz_torch import Graph, draw_graph, record
+from graphviz_torch.compare import FirstDifference, first_difference
 from graphviz_torch.integrations.command.main import main
 from tests.comparison.ports import LENGTH, WORDS, lines, originals, stir
 

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import (
-    Bandwidth,
-    DeviceComparison,
-    compare_devices,
-    measure_bandwidth,
-    simulate_accelerator,
-)
+from graphviz_torch import simulate_accelerator
+from graphviz_torch.devices import Bandwidth, DeviceComparison, compare_devices, measure_bandwidth
 from graphviz_torch.devices.bandwidth import Rate
 from graphviz_torch.devices.compare import WORKS, Timing
 

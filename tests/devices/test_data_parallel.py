@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn.parallel import _functions, comm
 
-from graphviz_torch import batch_division, simulate_accelerator, trace
+from graphviz_torch import simulate_accelerator, trace
+from graphviz_torch.devices import batch_division
 
 
 def mlp() -> torch.nn.Module:

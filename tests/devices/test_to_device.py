@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from graphviz_torch import Moves, available_devices, move_locals, simulate_accelerator, to_device
+from graphviz_torch import simulate_accelerator, to_device
+from graphviz_torch.devices import Moves, available_devices, move_locals
 
 Pair = namedtuple("Pair", "left right")
 CPU = torch.device("cpu")

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment, record
+from graphviz_torch import record
+from graphviz_torch.experiments import experiment
 from tests.experiments.programs import net
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.library import _scoped_library
 
-from graphviz_torch import experiment, record
+from graphviz_torch import record
+from graphviz_torch.experiments import experiment
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
 

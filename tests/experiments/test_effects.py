@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import experiment
+from graphviz_torch.experiments import experiment
 from tests.experiments.programs import classified, net, recorded
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import experiment, record
+from graphviz_torch import record
+from graphviz_torch.experiments import experiment
 from tests.findings.corpus import tables
 from tests.findings.corpus.cases import HEALTHY
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment
+from graphviz_torch.experiments import experiment
 from tests.experiments.programs import net, recorded
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

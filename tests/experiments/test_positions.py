@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment, record, simulate_accelerator
+from graphviz_torch import record, simulate_accelerator
+from graphviz_torch.experiments import experiment
 from tests.experiments.programs import attention, later, net, predicted, recorded
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

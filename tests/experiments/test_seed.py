@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment
+from graphviz_torch.experiments import experiment
 from tests.experiments.programs import classified
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from graphviz_torch import experiment, influence, record, simulate_accelerator
+from graphviz_torch import record, simulate_accelerator
+from graphviz_torch.experiments import experiment, influence
 from tests.support import models, zoo
 from tests.support.tensors import parallel, programs, subclasses
 

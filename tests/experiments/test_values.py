@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment, influence
+from graphviz_torch.experiments import experiment, influence
 from tests.experiments.programs import attention, later, net, predicted, recorded
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

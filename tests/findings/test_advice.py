@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphviz_torch import Finding, Graph, find, find_across, record
+from graphviz_torch import Finding, Graph, find, record
+from graphviz_torch.findings import find_across
 from graphviz_torch.graph import Collective
 from graphviz_torch.graph.units import bytes_text
 from tests.findings.advice.rows import FOLLOWED, MEANT, Program

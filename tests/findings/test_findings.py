@@ -12,21 +12,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from graphviz_torch import (
-    Edge,
-    Finding,
-    Graph,
-    Node,
-    diff,
-    find,
-    find_across,
-    findings,
-    record,
-    rules,
-)
+from graphviz_torch import Finding, Graph, diff, find, findings, record, rules
+from graphviz_torch.findings import find_across
 from graphviz_torch.findings.graph_reading import Reading
 from graphviz_torch.findings.rule import RULES, apply
-from graphviz_torch.graph import Failure, Parameter, Step
+from graphviz_torch.graph import Edge, Failure, Node, Parameter, Step
 from graphviz_torch.graph.events import ConstantTerm, GradientClip, LossTarget, UnchangedParameters
 from tests.findings.by_hand.cases import CASES
 from tests.findings.by_hand.graphs import (

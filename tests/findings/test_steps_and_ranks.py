@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from graphviz_torch import Graph, find, find_across
+from graphviz_torch import Graph, find
+from graphviz_torch.findings import find_across
 from graphviz_torch.graph import Collective, RankTime
 from graphviz_torch.graph.events import OptimizerStep
 from tests.findings.by_hand.graphs import chain, event, lost, model, parameter

@@ -12,8 +12,8 @@ from torch import nn
 from graphviz_torch import Finding, Graph, find, record
 from graphviz_torch.findings.findings import Checked, Findings
 from graphviz_torch.findings.rule import rules_called
+from graphviz_torch.findings.run_findings import RunFindings
 from graphviz_torch.graph import Parameter, TensorMeta
-from graphviz_torch.graph.training.findings import RunFindings
 
 LOST = Finding(
     "never-called",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphviz_torch import Edge, Graph, Node
+from graphviz_torch import Graph
+from graphviz_torch.graph import Edge, Node
 from tests.findings.by_hand.graphs import META, MIB, NUMBER
 from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.support.recorded import every

@@ -17,22 +17,24 @@ from tests.support.models import MLP
 TAKERS: dict[str, Callable[[Any, Path], Any]] = {
     "find": lambda given, _: gt.find(given),
     "find previous": lambda given, _: gt.find(given, [given]),
-    "find_across": lambda given, _: gt.find_across([given, given]),
+    "find_across": lambda given, _: gt.findings.find_across([given, given]),
     "diff": lambda given, _: str(gt.diff(given, given)),
-    "to_dot": lambda given, _: gt.to_dot(given),
+    "to_dot": lambda given, _: gt.export.to_dot(given),
     "to_text": lambda given, _: gt.to_text(given),
     "to_html": lambda given, _: gt.to_html(given),
-    "view_graph": lambda given, _: gt.view_graph(given)._repr_html_(),
-    "view_payload": lambda given, _: gt.view_payload(given),
+    "view": lambda given, _: gt.view(given)._repr_html_(),
+    "view_payload": lambda given, _: gt.export.view_payload(given),
     "draw_graph": lambda given, _: gt.draw_graph(given).source,
-    "to_pbtxt": lambda given, folder: gt.to_pbtxt(given, folder / "a.pbtxt").read_text(),
+    "to_pbtxt": lambda given, folder: gt.export.to_pbtxt(given, folder / "a.pbtxt").read_text(),
     "to_tensorboard": lambda given, folder: gt.to_tensorboard(given, folder),
-    "add_autograd_graph": lambda given, folder: gt.add_autograd_graph(given, folder),
-    "add_transfers": lambda given, folder: gt.add_transfers(given, folder, step=0),
-    "collectives": lambda given, _: gt.collectives(given),
-    "gather": lambda given, _: gt.gather(given),
+    "add_autograd_graph": lambda given, folder: gt.tensorboard.add_autograd_graph(given, folder),
+    "add_transfers": lambda given, folder: gt.tensorboard.add_transfers(given, folder, step=0),
+    "collectives": lambda given, _: gt.distributed.collectives(given),
+    "gather": lambda given, _: gt.distributed.gather_graphs(given),
     "graph beside a checkpoint": lambda given, folder: gt.load(
-        gt.graph_beside(gt.save_checkpoint(torch.ones(1), folder / "a.pt", graph=given))
+        gt.checkpoint.graph_path_for(
+            gt.checkpoint.save_checkpoint(torch.ones(1), folder / "a.pt", graph=given)
+        )
     ),
 }
 
@@ -63,9 +65,9 @@ def test_anything_else_is_refused_and_repeated(take: Any, tmp_path: Path) -> Non
 
 
 def test_gradients_and_batches_are_read_from_a_recording(tmp_path: Path) -> None:
-    gt.add_gradients(recorded(), tmp_path, step=0)
+    gt.tensorboard.add_gradients(recorded(), tmp_path, step=0)
     with pytest.raises(ValueError, match="has no GatherBackward"):
-        gt.batch_division(recorded())
+        gt.devices.batch_division(recorded())
 
 
 def test_a_tensor_is_called_what_its_caller_calls_it() -> None:
@@ -86,6 +88,6 @@ def test_a_model_and_what_it_is_called_with_are_viewed_as_they_are_drawn(tmp_pat
     drawn = gt.draw_graph(model, x).graph
     path = tmp_path / "graph.html"
     assert gt.to_html(model, path, inputs=(x,)) == gt.to_html(drawn) == path.read_text()
-    assert gt.view_graph(model, x)._repr_html_() == gt.view_graph(drawn)._repr_html_()
+    assert gt.view(model, x)._repr_html_() == gt.view(drawn)._repr_html_()
     with pytest.raises(TypeError, match=r"path is a Tensor.*to_html\(model, inputs=\(x,\)\)"):
         gt.to_html(model, x)  # type: ignore[arg-type]

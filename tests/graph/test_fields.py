@@ -19,25 +19,24 @@ import pytest
 
 from app.panels.tabs.modules import module_rows
 from app.panels.tabs.nodes import node_rows
-from graphviz_torch import (
-    Edge,
-    Fingerprint,
-    GradientStats,
-    Graph,
-    Node,
-    SavedTensor,
-    TensorMeta,
-    diff,
-    summary,
+from graphviz_torch import Graph, diff, summary, to_text
+from graphviz_torch.export import (
     to_dict,
     to_dot,
     to_model_explorer,
     to_networkx,
     to_pbtxt,
-    to_text,
     view_payload,
 )
-from graphviz_torch.graph import ModuleRow
+from graphviz_torch.graph import (
+    Edge,
+    Fingerprint,
+    GradientStats,
+    ModuleRow,
+    Node,
+    SavedTensor,
+    TensorMeta,
+)
 from graphviz_torch.graph.json import to_json
 from tests.support.declared import IGNORED, declare
 
@@ -186,10 +185,10 @@ USE = """
 from base64 import b64decode
 from gzip import decompress
 from pathlib import Path
-from graphviz_torch import (
-    Graph, Node, TensorMeta, diff, to_dict, to_dot, to_mermaid, to_model_explorer, to_networkx,
-    to_pbtxt, to_text, view_payload,
-)
+from graphviz_torch import Graph, diff, to_text
+from graphviz_torch.export import to_dict, to_dot, to_mermaid, to_model_explorer
+from graphviz_torch.export import to_networkx, to_pbtxt, view_payload
+from graphviz_torch.graph import Node, TensorMeta
 from graphviz_torch.graph.json import from_json, to_json
 meta = TensorMeta((4,), "float32", "cpu")
 a, b = (Graph((Node(0, "MulBackward0", (meta,), temperature=t),)) for t in (40.0, 71.5))

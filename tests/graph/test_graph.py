@@ -7,18 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphviz_torch import (
-    Edge,
-    Experiment,
-    Failure,
-    Finding,
-    GradientStats,
-    Graph,
-    Node,
-    SavedTensor,
-    TensorMeta,
-    record,
-)
+from graphviz_torch import Finding, Graph, record
+from graphviz_torch.experiments import Experiment
+from graphviz_torch.graph import Edge, Failure, GradientStats, Node, SavedTensor, TensorMeta
 
 
 def test_a_large_graph_prints_one_line() -> None:

@@ -22,25 +22,27 @@ SEED, MUTATIONS = 20, 300
 
 RENDERERS: dict[str, Callable[[gt.Graph, Path], Any]] = {
     "text": lambda graph, _: gt.to_text(graph),
-    "dot": lambda graph, _: gt.to_dot(graph, findings=gt.find(graph)),
-    "closed": lambda graph, _: gt.to_dot(graph, depth=0, color_by="gradient"),
-    "payload": lambda graph, _: gt.view_payload(graph, gt.find(graph)),
+    "dot": lambda graph, _: gt.export.to_dot(graph, findings=gt.find(graph)),
+    "closed": lambda graph, _: gt.export.to_dot(graph, depth=0, color_by="gradient"),
+    "payload": lambda graph, _: gt.export.view_payload(graph, gt.find(graph)),
     "diff": lambda graph, _: str(gt.diff(graph, ORIGINAL)) + repr(gt.diff(ORIGINAL, graph).marks()),
-    "union": lambda graph, _: gt.to_dot(gt.diff(ORIGINAL, graph).union()),
-    "pbtxt": lambda graph, folder: gt.to_pbtxt(graph, folder / "graph.pbtxt"),
+    "union": lambda graph, _: gt.export.to_dot(gt.diff(ORIGINAL, graph).union()),
+    "pbtxt": lambda graph, folder: gt.export.to_pbtxt(graph, folder / "graph.pbtxt"),
     "tensorboard": lambda graph, folder: gt.to_tensorboard(graph, folder, backward=True),
-    "transfers": lambda graph, folder: gt.add_transfers(graph, folder, step=0),
-    "collectives": lambda graph, _: gt.collectives(graph),
-    "ranks": lambda graph, _: gt.find_across([ORIGINAL, graph]),
+    "transfers": lambda graph, folder: gt.tensorboard.add_transfers(graph, folder, step=0),
+    "collectives": lambda graph, _: gt.distributed.collectives(graph),
+    "ranks": lambda graph, _: gt.findings.find_across([ORIGINAL, graph]),
     "steps": lambda graph, _: gt.find(graph, [ORIGINAL]),
-    "mermaid": lambda graph, _: gt.to_mermaid(graph, findings=gt.find(graph)),
+    "mermaid": lambda graph, _: gt.export.to_mermaid(graph, findings=gt.find(graph)),
     "summary": lambda graph, _: str(gt.summary(graph)),
     "explain": lambda graph, _: [str(gt.explain(graph, node.id)) for node in graph.nodes[:2]],
-    "chrome": lambda graph, folder: gt.to_chrome_trace(graph, folder / "trace.json"),
-    "dict": lambda graph, _: gt.to_dict(graph),
-    "model explorer": lambda graph, folder: gt.to_model_explorer(graph, folder / "model.json"),
-    "networkx": lambda graph, _: gt.to_networkx(graph),
-    "source": lambda graph, folder: gt.annotate_source(graph, folder / "train.py"),
+    "chrome": lambda graph, folder: gt.export.to_chrome_trace(graph, folder / "trace.json"),
+    "dict": lambda graph, _: gt.export.to_dict(graph),
+    "model explorer": lambda graph, folder: gt.export.to_model_explorer(
+        graph, folder / "model.json"
+    ),
+    "networkx": lambda graph, _: gt.export.to_networkx(graph),
+    "source": lambda graph, folder: gt.export.annotate_source(graph, folder / "train.py"),
     "saved": lambda graph, _: from_json(to_json(graph)),
 }
 ORIGINAL = gt.load(SAVED / "recording.json")
@@ -119,7 +121,7 @@ def test_a_picture_shows_the_beginning_of_a_text_of_half_a_million_letters(
     nodes = data["nodes"]["items"]
     nodes[column] = {"distinct": [text], "at": [0] * len(nodes["id"])}
     graph = from_json(json.dumps(data))
-    for picture in (gt.to_dot(graph), gt.to_mermaid(graph)):
+    for picture in (gt.export.to_dot(graph), gt.export.to_mermaid(graph)):
         assert len(picture) < 200_000 * len(graph.nodes)
 
 
@@ -135,7 +137,9 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
     [last] = [line for line in str(gt.summary(graph)).splitlines() if line.startswith("total")]
     assert last.split()[-1] == total
     written = float(norm)
-    assert all(picture for picture in (gt.to_text(graph), gt.to_dot(graph, color_by="gradient")))
+    assert all(
+        picture for picture in (gt.to_text(graph), gt.export.to_dot(graph, color_by="gradient"))
+    )
     shown = {n.grad_outputs[0].norm for n in graph.nodes if any(n.grad_outputs)}
     assert shown == {written} or all(math.isnan(value) for value in shown)
 

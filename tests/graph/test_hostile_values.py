@@ -83,10 +83,10 @@ def doors(path: Path, graph: gt.Graph, folder: Path) -> Iterator[tuple[str, Call
     for name, render in RENDERERS.items():
         yield name, partial(render, graph, folder)
     yield "html", partial(gt.to_html, graph, folder / "page.html")
-    yield "time", partial(gt.to_dot, graph, depth=0, color_by="time")
+    yield "time", partial(gt.export.to_dot, graph, depth=0, color_by="time")
     yield "repr", partial(repr, (graph, graph.nodes, graph.events, gt.find(graph)))
-    steps = (gt.TrainingStep(0, (graph,)), gt.TrainingStep(1, (graph,)))
-    yield "training", partial(gt.save, gt.Training(steps), folder / "run.json.gz")
+    steps = (gt.graph.TrainingStep(0, (graph,)), gt.graph.TrainingStep(1, (graph,)))
+    yield "training", partial(gt.save, gt.graph.Training(steps), folder / "run.json.gz")
     for words in COMMANDS:
         given = [word.format(path) for word in words]
         yield f"command {words[0]}", partial(command.main, given)
@@ -144,22 +144,31 @@ def test_tensorboard_serves_every_graph_whose_values_were_replaced(tmp_path: Pat
     assert web.get("/data/plugin/debugger/numerics_alert_report").status_code == 200
 
 
-META = gt.TensorMeta((2**61,), "float16", "cpu")
-SAVED_TENSOR = gt.SavedTensor("self", META, 2**62)
-GRADIENT = gt.GradientStats(0.0, 0.0, 0.0, 0.0, tensor=META)
+META = gt.graph.TensorMeta((2**61,), "float16", "cpu")
+SAVED_TENSOR = gt.graph.SavedTensor("self", META, 2**62)
+GRADIENT = gt.graph.GradientStats(0.0, 0.0, 0.0, 0.0, tensor=META)
 
 
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
         (
-            gt.Graph((gt.Node(0, "F", (), saved=(SAVED_TENSOR, SAVED_TENSOR)),)),
+            gt.Graph((gt.graph.Node(0, "F", (), saved=(SAVED_TENSOR, SAVED_TENSOR)),)),
             "saved tensors of",
         ),
-        (gt.Graph((gt.Node(0, "F", (), grad_outputs=(GRADIENT,) * 2),)), r"nodes\[0\]\.grad_out"),
-        (gt.Graph((), transfers=(gt.Transfer("HtoD", "a", "b", META, "forward"),) * 2), "transfe"),
-        (gt.Graph((), parameters=(gt.Parameter("a", META, True),) * 2), r"graph\.parameters"),
-        (gt.Graph((), collectives=(gt.Collective("send", 2**62),) * 2), r"graph\.collectives"),
+        (
+            gt.Graph((gt.graph.Node(0, "F", (), grad_outputs=(GRADIENT,) * 2),)),
+            r"nodes\[0\]\.grad_out",
+        ),
+        (
+            gt.Graph((), transfers=(gt.graph.Transfer("HtoD", "a", "b", META, "forward"),) * 2),
+            "transfe",
+        ),
+        (gt.Graph((), parameters=(gt.graph.Parameter("a", META, True),) * 2), r"graph\.parameters"),
+        (
+            gt.Graph((), collectives=(gt.graph.Collective("send", 2**62),) * 2),
+            r"graph\.collectives",
+        ),
     ],
     ids=["saved", "gradients", "transfers", "parameters", "collectives"],
 )
@@ -177,17 +186,17 @@ def test_a_text_of_many_letters_is_cut_in_one_pass() -> None:
 def test_a_dtype_with_a_sign_of_the_markup_is_drawn() -> None:
     x = torch.ones(3, requires_grad=True)
     graph = gt.trace((x * 2).sum())
-    graph = graph.annotate(outputs={0: (gt.TensorMeta((3,), "a|b|c", "d|e"),)})
-    assert "a|b|c" in gt.to_dot(graph)
+    graph = graph.annotate(outputs={0: (gt.graph.TensorMeta((3,), "a|b|c", "d|e"),)})
+    assert "a|b|c" in gt.export.to_dot(graph)
 
 
 def test_a_scale_of_colours_holds_the_largest_numbers_and_the_smallest() -> None:
     sizes = [5e-324, 1.0, 1e308]
     nodes = [
-        gt.Node(i, "F", (META,), grad_outputs=(gt.GradientStats(size, size, 0.0, 0.0),))
+        gt.graph.Node(i, "F", (META,), grad_outputs=(gt.graph.GradientStats(size, size, 0.0, 0.0),))
         for i, size in enumerate(sizes)
     ]
     fills = re.findall(
-        r'fillcolor="(#\w+)"', gt.to_dot(gt.Graph(tuple(nodes)), color_by="gradient")
+        r'fillcolor="(#\w+)"', gt.export.to_dot(gt.Graph(tuple(nodes)), color_by="gradient")
     )
     assert len(set(fills)) >= 3

@@ -20,20 +20,9 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from graphviz_torch import (
-    Graph,
-    draw_graph,
-    load,
-    load_checkpoint,
-    record,
-    save,
-    save_checkpoint,
-    to_chrome_trace,
-    to_html,
-    to_model_explorer,
-    to_pbtxt,
-    to_tensorboard,
-)
+from graphviz_torch import Graph, draw_graph, load, record, save, to_html, to_tensorboard
+from graphviz_torch.checkpoint import load_checkpoint, save_checkpoint
+from graphviz_torch.export import to_chrome_trace, to_model_explorer, to_pbtxt
 from graphviz_torch.graph.files import replacement as module
 from graphviz_torch.graph.files.replacement import replacement
 from graphviz_torch.integrations.command.files import write_text

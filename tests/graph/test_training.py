@@ -18,20 +18,9 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from graphviz_torch import (
-    Graph,
-    Training,
-    TrainingStep,
-    diff,
-    find,
-    load,
-    record,
-    save,
-    summary,
-    to_dot,
-    to_html,
-    to_text,
-)
+from graphviz_torch import Graph, diff, find, load, record, save, summary, to_html, to_text
+from graphviz_torch.export import to_dot
+from graphviz_torch.graph import Training, TrainingStep
 from graphviz_torch.graph.events.ineffective_calls import FunctionalDropoutInEval
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.graph.training.numbers import applied, changes

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from graphviz_torch import Training, load
+from graphviz_torch import load
+from graphviz_torch.graph import Training
 from tests.integrations.scripts import python
 from tests.support.processes.forks import forked
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import Graph, TensorMeta, load, to_text, trace
-from graphviz_torch.graph import Failure, Parameter, graph_of
+from graphviz_torch import Graph, load, to_text, trace
+from graphviz_torch.graph import Failure, Parameter, TensorMeta, graph_of
 from graphviz_torch.integrations.command.main import COMMANDS, main
 from tests.support.models import worked_example
 

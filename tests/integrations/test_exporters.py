@@ -16,22 +16,17 @@ import torch
 from model_explorer import graph_builder, node_data_builder
 from torch import nn
 
-from graphviz_torch import (
+from graphviz_torch import Graph, record, trace
+from graphviz_torch.export import to_chrome_trace, to_dict, to_model_explorer, to_networkx
+from graphviz_torch.graph import (
     Collective,
     Edge,
     GradientStats,
-    Graph,
     Node,
     Parameter,
+    RankTime,
     TensorMeta,
-    record,
-    to_chrome_trace,
-    to_dict,
-    to_model_explorer,
-    to_networkx,
-    trace,
 )
-from graphviz_torch.graph import RankTime
 from graphviz_torch.graph.events import GradientRead, ParameterFreeze
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.integrations.rows import SCHEMA

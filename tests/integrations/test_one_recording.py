@@ -14,8 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, StepEnds, Training, find, load, record
+from graphviz_torch import Graph, find, load, record
+from graphviz_torch.graph import Training
 from graphviz_torch.graph.events import ineffective_calls
+from graphviz_torch.integrations import StepEnds
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
 from tests.integrations import scripts

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from graphviz_torch import Training, first_difference, load
+from graphviz_torch import load
+from graphviz_torch.compare import first_difference
+from graphviz_torch.graph import Training
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from graphviz_torch import Training, load
+from graphviz_torch import load
+from graphviz_torch.graph import Training
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
 
 # How a script ends, after its training.

@@ -13,17 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphviz_torch import (
-    Collective,
-    Finding,
-    Graph,
-    Training,
-    TrainingStep,
-    load,
-    rank_chart,
-    record,
-    to_text,
-)
+from graphviz_torch import Finding, Graph, load, record, to_text
+from graphviz_torch.distributed import rank_chart
+from graphviz_torch.graph import Collective, Training, TrainingStep
 from graphviz_torch.graph.collective import rank_waits
 from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list, one_step
 

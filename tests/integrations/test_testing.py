@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Collective, Recording, load, record, simulate_accelerator
+from graphviz_torch import Recording, load, record, simulate_accelerator
+from graphviz_torch.graph import Collective
 from graphviz_torch.testing import (
     assert_gradients_flow,
     assert_no_collectives,

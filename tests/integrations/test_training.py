@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter
 from transformers import Trainer, TrainingArguments
 
-from graphviz_torch import Training, load
-from graphviz_torch.graph import graph_of
+from graphviz_torch import load
+from graphviz_torch.graph import Training, graph_of
 from graphviz_torch.integrations.lightning import AutogradRecorder as LightningRecorder
 from graphviz_torch.integrations.steps import due_steps
 from graphviz_torch.integrations.training import FindingsError, record_steps

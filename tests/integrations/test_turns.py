@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from graphviz_torch import Training, find, load
+from graphviz_torch import find, load
+from graphviz_torch.graph import Training
 from graphviz_torch.integrations.command.main import main
 
 GAN = """\

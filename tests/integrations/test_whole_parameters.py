@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphviz_torch import GradientStats, Graph, Node, Parameter, TensorMeta
+from graphviz_torch import Graph
+from graphviz_torch.graph import GradientStats, Node, Parameter, TensorMeta
 from graphviz_torch.integrations.loggers import gradient_norms
 from graphviz_torch.integrations.ranks import whole_parameters
 from tests.support.processes.launch import launched

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Graph, record, to_dot, to_text
+from graphviz_torch import Graph, record, to_text
+from graphviz_torch.export import to_dot
 from graphviz_torch.render.labels import MINUS, TIMES
 from tests.support.models import worked_example
 

@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphviz_torch import Training, find, load, record, summary
+from graphviz_torch import find, load, record, summary
+from graphviz_torch.graph import Training
 from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.internals.hooks.checkpoints import contents_of
 from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA

@@ -12,17 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from graphviz_torch import (
-    Collective,
-    Graph,
-    TrainingStep,
-    collectives,
-    load,
-    record,
-    save,
-    summary,
-    to_text,
-)
+from graphviz_torch import Graph, load, record, save, summary, to_text
+from graphviz_torch.distributed import collectives
+from graphviz_torch.graph import Collective, TrainingStep
 from graphviz_torch.internals.hooks.collectives import watch as seam
 from graphviz_torch.render.groups.whole import whole_of
 from tests.support.processes.launch import launched

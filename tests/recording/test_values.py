@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Fingerprint, Graph, load, record
+from graphviz_torch import Graph, load, record
+from graphviz_torch.graph import Fingerprint
 from graphviz_torch.recording.values import fingerprints
 from tests.support.models import gpt2, tokens
 

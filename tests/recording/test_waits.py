@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from graphviz_torch import CollectiveCounter, collectives, load, record, save, to_text
+from graphviz_torch import load, record, save, to_text
+from graphviz_torch.distributed import CollectiveCounter, collectives
 from tests.recording.test_collectives import alone
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")

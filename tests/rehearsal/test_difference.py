@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import fsdp
 
-from graphviz_torch import compare_rehearsals, rehearse
 from graphviz_torch.integrations.command.main import main
+from graphviz_torch.rehearsal import compare_rehearsals, rehearse
 from graphviz_torch.rehearsal.difference import Change
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")

@@ -12,14 +12,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from graphviz_torch import Disagreement, compare_order, kinds_of_rank, rehearse
+from graphviz_torch.rehearsal import (
+    CollectiveMismatch,
+    compare_order,
+    rehearse,
+    representative_ranks,
+)
 from tests.support.processes import cells
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 HEALTHY = "DDP, fp32, accumulation, SGD", "TP + FSDP2, bf16, plain, AdamW"
 
 
-def disagreements(program: Callable[[], object], ranks: int = 4) -> list[Disagreement]:
+def disagreements(program: Callable[[], object], ranks: int = 4) -> list[CollectiveMismatch]:
     every = list(range(ranks))
     found = rehearse(program, ranks=ranks, rank=every)
     return compare_order({rank: found[rank].order for rank in every})
@@ -161,5 +166,9 @@ def test_a_backward_that_some_ranks_skip_is_told() -> None:
 
 def test_of_each_group_some_ranks_are_rehearsed_and_all_of_a_pipeline() -> None:
     one = rehearse(partial(cells.train, "TP + FSDP2, fp32, plain, SGD", "cuda"), ranks=8)
-    assert kinds_of_rank(0, one.order) == [1, 2, 6]  # its tensor parallel group, and 0, 2, 4, 6
-    assert kinds_of_rank(0, rehearse(pipeline, ranks=8).order) == list(range(1, 8))
+    assert representative_ranks(0, one.order) == [
+        1,
+        2,
+        6,
+    ]  # its tensor parallel group, and 0, 2, 4, 6
+    assert representative_ranks(0, rehearse(pipeline, ranks=8).order) == list(range(1, 8))

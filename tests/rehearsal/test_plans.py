@@ -19,7 +19,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from graphviz_torch import Trial, plans, rehearse, try_plans
+from graphviz_torch.rehearsal import Trial, plans, rehearse, try_plans
 from graphviz_torch.rehearsal.trials import best_first, cost
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")

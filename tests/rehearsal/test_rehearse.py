@@ -22,7 +22,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
-from graphviz_torch import Rehearsal, draw_memory, rehearse, to_text
+from graphviz_torch import to_text
+from graphviz_torch.rehearsal import Rehearsal, draw_memory, rehearse
 from graphviz_torch.rehearsal.order import ordinal
 from graphviz_torch.render.labels import TIMES
 from tests.rehearsal.test_values import asking, choosing

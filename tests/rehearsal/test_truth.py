@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from graphviz_torch import rehearse
+from graphviz_torch.rehearsal import rehearse
 from tests.rehearsal.truth import MODULE, cell_row, told
 from tests.support.processes import cells
 from tests.support.processes.launch import launched

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import rehearse
+from graphviz_torch.rehearsal import rehearse
 
 
 def test_weights_within_bounds_need_no_value() -> None:

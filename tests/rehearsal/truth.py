@@ -18,7 +18,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from graphviz_torch import Rehearsal, rehearse
+from graphviz_torch.rehearsal import Rehearsal, rehearse
 from tests.support.processes import cells
 from tests.support.processes.launch import launched
 from tests.support.processes.trainings import TRAININGS, train

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphviz_torch import Graph, Node, TensorMeta, annotate_source, record, trace
+from graphviz_torch import Graph, record, trace
+from graphviz_torch.export import annotate_source
+from graphviz_torch.graph import Node, TensorMeta
 
 PROGRAM = """\
 import torch

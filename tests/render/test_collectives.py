@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from graphviz_torch import Collective, Edge, Graph, Node, TensorMeta, to_dot, to_mermaid
+from graphviz_torch import Graph
+from graphviz_torch.export import to_dot, to_mermaid
+from graphviz_torch.graph import Collective, Edge, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES
 from graphviz_torch.render.ranks.collectives import description, lines

@@ -13,13 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import (
-    Graph,
-    draw_graph,
-    make_dot,
-    record,
-    trace,
-)
+from graphviz_torch import Graph, draw_graph, record, trace
+from graphviz_torch.compat import make_dot
 from graphviz_torch.render.dot import picture as module
 from graphviz_torch.render.dot.layout import LayoutTimeout
 from tests.support.models import MLP, ConvNet, worked_example

@@ -25,10 +25,11 @@ from graphviz_torch.graph import (
     SavedTensor,
     TensorMeta,
 )
-from graphviz_torch.render import html, view
+from graphviz_torch.render import html
+from graphviz_torch.render import view as view_bundle
 from graphviz_torch.render.dot.dot import to_dot
 from graphviz_torch.render.dot.layout import layout
-from graphviz_torch.render.html import to_html, view_graph
+from graphviz_torch.render.html import to_html, view
 from graphviz_torch.render.view import view_script
 from graphviz_torch.render.view.payload import view_payload
 
@@ -200,7 +201,7 @@ def test_the_page_is_written_where_asked_and_a_folder_that_is_missing_is_an_erro
 
 
 def test_a_notebook_gets_the_page_in_a_frame_and_a_picture_where_scripts_do_not_run() -> None:
-    cell = view_graph(chain(3))._repr_html_()
+    cell = view(chain(3))._repr_html_()
     tags = Tags(cell).found
     (frame,) = (attributes for tag, attributes in tags if tag == "iframe")
     assert frame["sandbox"] == "allow-scripts allow-downloads"
@@ -215,13 +216,13 @@ def test_without_the_bundle_the_error_says_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     view_script.cache_clear()
-    monkeypatch.setattr(view, "_BUNDLE", tmp_path / "view.js")
+    monkeypatch.setattr(view_bundle, "_BUNDLE", tmp_path / "view.js")
     with pytest.raises(FileNotFoundError, match="pip install"):
         html.to_html(chain(2))
 
 
 def test_the_still_picture_in_a_notebook_fits_a_page_as_draw_graph_does() -> None:
     graph = chain(230)
-    (data,) = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", view_graph(graph)._repr_html_())
+    (data,) = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", view(graph)._repr_html_())
     assert base64.b64decode(data) == layout(to_dot(graph))
     assert to_dot(graph) != to_dot(graph, limit=250)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import Graph, find, record, to_mermaid, trace
+from graphviz_torch import Graph, find, record, trace
+from graphviz_torch.export import to_mermaid
 from graphviz_torch.graph import Edge, Finding, Node, TensorMeta
 from graphviz_torch.integrations.command.main import main
 from tests.support.models import MLP, Transformer, chain, dense_block, tokens, worked_example

@@ -15,17 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphviz_torch import (
-    GradientStats,
-    Graph,
-    Node,
-    Parameter,
-    TensorMeta,
-    load,
-    record,
-    summary,
-    trace,
-)
+from graphviz_torch import Graph, load, record, summary, trace
+from graphviz_torch.graph import GradientStats, Node, Parameter, TensorMeta
 from graphviz_torch.graph.units import number_text
 from graphviz_torch.render.labels import TIMES
 from tests.support.models import MLP

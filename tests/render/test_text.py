@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import record, simulate_accelerator, to_dot, to_text, trace
+from graphviz_torch import record, simulate_accelerator, to_text, trace
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Finding, Graph, Node, TensorMeta
 from graphviz_torch.render.groups.whole import whole_of
 from graphviz_torch.render.labels import TIMES

@@ -7,7 +7,9 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from graphviz_torch import Edge, Graph, TensorMeta, walk
+from graphviz_torch import Graph
+from graphviz_torch.graph import Edge, TensorMeta
+from graphviz_torch.tracing import iter_grad_fns
 
 
 def counted(*tensors: Tensor) -> tuple[int, int]:
@@ -27,7 +29,7 @@ def counted(*tensors: Tensor) -> tuple[int, int]:
 def check(graph: Graph, *tensors: Tensor) -> None:
     """Holds a graph against the tensors it was traced from."""
     assert (len(graph.nodes), len(graph.edges)) == counted(*tensors)
-    fns = walk(list(tensors))
+    fns = iter_grad_fns(list(tensors))
     assert [node.id for node in graph.nodes] == list(range(len(fns)))
     assert [node.name for node in graph.nodes] == [type(fn).__name__ for fn in fns]
     assert list(graph.edges) == [

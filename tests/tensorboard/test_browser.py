@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphviz_torch import to_pbtxt, to_tensorboard
+from graphviz_torch import to_tensorboard
+from graphviz_torch.export import to_pbtxt
 from graphviz_torch.graph import Edge, Graph, Node, SavedTensor, TensorMeta
 from graphviz_torch.recording.recording import record
 from tests.support.chromium import CHROMIUM, FLAGS

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Training, load, watch
+from graphviz_torch import load, watch
+from graphviz_torch.graph import Training
 from graphviz_torch.internals.hooks.optimizers import _INSTALLATION
 from graphviz_torch.recording.health import health
 from graphviz_torch.recording.health.signs import PATIENCE, Signs, WatchReport

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import add_autograd_graph, to_pbtxt, to_tensorboard, trace
+from graphviz_torch import to_tensorboard, trace
+from graphviz_torch.export import to_pbtxt
 from graphviz_torch.graph import Edge, GradientStats, Graph, Node, SavedTensor, TensorMeta, Transfer
+from graphviz_torch.tensorboard import add_autograd_graph
 from graphviz_torch.tensorboard import writer as front
 from tests.support.models import MLP, UnrolledRNN, chain, gpt2, tokens, worked_example
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from graphviz_torch import gather, trace
+from graphviz_torch import trace
+from graphviz_torch.distributed import gather_graphs
 from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
@@ -69,7 +70,7 @@ def test_a_rank_that_dies_or_is_silent_is_named_and_hangs_nobody() -> None:
 
 def test_without_a_process_group_there_is_one_rank() -> None:
     graph = trace(torch.ones(2, requires_grad=True) * 2, names={})
-    assert gather(graph) == [graph]
+    assert gather_graphs(graph) == [graph]
 
 
 def test_a_store_is_left_empty_and_a_damaged_graph_names_its_rank(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from graphviz_torch import TensorMeta, trace
+from graphviz_torch import trace
+from graphviz_torch.graph import TensorMeta
 from tests.support import models
 from tests.support.autograd_reference import check, meta, named
 from tests.support.programs import in_threads

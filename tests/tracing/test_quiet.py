@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphviz_torch import trace, walk
+from graphviz_torch import trace
+from graphviz_torch.tracing import iter_grad_fns
 from tests.support import models
 from tests.support.autograd_reference import labels
 from tests.support.programs import Functions, Operators
@@ -35,7 +36,7 @@ def test_no_mode_sees_the_reading() -> None:
     y = models.ConvNet()(torch.ones(1, 3, 4, 4))
     with Functions() as functions, Operators() as operators:
         trace(y)
-        walk(y)
+        iter_grad_fns(y)
     assert functions.calls == operators.calls == []
 
 
@@ -77,7 +78,7 @@ def test_nothing_outlives_the_users_own_outputs() -> None:
         x = torch.ones(1, 3, 4, 4, requires_grad=True)
         a = model(x)
         y = a.sum()
-        fns = walk(y)
+        fns = iter_grad_fns(y)
         graph = trace({"y": y, "a": a})
         assert len(graph.nodes) == len(fns)
         held = [weakref.ref(value) for value in (model, model.conv.weight, x, a, y)]

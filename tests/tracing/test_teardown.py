@@ -18,7 +18,8 @@ from tests.support.processes.forks import forked
 CHAIN = """
 import sys, threading
 import torch
-from graphviz_torch import trace, walk
+from graphviz_torch import trace
+from graphviz_torch.tracing import iter_grad_fns
 from tests.support.models import chain
 
 class Double(torch.autograd.Function):
@@ -113,7 +114,7 @@ def test_a_deep_graph_goes_at_once_in_a_small_stack_too_and_a_shallow_one_gets_n
     out = run(
         "import gc, resource, weakref; from tests.support.models import dense_block\n"
         "for y in (chain(1500), dense_block(700)):\n"
-        "    print('shallow', sum(len(fn.metadata) for fn in walk(y)))\n"
+        "    print('shallow', sum(len(fn.metadata) for fn in iter_grad_fns(y)))\n"
         "before = resource.getrlimit(resource.RLIMIT_STACK)\n"
         "y = chain(100_000); trace(y)\n"
         "print('same limits', resource.getrlimit(resource.RLIMIT_STACK) == before); del y\n"

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Edge, simulate_accelerator, trace, walk
+from graphviz_torch import simulate_accelerator, trace
+from graphviz_torch.graph import Edge
 from graphviz_torch.internals.tensors.pytree import flatten
+from graphviz_torch.tracing import iter_grad_fns
 from graphviz_torch.tracing.nodes import operation
 from graphviz_torch.tracing.tracer import roots
 from tests.support import models
@@ -166,7 +168,7 @@ def test_what_has_no_graph_is_refused_with_the_reason(
     with pytest.raises(error, match=message):
         trace(outputs)
     with pytest.raises(error, match=message):
-        walk(outputs)
+        iter_grad_fns(outputs)
 
 
 def test_what_inference_mode_made_is_refused() -> None:
@@ -179,7 +181,7 @@ def test_what_inference_mode_made_is_refused() -> None:
 
 def test_the_live_nodes_come_in_the_order_of_the_graph() -> None:
     t = models.worked_example()
-    assert walk(t["y"])[1:] == [t[name].grad_fn for name in "abcy"]
+    assert iter_grad_fns(t["y"])[1:] == [t[name].grad_fn for name in "abcy"]
     assert roots([t["y"], t["a"]]) == [(t["y"].grad_fn, 0), (t["a"].grad_fn, 0)]
 
 

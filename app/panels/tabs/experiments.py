@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from graphviz_torch import Experiment
+from graphviz_torch.experiments import Experiment
 
 from ...jobs.values import Answers, Choice
 from ..figures import draw_graph

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from graphviz_torch import Summary
+from graphviz_torch.export import Summary
 
 from ..linked import table
 from ..text import count, duration, short, size

@@ -6,7 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from graphviz_torch import Graph, Node
+from graphviz_torch import Graph
+from graphviz_torch.graph import Node
 
 from ..linked import MOST_ROWS, table
 from ..selection import name

@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from graphviz_torch import Collective, Graph
+from graphviz_torch import Graph
+from graphviz_torch.graph import Collective
 
 from .. import text
 from ..linked import table

@@ -15,15 +15,15 @@ from ...graph.training.join import one_graph
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
 from ..words import at
-from .gradient_way import GradientWay, Waypoint
+from .gradient_path import GradientPath, Waypoint
 from .loss_table import LossTable, loss_table
 
 
 @overload
-def explain(graph: GraphLike, target: str | int) -> GradientWay: ...
+def explain(graph: GraphLike, target: str | int) -> GradientPath: ...
 @overload
 def explain(graph: GraphLike) -> LossTable: ...
-def explain(graph: GraphLike, target: str | int | None = None) -> GradientWay | LossTable:
+def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath | LossTable:
     """The way of the gradient from the loss to one parameter or node, with what each node did.
 
     Without a target: which loss trains which network.
@@ -61,22 +61,22 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientWay | 
     points = _points(reading, node, ways)
     cut = _cut(reading, name, node) if reading.blocked else None
     end = _end(reading, name, points) if cut is None else f"Backward did not start: {_done(cut)}"
-    return GradientWay(reading.graph, name, points, ways[node], end)
+    return GradientPath(reading.graph, name, points, ways[node], end)
 
 
-def _ended_at_a_cut(reading: Reading, name: str, node: int | None, ways: list[int]) -> GradientWay:
+def _ended_at_a_cut(reading: Reading, name: str, node: int | None, ways: list[int]) -> GradientPath:
     """The way as far as backward can come, and what cut it there, where that is known."""
     cut = _cut(reading, name, node)
     if cut is None:
         why = f"Backward cannot reach {name}: its output does not depend on it."
-        return GradientWay(reading.graph, name, (), 0, why)
+        return GradientPath(reading.graph, name, (), 0, why)
     after = next((i for i in cut.after if ways[i]), None)
     if after is None:
         why = f"Backward cannot reach {name}: {_done(cut)}"
-        return GradientWay(reading.graph, name, (), 0, why)
+        return GradientPath(reading.graph, name, (), 0, why)
     points = _points(reading, after, ways)
     why = f"It ended at {points[-1].text} and did not reach {name}: {_done(cut)}"
-    return GradientWay(reading.graph, name, points, ways[after], why)
+    return GradientPath(reading.graph, name, points, ways[after], why)
 
 
 def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:

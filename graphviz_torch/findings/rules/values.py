@@ -9,9 +9,9 @@ from statistics import median
 from ...graph import Edge, Finding, GradientStats
 from ...graph.events import NonfiniteValue
 from ...graph.text import listing
-from ...graph.training.findings import SPOILT
 from ..graph_reading import Reading
 from ..rule import finding, rule
+from ..run_findings import SPOILT
 from ..words import at
 from .cuts import is_weight
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..collective import Collective
-from ..doors import shown
 from ..graph import Graph
+from ..registry import mime_bundle
 from ..units import count_text
 
 
@@ -27,7 +27,7 @@ class TrainingStep:
         return f"TrainingStep({self.number}, {count_text(len(self.backwards), 'graph')})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return shown(self, include, exclude)
+        return mime_bundle(self, include, exclude)
 
     @property
     def graphs(self) -> list[Graph]:

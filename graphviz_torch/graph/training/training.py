@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..doors import shown
 from ..graph import Graph
+from ..registry import mime_bundle
 from ..units import count_text
 from .alternating import AlternatingOptimizers
 from .file import TrainingFile
@@ -34,7 +34,7 @@ class Training:
         return f"Training({count_text(len(self.steps), 'step')}, {nodes})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return shown(self, include, exclude)
+        return mime_bundle(self, include, exclude)
 
     @property
     def last(self) -> TrainingStep:

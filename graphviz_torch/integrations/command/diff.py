@@ -13,7 +13,7 @@ from .options import add_options, given
 from .pictures import draw
 
 if TYPE_CHECKING:
-    from ... import GraphDiff
+    from ...compare import GraphDiff
 
 # At the beginning of what `rehearse --format json` prints.
 _REHEARSAL = b'"graphviz_torch rehearsal"'
@@ -68,7 +68,8 @@ def _diff(parsed: argparse.Namespace) -> int:
 
 def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
     """The first difference of values, as text or as JSON; of trainings in the first such step."""
-    from ... import Training, first_difference
+    from ...compare import first_difference
+    from ...graph import Training
 
     a, b = read_saved(parsed.a), read_saved(parsed.b)
     pairs = []
@@ -109,7 +110,7 @@ def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
 
 def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
     """How they differ, of several ranks one after the other; 1 for any difference."""
-    from ... import compare_rehearsals
+    from ...rehearsal import compare_rehearsals
 
     if parsed.out is not None or parsed.fingerprints:
         raise ValueError(

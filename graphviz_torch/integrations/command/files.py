@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from ... import Graph, Training, TrainingStep, load
+from ... import Graph, load
+from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
 from ...graph.text import listing
 

@@ -23,13 +23,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ... import Finding, Training, TrainingStep, load
+from ... import Finding, load
+from ...findings.run_findings import RunFindings, steps_text
+from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
 from ...graph.text import ranks_text
 from ...graph.training.alternating import AlternatingOptimizers
 from ...graph.training.file import TrainingFile
-from ...graph.training.findings import RunFindings, steps_text
 from ...graph.units import count_text
 from ...graph.values import SEVERITIES
 from ..excerpt import Files
@@ -150,7 +151,7 @@ class Outputs:
             self._say("no experiment was made: no recorded forward can run again in one process")
             return
         try:
-            from ... import experiment  # it loads torch
+            from ...experiments import experiment  # it loads torch
 
             found = experiment(recording)
         except Exception as error:  # what runs again may raise

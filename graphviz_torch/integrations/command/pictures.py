@@ -11,7 +11,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from ... import FirstDifference, Graph, GraphDiff, Training, TrainingStep
+from ... import Graph
+from ...compare import FirstDifference, GraphDiff
+from ...graph import Training, TrainingStep
 from ...graph.text import listing
 from .files import PIPE, beside, colored, read_saved, say, write_text
 from .forms import FORMS, form_of

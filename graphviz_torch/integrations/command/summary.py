@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from ... import Summary
+from ...export import Summary
 from .files import read_saved
 from .options import add_options, given
 from .pictures import FILE

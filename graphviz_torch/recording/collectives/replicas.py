@@ -114,7 +114,7 @@ class Replicas(Listener):
     def _promised(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
         """The ranks that DDP keeps alike, by id() of the parameter, and id() of its own buffers.
 
-        Asked anew where other parameters than before are there.
+        Recomputed where other parameters than before are there.
         """
         known = frozenset(id(tensor) for _, tensor in self.program.table.listed())
         if self._promises is None or self._promises[0] != known:

@@ -99,7 +99,7 @@ class SecondLook:
     def loss(self, event: EngineCalled) -> tuple[bool, str] | None:
         """Of a loss that is not finite: is it NaN, and what made it so. None: it is finite.
 
-        Asked where backward begins. A loss that a device would have to be waited for is not read.
+        Called where backward begins. A loss that a device would have to be waited for is not read.
         """
         self._ran = True
         with unseen_calls():
@@ -112,7 +112,7 @@ class SecondLook:
         return any(map(math.isnan, values)), text
 
     def gradient(self) -> str:
-        """What made a gradient NaN or Inf; "" where that is not known. Asked before the step."""
+        """What made a gradient NaN or Inf; "" where that is not known. Called before the step."""
         with suppress(Exception):
             for call in self._calls:
                 if text := self._datum(call) or self._again(call):

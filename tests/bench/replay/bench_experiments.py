@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from graphviz_torch import experiment, record
-from graphviz_torch.experiments.experiment import EXPERIMENTS
+from graphviz_torch import record
+from graphviz_torch.experiments import experiment
+from graphviz_torch.experiments.runner import EXPERIMENTS
 from tests.support.models import MLP, ResNet, gpt2, known
 
 CASES = {

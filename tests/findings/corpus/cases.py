@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from graphviz_torch import Finding, Training, TrainingStep, find
+from graphviz_torch import Finding, find
 from graphviz_torch import record as start
+from graphviz_torch.graph import Training, TrainingStep
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
 Record = Any  # graphviz_torch.record, or a Recorder

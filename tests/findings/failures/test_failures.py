@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from graphviz_torch import Graph, TensorMeta, find, record
-from graphviz_torch.graph import Failure, Operand
+from graphviz_torch import Graph, find, record
+from graphviz_torch.graph import Failure, Operand, TensorMeta
 from tests.support.failing import failing, leaf, line
 from tests.support.recorded import only
 

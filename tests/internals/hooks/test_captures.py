@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from graphviz_torch import TrainingStep, record, watch
+from graphviz_torch import record, watch
+from graphviz_torch.graph import TrainingStep
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 from graphviz_torch.internals.frames import TORCH, active_programs, enter_program, leave_program
 from graphviz_torch.internals.hooks.captures import CaptureWatch, is_captured

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from graphviz_torch import GradientStats, Graph, record
+from graphviz_torch import Graph, record
+from graphviz_torch.graph import GradientStats
 from graphviz_torch.recording.gradients.gradients import GradientHooks
 from tests.support import models
 from tests.support.programs import function
@@ -43,10 +44,10 @@ def assert_described(stats: GradientStats | None, gradient: Tensor | None) -> No
 
 def assert_every_gradient(graph: Graph, output: Tensor) -> int:
     """Compares every output of every node; the graph must still be alive."""
-    from graphviz_torch import walk
+    from graphviz_torch.tracing import iter_grad_fns
 
     compared = 0
-    for node, fn in zip(graph.nodes, walk(output), strict=True):
+    for node, fn in zip(graph.nodes, iter_grad_fns(output), strict=True):
         assert node.name == type(fn).__name__
         for nr, stats in enumerate(node.grad_outputs):
             edge = torch.autograd.graph.GradientEdge(fn, nr)

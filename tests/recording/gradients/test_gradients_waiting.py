@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import GradientStats, Graph, record
+from graphviz_torch import Graph, record
+from graphviz_torch.graph import GradientStats
 from graphviz_torch.internals.tensors.metadata import tensor_meta
 from graphviz_torch.recording.gradients.statistics import Descriptions
 from tests.support.programs import Operators

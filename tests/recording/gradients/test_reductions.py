@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphviz_torch import GradientStats, record, simulate_accelerator
+from graphviz_torch import record, simulate_accelerator
+from graphviz_torch.graph import GradientStats
 from graphviz_torch.internals.tensors.memory import elements
 from graphviz_torch.internals.tensors.metadata import tensor_meta
 from graphviz_torch.recording.gradients import accelerator, statistics

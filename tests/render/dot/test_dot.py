@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from graphviz_torch import Recording, record, simulate_accelerator, to_dot, trace
+from graphviz_torch import Recording, record, simulate_accelerator, trace
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import (
     Edge,
     Finding,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import record, to_dot
+from graphviz_torch import record
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import (
     Edge,
     GradientStats,

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import record, to_dot, to_mermaid
+from graphviz_torch import record
+from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import (
     Cut,
     Edge,

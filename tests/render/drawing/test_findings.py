@@ -50,12 +50,14 @@ def plain(text: str) -> str:
 
 DOORS: dict[str, Callable[..., str]] = {
     "draw_graph": lambda graph, **how: gt.draw_graph(graph, **how).source,
-    "to_dot": gt.to_dot,
-    "to_mermaid": lambda graph, **how: plain(gt.to_mermaid(graph, **how)),
+    "to_dot": gt.export.to_dot,
+    "to_mermaid": lambda graph, **how: plain(gt.export.to_mermaid(graph, **how)),
     "to_text": lambda graph, **how: " ".join(gt.to_text(graph, **how).split()),
     "to_html": lambda graph, **how: opened(gt.to_html(graph, **how)),
-    "view_graph": lambda graph, **how: opened(gt.view_graph(graph, **how)._repr_html_()),
-    "view_payload": lambda graph, **how: opened(f'id="graph">{gt.view_payload(graph, **how)}<'),
+    "view": lambda graph, **how: opened(gt.view(graph, **how)._repr_html_()),
+    "view_payload": lambda graph, **how: opened(
+        f'id="graph">{gt.export.view_payload(graph, **how)}<'
+    ),
 }
 
 
@@ -79,7 +81,7 @@ def test_a_notebook_shows_a_recording_with_its_findings() -> None:
     assert "cut-gradient" in plain(svg)
 
 
-@pytest.mark.parametrize("door", ["draw_graph", "to_html", "view_graph", "view_payload"])
+@pytest.mark.parametrize("door", ["draw_graph", "to_html", "view", "view_payload"])
 def test_a_difference_is_not_judged(door: str) -> None:
     changed = gt.diff(recorded(), recorded(), gradient_tolerance=0.0)
     assert "cut-gradient" not in DOORS[door](changed)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import record, to_dot, to_mermaid
+from graphviz_torch import record
+from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Finding, GradientStats, TensorMeta
 from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.render import labels

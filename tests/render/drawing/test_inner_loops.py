@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import mse_loss
 
-from graphviz_torch import Graph, record, to_dot, to_mermaid
+from graphviz_torch import Graph, record
+from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES
 

@@ -6,7 +6,8 @@ import inspect
 
 import pytest
 
-from graphviz_torch import draw_graph, to_dot, to_mermaid
+from graphviz_torch import draw_graph
+from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.integrations.command.main import parser
 from graphviz_torch.integrations.command.options import in_shell
 from graphviz_torch.render.options import OPTIONS

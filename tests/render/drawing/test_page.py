@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, draw_graph, record, to_dot, trace
+from graphviz_torch import Graph, draw_graph, record, trace
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.dot.legend import SIGNS
 from graphviz_torch.render.drawing.drawing import Drawing

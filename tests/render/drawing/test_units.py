@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import find, record, to_dot
+from graphviz_torch import find, record
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Finding
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.drawing import Drawing

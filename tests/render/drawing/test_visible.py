@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
+from graphviz_torch import Graph, record, simulate_accelerator, trace
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.dot.markup import dot_id
 from graphviz_torch.render.drawing.level import LIMITS

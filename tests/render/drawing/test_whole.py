@@ -13,17 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from graphviz_torch import (
-    Recording,
-    draw_graph,
-    find,
-    record,
-    to_dot,
-    to_html,
-    to_mermaid,
-    to_text,
-    trace,
-)
+from graphviz_torch import Recording, draw_graph, find, record, to_html, to_text, trace
+from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Edge, Finding, Graph, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.groups.groups import group

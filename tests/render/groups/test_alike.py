@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Graph, record, to_dot, to_mermaid, trace
+from graphviz_torch import Graph, record, trace
+from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.groups.groups import group
 from graphviz_torch.render.labels import TIMES

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import draw_graph, to_dot
+from graphviz_torch import draw_graph
+from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Graph
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES

@@ -7,7 +7,8 @@ from statistics import median_low
 import torch
 from torch import nn
 
-from graphviz_torch import influences, record, trace
+from graphviz_torch import record, trace
+from graphviz_torch.experiments import influences
 from graphviz_torch.graph import Graph
 from graphviz_torch.render.style import COLORS, SCALE
 from tests.support.viewed import Open, bring, find, worked

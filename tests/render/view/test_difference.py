@@ -8,7 +8,7 @@ from playwright.sync_api import Page
 from graphviz_torch import diff, find, record
 from graphviz_torch.comparison.diff import GraphDiff
 from graphviz_torch.graph import Graph
-from graphviz_torch.render.html import view_graph
+from graphviz_torch.render.html import view
 from tests.support.viewed import Open, cards, mlp
 
 pytest_plugins = ["tests.support.view_fixtures"]
@@ -106,7 +106,7 @@ def test_a_page_of_two_graphs_tells_the_direction(opened: Open) -> None:
 
 
 def test_a_difference_is_shown_in_a_notebooks_cell(changed: GraphDiff) -> None:
-    cell = view_graph(changed)._repr_html_()
+    cell = view(changed)._repr_html_()
     assert "Two graphs of sum" in cell
 
 

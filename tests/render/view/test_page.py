@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 
 from graphviz_torch import to_html
 from graphviz_torch.graph import Failure, Finding, Graph
-from graphviz_torch.render.html import view_graph
+from graphviz_torch.render.html import view
 from graphviz_torch.render.view import view_script
 from graphviz_torch.render.view.payload import view_payload
 from tests.support.viewed import Open, block, mlp, worked
@@ -146,7 +146,7 @@ POLICY = (
     ids=["in the page", "in a webview with a policy", "in a frame of its own origin"],
 )
 def test_it_works_in_a_notebooks_cell(browser: Browser, tmp_path: Path, around: str) -> None:
-    cell = view_graph(worked())._repr_html_()
+    cell = view(worked())._repr_html_()
     text = around.format(cell=cell, escaped=html.escape(cell))
     (tmp_path / "cell.html").write_text(f"<!doctype html>{text}", encoding="utf-8")
     page = browser.new_page()
@@ -164,7 +164,7 @@ def test_it_works_in_a_notebooks_cell(browser: Browser, tmp_path: Path, around: 
 def test_a_notebook_without_scripts_shows_the_still_picture(
     browser: Browser, tmp_path: Path
 ) -> None:
-    (tmp_path / "cell.html").write_text(view_graph(worked())._repr_html_(), encoding="utf-8")
+    (tmp_path / "cell.html").write_text(view(worked())._repr_html_(), encoding="utf-8")
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((tmp_path / "cell.html").as_uri())

@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from graphviz_torch import Graph, find, find_across, record
+from graphviz_torch import Graph, find, record
+from graphviz_torch.findings import find_across
 from graphviz_torch.graph.files.file import text_of, value_of
 from tests.support.processes.parallelism import messages_of
 

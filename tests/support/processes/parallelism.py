@@ -29,7 +29,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
-from graphviz_torch import Finding, Graph, find, find_across, record
+from graphviz_torch import Finding, Graph, find, record
+from graphviz_torch.findings import find_across
 from graphviz_torch.graph.files.file import text_of, value_of
 
 warnings.filterwarnings("ignore")

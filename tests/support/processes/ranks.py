@@ -14,7 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphviz_torch import diff, find, find_across, gather, local_shapes, record, trace
+from graphviz_torch import diff, find, record, trace
+from graphviz_torch.distributed import gather_graphs, local_shapes
+from graphviz_torch.findings import find_across
 
 warnings.filterwarnings("ignore")
 RESULT: dict[str, object] = {}
@@ -37,7 +39,7 @@ def work(rank: int) -> None:
     """Gather twice, a rank that skips a parameter, a sub-group, DTensor, FSDP2."""
     x = torch.ones(2, rank + 1, requires_grad=True)
     for _ in range(2):
-        graphs = gather(trace((x * 2).sum(), names={"x": x}))
+        graphs = gather_graphs(trace((x * 2).sum(), names={"x": x}))
         if rank == 0:
             assert graphs is not None
             RESULT["shapes"] = [graph.nodes[0].outputs[0].shape for graph in graphs]
@@ -47,7 +49,7 @@ def work(rank: int) -> None:
     model = DistributedDataParallel(Branch())
     with record(model) as recording, model.no_sync():
         model(torch.randn(3, 4), skip=rank == 2).backward()
-    graphs = gather(recording.graph)
+    graphs = gather_graphs(recording.graph)
     if graphs:
         RESULT["findings"] = [f.message for f in find_across(graphs)]
         changes = [diff(graphs[0], graph) for graph in graphs[1:]]
@@ -56,14 +58,14 @@ def work(rank: int) -> None:
     torch.manual_seed(rank)  # a batch of its own
     with record(model) as recording:  # and with communication, where all do the same
         model(torch.randn(3, 4)).backward()
-    graphs = gather(recording.graph)
+    graphs = gather_graphs(recording.graph)
     if graphs:
         RESULT["ddp_leaves"] = [[n.label for n in g.nodes if n.leaf == "parameter"] for g in graphs]
         RESULT["ddp_findings"] = [f.message for f in find_across(graphs)]
 
     pair = dist.new_group([1, 3])
     if rank in (1, 3):
-        inside = gather(trace((x * 2).sum(), names={"x": x}), group=pair)
+        inside = gather_graphs(trace((x * 2).sum(), names={"x": x}), group=pair)
         if rank == 1:
             assert inside is not None
             assert [g.nodes[0].outputs[0].shape for g in inside] == [(2, 2), (2, 4)]
@@ -90,7 +92,7 @@ def sharded(rank: int) -> None:
     fully_shard(model, mesh=mesh)
     with record(model) as recording:
         model(torch.randn(3, 4)).backward()
-    graphs = gather(recording.graph)
+    graphs = gather_graphs(recording.graph)
     if graphs:
         RESULT["fsdp_same"] = [diff(graphs[0], g).removed == () for g in graphs]
         RESULT["fsdp_leaves"] = {
@@ -105,7 +107,7 @@ def sharded(rank: int) -> None:
 
 
 def silent(rank: int) -> None:
-    """Rank 1 never calls gather, rank 2 dies; rank 0 names both and nobody hangs."""
+    """Rank 1 never calls gather_graphs, rank 2 dies; rank 0 names both and nobody hangs."""
     graph = trace(torch.ones(1, requires_grad=True) * 2, names={})
     store = dist.distributed_c10d._get_default_store()
     ready = store.add("ready", 1)
@@ -117,7 +119,7 @@ def silent(rank: int) -> None:
     if rank != 1:
         started = time.monotonic()
         try:
-            gather(graph, timeout=2)
+            gather_graphs(graph, timeout=2)
         except TimeoutError as error:
             RESULT["message"] = str(error)
             RESULT["seconds"] = time.monotonic() - started

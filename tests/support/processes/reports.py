@@ -19,7 +19,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from graphviz_torch import Finding, TrainingStep, find
+from graphviz_torch import Finding, find
+from graphviz_torch.graph import TrainingStep
 from graphviz_torch.graph.files.file import text_of, value_of
 from graphviz_torch.integrations.ranks import RankReport, one_list
 from graphviz_torch.integrations.steps import LoopSteps, due_steps

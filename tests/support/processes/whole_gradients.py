@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from graphviz_torch import gather, record
+from graphviz_torch import record
+from graphviz_torch.distributed import gather_graphs
 from graphviz_torch.integrations.ranks import one_graph
 from tests.support.processes.parallelism import WAYS
 
@@ -31,7 +32,7 @@ def compare(way: str) -> dict[str, Any]:
     before = {name: full(parameter).norm().item() for name, parameter in model.named_parameters()}
     with record(model) as recording:
         step()
-    graphs = gather(recording.graph)
+    graphs = gather_graphs(recording.graph)
     theirs = {}
     for name, parameter in model.named_parameters():
         grad = full(parameter.grad)

@@ -96,7 +96,8 @@ def plain_values(value: Any) -> Any:
 
 def compared(name: str) -> dict[str, Any]:
     """Run a program bare and recorded. Raises where the two differ."""
-    from graphviz_torch import find, load, record, summary, to_dot, to_html, to_text
+    from graphviz_torch import find, load, record, summary, to_html, to_text
+    from graphviz_torch.export import to_dot
 
     warnings.simplefilter("ignore")
     _, step = PROGRAMS[name]()

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .... import Training
+from ....graph import Training
 from ....graph.units import count_text
 from ...excerpt import Files, Lines, no_lines
 from ..files import PIPE, on_disk, read_saved
@@ -25,7 +25,8 @@ def add_find(parser: argparse.ArgumentParser) -> None:
 
 
 def _find(parsed: argparse.Namespace) -> int:
-    from .... import find, find_across
+    from .... import find
+    from ....findings import find_across
 
     *previous, last = [read_saved(file) for file in parsed.files]
     found = find_across([*previous, last]) if parsed.ranks else find(last, previous)

@@ -13,8 +13,8 @@ from textwrap import wrap
 from typing import Any
 
 from .... import Finding, __version__, rules
+from ....findings.run_findings import counts_text, steps_text
 from ....graph.terminal import cut, is_shell, is_terminal, line_width
-from ....graph.training.findings import counts_text, steps_text
 from ...excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
 from ..files import colored
 from .baseline import fingerprint

@@ -11,9 +11,9 @@ import json
 import shlex
 import sys
 
-from .... import Trial, draw_trials, trial_table, try_plans
 from ....graph.files.replacement import replacement
 from ....graph.units import bytes_text
+from ....rehearsal import Trial, draw_trials, trial_table, try_plans
 from .processes import process
 
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from .... import Asked, compare_order, kinds_of_rank
 from ....graph.text import ranks_text
 from ....graph.units import count_text
+from ....rehearsal import CollectiveCall, compare_order, representative_ranks
 
 
 def each_rank(parsed: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def each_rank(parsed: argparse.Namespace) -> int:
 
 def compare(parsed: argparse.Namespace) -> int:
     """Rehearse a rank of each kind, and say where they do not ask for the same."""
-    orders: dict[int, list[Asked]] = {}
+    orders: dict[int, list[CollectiveCall]] = {}
     wanted = [*parsed.rank] or [0]
     while wanted:
         rank = wanted.pop(0)
@@ -38,9 +38,9 @@ def compare(parsed: argparse.Namespace) -> int:
         if code:
             return code
         rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(said)]
-        orders[rank] = [Asked(**row) for row in rows]
+        orders[rank] = [CollectiveCall(**row) for row in rows]
         if len(orders) == 1 and len(parsed.rank) < 2:
-            wanted = kinds_of_rank(rank, orders[rank])
+            wanted = representative_ranks(rank, orders[rank])
     found = compare_order(orders)
     for each in found:
         print(each)

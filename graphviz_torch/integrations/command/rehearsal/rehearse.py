@@ -15,8 +15,9 @@ import sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from .... import draw_memory, plans, rehearse, save, to_html
+from .... import save, to_html
 from ....graph.files.replacement import replacement
+from ....rehearsal import draw_memory, plans, rehearse
 from ..script import Script, show_error
 from .fit import fit
 from .processes import compare, each_rank

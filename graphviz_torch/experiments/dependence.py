@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..graph import Graph
 from .comparison import Comparison
-from .experiment import subject_of
 from .inputs import _changed
+from .runner import subject_of
 from .subject import Input, Subject, other_values
 
 
@@ -67,7 +67,8 @@ def influences(recording: Any) -> dict[str, Graph]:
         ValueError: for a recording that kept no call.
 
     >>> import torch
-    >>> from graphviz_torch import influences, record
+    >>> from graphviz_torch import record
+    >>> from graphviz_torch.experiments import influences
     >>> model = torch.nn.Linear(4, 2)
     >>> with record(model, experiments=True) as recording:
     ...     model(torch.randn(3, 4)).sum().backward()

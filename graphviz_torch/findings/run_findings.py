@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
-from ..graph import Graph
-from ..units import count_text
-from ..values import Finding
+from ..graph import Finding, Graph
+from ..graph.units import count_text
 
 # Of these there is one for a line, whatever the results are called.
 _BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
@@ -109,7 +108,7 @@ def counts_text(findings: Iterable[Finding]) -> str:
     >>> counts_text([Finding("a", "error", "."), *[Finding("b", "info", ".")] * 2])
     '1 error, 2 notes'
     """
-    severities = [each.severity for each in findings]
+    severities: list[str] = [each.severity for each in findings]
     words = {"error": "error", "warning": "warning", "info": "note"}
     counted = ((severities.count(severity), word) for severity, word in words.items())
     return ", ".join(count_text(number, word) for number, word in counted if number)

@@ -34,7 +34,8 @@ class Experiments(list[Experiment]):
     """What experiments said. It is a list; as text two lines for each.
 
     >>> import torch
-    >>> from graphviz_torch import experiment, record
+    >>> from graphviz_torch import record
+    >>> from graphviz_torch.experiments import experiment
     >>> model = torch.nn.Linear(4, 2)
     >>> with record(model, experiments=True) as recording:
     ...     model(torch.randn(8, 4)).sum().backward()
@@ -75,7 +76,8 @@ def experiment(recording: Any, *names: str) -> Experiments:
         ValueError: for a name that is not known, or a recording that kept no call.
 
     >>> import torch
-    >>> from graphviz_torch import experiment, record
+    >>> from graphviz_torch import record
+    >>> from graphviz_torch.experiments import experiment
     >>> class Net(torch.nn.Module):
     ...     def __init__(self):
     ...         super().__init__()

@@ -41,7 +41,7 @@ class Waypoint:
 
 
 @dataclass(frozen=True)
-class GradientWay:
+class GradientPath:
     """The way of a gradient from the loss to one node: `print` gives a table.
 
     `draw_graph(way)` draws the way alone; `draw_graph(graph, findings=[way.mark()])` marks it in

@@ -28,10 +28,10 @@ from ..internals.fake.values import FakeTensors, as_unknown_value
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import LOOP, Block, at_moment, peak_of, totals
+from .configurations import plan_of, planned
 from .ledger import Ledger
 from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
-from .plans import plan_of, planned
 from .rehearsal import Moment, Rehearsal, sent, shares
 
 _MOMENTS = 300  # of the picture

@@ -1,0 +1,41 @@
+"""Write a graph in the formats of other tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .graph.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .integrations.chrome_trace import to_chrome_trace as to_chrome_trace
+    from .integrations.model_explorer import to_model_explorer as to_model_explorer
+    from .integrations.networkx import to_networkx as to_networkx
+    from .integrations.rows import to_dict as to_dict
+    from .render.annotation import annotate_source as annotate_source
+    from .render.dot.dot import to_dot as to_dot
+    from .render.html import to_html as to_html
+    from .render.mermaid import to_mermaid as to_mermaid
+    from .render.modules.summary import Summary as Summary
+    from .render.text import to_text as to_text
+    from .render.view import view_script as view_script
+    from .render.view.payload import view_payload as view_payload
+    from .tensorboard.writer import to_pbtxt as to_pbtxt
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            ".render.dot.dot": "to_dot",
+            ".render.mermaid": "to_mermaid",
+            ".render.html": "to_html",
+            ".render.text": "to_text",
+            ".render.modules.summary": "Summary",
+            ".tensorboard.writer": "to_pbtxt",
+            ".render.annotation": "annotate_source",
+            ".render.view.payload": "view_payload",
+            ".render.view": "view_script",
+            ".integrations.rows": "to_dict",
+            ".integrations.networkx": "to_networkx",
+            ".integrations.chrome_trace": "to_chrome_trace",
+            ".integrations.model_explorer": "to_model_explorer",
+        },
+    )

@@ -1,0 +1,43 @@
+"""Names of a package that are loaded when they are first used.
+
+So `import graphviz_torch` loads no torch, and a saved graph is read, judged, compared and drawn
+without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    name: str, modules: Mapping[str, str], namespaces: str = ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a module that loads its names lazily.
+
+    Args:
+        name: the module's `__name__`.
+        modules: for each module that defines names, by its relative name, those names as one text.
+            `__all__` has the same order.
+        namespaces: submodules that are imported when they are first used.
+
+    >>> load, names, public = lazy_names("graphviz_torch.graph", {".units": "bytes_text"})
+    >>> load("bytes_text")(2048), public
+    ('2.0 KiB', ['bytes_text'])
+    """
+    module_of = {each: module for module, names in modules.items() for each in names.split()}
+    submodules = namespaces.split()
+
+    def load(public: str) -> Any:
+        this = sys.modules[name]
+        if public in submodules:
+            return import_module(f".{public}", this.__package__)
+        if public not in module_of:
+            raise AttributeError(f"module {name!r} has no attribute {public!r}", name=public)
+        value = getattr(import_module(module_of[public], this.__package__), public)
+        setattr(this, public, value)
+        return value
+
+    return load, lambda: sorted({*module_of, *submodules}), list(module_of)
