@@ -383,4 +383,5 @@ def _seams_of(session: Session) -> list[Any]:
     if any(hasattr(listener, "sent") for listener in session.listeners):
         sent, waited = telling_any("sent"), telling_any("waited")
         found.append(CollectiveWatch(on_issue=sent, on_wait_end=waited))
-    return [*found, CallWatch(session.audience("called"), program.key, program.remarks.miss)]
+    calls = session.audience("called"), program.key, program.remarks.miss
+    return [*found, CallWatch(*calls, program.switches)]

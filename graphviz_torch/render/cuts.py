@@ -9,7 +9,12 @@ from ..graph import Cut
 from . import labels
 from .drawing.drawing import Drawing
 
-_NO_CALLS = {"data": ".data", "no_grad": "no_grad", "inference_mode": "inference_mode"}
+_NO_CALLS = {
+    "data": ".data",
+    "no_grad": "no_grad",
+    "inference_mode": "inference_mode",
+    "switched_off": "set_grad_enabled(False)",
+}
 # What gives integers or booleans, which no gradient could pass.
 _INDICES = frozenset(
     (

@@ -14,7 +14,7 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
 
-_MODES = ("no_grad", "inference_mode")
+_MODES = ("no_grad", "inference_mode", "set_grad_enabled", "switched_off")
 PLAIN = ("detach", "detach_", "data", *_MODES)
 _DRAWS = ("multinomial", "bernoulli", "poisson", "normal", "sample", "randint")
 # They hand on a weight as it is, in another shape.
@@ -26,6 +26,7 @@ _WORDS = {
     "data": ".data",
     "no_grad": "torch.no_grad()",
     "inference_mode": "torch.inference_mode()",
+    **dict.fromkeys(("set_grad_enabled", "switched_off"), "torch.set_grad_enabled(False)"),
     "tensor": "torch.tensor()",
     "grad": "autograd.grad without create_graph=True",
     "checkpoint": "a reentrant checkpoint whose inputs need no gradient",
@@ -38,6 +39,9 @@ _ADVICE = {
     "data": "Use the tensor itself instead of .data{at}.",
     "no_grad": "Move the computation{at} out of torch.no_grad().",
     "inference_mode": "Move the computation{at} out of torch.inference_mode().",
+    "set_grad_enabled": "Move the computation{at} out of torch.set_grad_enabled(False).",
+    "switched_off": "Write with torch.no_grad():{at}, which ends with its block: "
+    "set_grad_enabled(False) switches gradients off until it is called with True.",
     "checkpoint": "Pass use_reentrant=False to checkpoint{at}.",
     "sample": "Call rsample() in place of sample(){at}: it lets the gradient through.",
     "item": "Keep the tensor instead of the number that item() gives{at}; if the number is only "
@@ -248,6 +252,8 @@ def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: S
         severity == "info" or passes_straight(reading, cut) or _is_used_as_it_is(reading, cut)
     ):
         return ""
+    if cut.how == "switched_off":
+        return advice_on(cut.how)
     if not reading.blocked and _ran_inside(cut, {p.node for p in parameters}):
         return (
             f"Call {_around(parameters)} outside of {{how}}; if it is to stay as it is, freeze "

@@ -27,6 +27,7 @@ from ..frames import active_programs, frame_variables, hide_frame
 from ..functions import METADATA_CALLS, TensorBase
 from ..guards import set_grad_enabled
 from .dispatch import sequence_number
+from .grad_mode import GradModeSwitches
 from .modes import FUNCTIONS, leave
 from .watch import Callbacks, OnError, listener_methods, notify
 
@@ -136,10 +137,18 @@ class CallWatch(TorchFunctionMode):
         listeners: notified in this order.
         program: key in `programs`; calls made in contexts without this key are ignored.
         miss: called with each exception that a listener raises.
+        switches: notified of each line that switches gradients off or on; None: nobody is.
     """
 
-    def __init__(self, listeners: Sequence[object], program: object, miss: OnError) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[object],
+        program: object,
+        miss: OnError,
+        switches: GradModeSwitches | None = None,
+    ) -> None:
         super().__init__()
+        self._switches = switches
         self._by_kind = _ListenerCache(listeners)
         every = [one for one in listeners if selects(one, None, True)]
         self._every = listener_methods(every, "called")
@@ -167,6 +176,8 @@ class CallWatch(TorchFunctionMode):
     ) -> Any:
         # return immediately: an interrupt in our code would leave the grad mode wrong
         if func is set_grad_enabled:
+            if self._switches is not None and self.program in active_programs():
+                self._switches.note(args[0], _program_frame(sys._getframe(1)))
             return func(*args, **(kwargs or {}))
         if is_dynamo_compiling():
             if func in _METHODS and type(args[0]) in _PLAIN:

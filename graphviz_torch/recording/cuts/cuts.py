@@ -274,6 +274,11 @@ class Cuts(Listener):
         origin = Origin(made_by)
         outer = user_frame(frame)
         place, module = self.program.place(outer), self.program.module
+        switch = self.program.switches.last if name == "no_grad" else None
+        if switch is not None and switch.place is not None:
+            name = switch.by
+            if name == "switched_off":  # the call that is in force until another one
+                place = switch.place
         named = {id(t): "" for t in operands}
         if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
             for label, value in reversed(local_variables(outer).items()):

@@ -28,6 +28,7 @@ from ...internals.frames import (
     user_frames,
 )
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.grad_mode import GradModeSwitches
 from ...internals.tensors.pytree import ATOMS, flatten, is_nesting
 from ...tracing.names import caller_names, with_outer
 from .call_stack import CallStack
@@ -115,6 +116,7 @@ class Program:
         self.tracker = Tracker()
         self.events = Events()
         self.remarks = Remarks()
+        self.switches = GradModeSwitches()
         # Does a compiled graph run: without gradients, though the program has them.
         self.in_compiled_graph = False
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers

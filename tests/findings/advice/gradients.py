@@ -49,7 +49,7 @@ def features_through_numpy(record: Record, followed: bool) -> Tensor:
     return cut_by(lambda body, x: torch.from_numpy(body(x).detach().numpy()), record, followed)
 
 
-@follows("cut-gradient", "out of torch.no_grad()", "body.weight", "body.bias")
+@follows("cut-gradient", "out of torch.set_grad_enabled(False)", "body.weight", "body.bias")
 def features_scaled_without_gradients(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 8), nn.Linear(8, 3))
     with record(model):
@@ -77,7 +77,7 @@ def body_under_no_grad(record: Record, *, graded: bool, frozen: bool) -> Tensor:
 BODY = tuple(f"body.{name}" for name, _ in mlp(6, 8).named_parameters())
 
 
-@follows("cut-gradient", "Call body outside of torch.no_grad()", *BODY)
+@follows("cut-gradient", "Call body outside of torch.set_grad_enabled(False)", *BODY)
 def body_that_is_to_learn(record: Record, followed: bool) -> Tensor:
     return body_under_no_grad(record, graded=followed, frozen=False)
 
@@ -107,6 +107,31 @@ def checkpoint_of_the_first_layer(record: Record, followed: bool) -> Tensor:
         assert isinstance(h, Tensor)
         loss = F.cross_entropy(model["head"](h.relu()), torch.arange(8) % 3)
         loss.backward()
+    return loss
+
+
+@follows(
+    "cut-gradient",
+    "with torch.no_grad(): at",
+    "weight",
+    "bias",
+    same_loss=False,
+    raises="not require grad",
+)
+def preview_that_leaves_gradients_off(record: Record, followed: bool) -> Tensor:
+    model = nn.Linear(6, 3)
+    try:
+        with record(model):
+            if followed:
+                with torch.no_grad():
+                    model(torch.randn(2, 6))
+            else:
+                torch.set_grad_enabled(False)
+                model(torch.randn(2, 6))
+            loss = F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3)
+            loss.backward()
+    finally:
+        torch.set_grad_enabled(True)
     return loss
 
 

@@ -40,6 +40,28 @@ def model_under_no_grad(record: Record) -> None:
         out.sum().backward()
 
 
+@says(
+    "cut-gradient",
+    "the model ran under torch.set_grad_enabled(False) at ",
+    raises=NO_GRAD,
+    severity="error",
+    advice="with torch.no_grad(): at {cause}",
+)
+def gradients_switched_off_for_good(record: Record) -> None:
+    model = nn.Linear(4, 2)
+
+    def preview(x: Tensor) -> float:
+        torch.set_grad_enabled(False)  # cause
+        return model(x).mean().item()
+
+    try:
+        with record(model):
+            preview(torch.randn(64, 4))
+            model(torch.randn(64, 4)).sum().backward()
+    finally:
+        torch.set_grad_enabled(True)
+
+
 @says("cut-gradient", "target.fc1.weight, ", cause="cut by detach()")
 def target_behind_a_detach_beside_an_argmax(record: Record) -> None:
     model = nn.ModuleDict({"online": MLP(4, 64, 2), "target": MLP(4, 64, 2)})
