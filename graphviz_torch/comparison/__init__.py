@@ -1,1 +1,1 @@
-"""Two graphs: what changed."""
+"""Compare two graphs: structure, metadata, gradients, and values of two recorded runs."""

@@ -1,4 +1,4 @@
-"""What differs between a node and the one that stands for it in another graph."""
+"""Compare the fields of two nodes, or of two modules, that were matched between two graphs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, declared, recorded
 from ..graph.units import bytes_text, number_text, seconds_text
 
-# Two runs of the same program differ by this much: float32 sums in another order, relative.
+# Relative difference between two runs of one program: float32 sums in another order.
 GRADIENT_TOLERANCE = 1e-4
 Row = TypeVar("Row", Node, ModuleRow)
-_SHORTEST = 1e-4  # seconds: what takes less differs by chance
+_SHORTEST = 1e-4  # seconds: shorter times differ by chance
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing about a node that is in both graphs, and that differs."""
+    """A field that differs between the two nodes of a pair."""
 
-    a: int  # the node's id in the first graph
-    b: int  # and in the second
-    # "shape", "dtype", "device", "attribute", "gradient", "time", or a compared field's title.
+    a: int  # id of the node in the first graph
+    b: int  # id of the node in the second graph
+    # "shape", "dtype", "device", "attribute", "gradient", "time", or the title of a compared field.
     what: str
     before: str
     after: str
@@ -33,10 +33,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange:
-    """One thing about a module that is in both graphs, and that differs."""
+    """A field that differs between the two modules of a pair."""
 
     path: str  # in the second graph
-    what: str  # the compared field's title
+    what: str  # title of the compared field
     before: str
     after: str
 
@@ -46,12 +46,12 @@ class ModuleChange:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveChange:
-    """What ranks send in another number or size: of a kind, in a group, for a module."""
+    """A changed number or size of collectives of one kind, in one group, of one module."""
 
-    path: str  # of the module, in the second graph
+    path: str  # path of the module in the second graph
     kind: str
     group: str
-    before: tuple[int, int]  # how many, and their bytes
+    before: tuple[int, int]  # number of collectives, and their bytes
     after: tuple[int, int]
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class CollectiveChange:
 def collective_changes(
     a: Graph, b: Graph, renamed: Iterable[tuple[str, str]]
 ) -> Iterator[CollectiveChange]:
-    """What changed of what ranks send; nothing where only one of the graphs was recorded."""
+    """Yield changes of collectives; none unless both graphs were recorded."""
     if not all(any(node.order is not None for node in graph.nodes) for graph in (a, b)):
         return
     before, after = _sent(a, tuple(renamed)), _sent(b, ())
@@ -80,7 +80,7 @@ def collective_changes(
 def _sent(
     graph: Graph, renamed: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str, str], tuple[int, int]]:
-    """How many collectives there are and their bytes, by module, kind and group."""
+    """Return (number of collectives, bytes) by module, kind and group."""
     counts: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
     for each in graph.collectives:
@@ -95,7 +95,7 @@ def _sent(
 
 
 def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iterator[ModuleChange]:
-    """What changed of the modules: those of nodes that are in both, and those of the same path."""
+    """Yield changes of modules that have the same path, or that have nodes of a pair."""
     rows = {row.path: row for row in a.modules}
     paths = {b.nodes[j].module: a.nodes[i].module for i, j in pairs} if rows else {}
     for row in b.modules:
@@ -106,12 +106,12 @@ def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iter
 
 
 def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) -> Iterator[Change]:
-    """What changed from `a` to `b`; the tolerances are those of `diff`."""
+    """Yield the changes from `a` to `b`; the tolerances are those of `diff`."""
     if a.outputs != b.outputs:
         yield from _outputs(a, b)
     if a.attributes != b.attributes:
         yield from _attributes(a, b)
-    # Only what both have is compared: a graph that was traced has no gradients to differ in.
+    # Only gradients that both nodes have are compared: a traced graph has none.
     for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
         if before is not None and after is not None and _differs(before, after, gradient_tolerance):
             yield Change(a.id, b.id, "gradient", *_gradients(before, after))
@@ -124,7 +124,7 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
 
 
 def _differing(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
-    """The compared fields that both have and that differ: title, before, after."""
+    """Yield (title, before, after) of each compared field that is recorded in both and differs."""
     kind: Any = type(a)
     for name, column in _compared(kind):
         values = getattr(a, name), getattr(b, name)
@@ -134,12 +134,12 @@ def _differing(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
 
 @cache
 def _compared(cls: type) -> tuple[tuple[str, Column], ...]:
-    """The fields that are compared as they are, with their declarations."""
+    """Return the fields of a class that are compared for equality, with their declarations."""
     return tuple(each for each in declared(cls).items() if each[1].compared)
 
 
 def _outputs(a: Node, b: Node) -> Iterator[Change]:
-    """The outputs whose shape, dtype or device differs."""
+    """Yield changes of the shape, dtype or device of outputs."""
     many = len(a.outputs) > 1 or len(b.outputs) > 1
     for nr in range(max(len(a.outputs), len(b.outputs))):
         left = a.outputs[nr] if nr < len(a.outputs) else None
@@ -160,9 +160,9 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 
 
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
-    """The attributes that both nodes have, where their shapes are the same: sizes follow those.
+    """Yield changes of attributes that both nodes have, if their shapes are equal.
 
-    Another name for the same data is not a difference.
+    Attributes such as sizes follow from shapes. A changed name of the same data is no change.
     """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return
@@ -175,7 +175,7 @@ def _attributes(a: Node, b: Node) -> Iterator[Change]:
 def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
     if math.isinf(tolerance):
         return False
-    if a.extent != b.extent:  # numbers of a part say nothing of the whole
+    if a.extent != b.extent:  # numbers of a shard cannot be compared with those of the whole
         return True
     if (a.nan, a.inf) != (b.nan, b.inf):
         return True
@@ -184,7 +184,7 @@ def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
 
 
 def _gradients(a: GradientStats, b: GradientStats) -> tuple[str, str]:
-    """Both in words, with so many digits that they differ."""
+    """Return both gradients as text, with enough digits to show a difference."""
     texts = [(_gradient(a, digits), _gradient(b, digits)) for digits in (4, 7, 10, 17)]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 

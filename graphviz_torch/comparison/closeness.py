@@ -1,4 +1,4 @@
-"""How far two results are from each other, by their fingerprints."""
+"""Measure the difference between two results from their fingerprints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..graph import Edge, Fingerprint, Graph
 
 ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
 
-# What rounding alone makes of a result, relative: sums are computed in another order.
+# Relative error of a result from rounding alone, when sums are computed in another order.
 ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
-    """What rounding may make of each node's results: the coarsest dtype before it decides."""
+    """Return each node's relative rounding error, by the coarsest dtype upstream."""
     found: list[float] = []
     for node in graph.nodes:
         dtypes = [meta.dtype for meta in node.outputs if meta is not None]
@@ -24,7 +24,7 @@ def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
 
 
 def is_telling(value: Fingerprint | None) -> bool:
-    """Can it be told from others: are its numbers finite, and its elements not all alike."""
+    """True if a fingerprint can identify a result: it is finite and has elements."""
     return (
         value is not None
         and math.isfinite(value.norm + value.mean + value.least + value.greatest)
@@ -33,10 +33,11 @@ def is_telling(value: Fingerprint | None) -> bool:
 
 
 def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
-    """The relative difference, at least; infinite where they have not as many elements.
+    """Return a lower bound of the relative difference; inf if the numbers of elements differ.
 
     Args:
-        places: are the same elements to be in the same places.
+        a, b: fingerprints of the results.
+        places: also compare the positions of the elements.
 
     >>> one = Fingerprint(2, 5.0, 3.5, 3.0, 4.0, (0, 0, 0, 0, 0, 0, 7.0, 3.64))
     >>> round(distance(one, one._replace(norm=5.05), places=True), 4)
@@ -63,7 +64,7 @@ def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
 
 
 def alike_in(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
-    """Are these of the projections the same."""
+    """True if some of the projections are equal up to `tolerance`."""
     size = max(a.norm, b.norm)
     differing = _differences(a.projections[part], b.projections[part], size)
     return max(differing, default=0.0) <= tolerance

@@ -1,8 +1,8 @@
-"""Two graphs: which nodes and edges were added, removed or changed.
+"""Compare two graphs: list the nodes and edges that were added, removed or changed.
 
-A node counts as changed when the shape, dtype or device of an output, an attribute that does not
-follow from shapes, the gradient it received, or, if asked for, its time differs. Labels, modules
-and lines do not count: they only help to find the pairs.
+A node counts as changed if the shape, dtype or device of an output differs, an attribute that does
+not follow from shapes, the gradient it received, or, on request, its time. Labels, modules and
+source lines do not count as changes; they help to match nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .renames import renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 
-# What each part tells of nodes that are in both graphs; () stands for all that no other part tells.
+# Kinds of changes by section of the text; () is for all kinds that no other section lists.
 _PARTS: dict[str, tuple[str, ...]] = {
     "shapes": ("shape", "dtype", "device", "attribute"),
     "values": (),
@@ -41,13 +41,13 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }
 _NAMED = {what for kinds in _PARTS.values() for what in kinds}
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_NUMBER = re.compile(r"(?<=[a-z_]\.)\d+(?=[.: ])", re.I)  # of a block in a path
+_NUMBER = re.compile(r"(?<=[a-z_]\.)\d+(?=[.: ])", re.I)  # the number of a block in a path
 _COLORS = {"+": "#1a7f37", "-": "#c22a1e", "~": "#9a6700"}
 
 
 @dataclass(frozen=True)
 class GraphDiff:
-    """What `b` has and `a` has not, the other way round, and what changed; false if nothing did.
+    """The differences between two graphs; False in a boolean context if there are none.
 
     >>> import torch
     >>> from graphviz_torch import diff, trace
@@ -62,25 +62,25 @@ class GraphDiff:
 
     a: Graph
     b: Graph
-    pairs: tuple[tuple[int, int], ...]  # ids in a and b of what is in both
+    pairs: tuple[tuple[int, int], ...]  # ids in a and b of each pair of nodes
     added: tuple[int, ...]  # ids in b
     removed: tuple[int, ...]  # ids in a
     changed: tuple[Change, ...]
     added_edges: tuple[Edge, ...]  # with ids of b
     removed_edges: tuple[Edge, ...]  # with ids of a
-    titles: tuple[str, str] = ("", "")  # what a reader calls the two
+    titles: tuple[str, str] = ("", "")  # names of the two graphs
     changed_modules: tuple[ModuleChange, ...] = ()
-    changed_collectives: tuple[CollectiveChange, ...] = ()  # counts and bytes between ranks
+    changed_collectives: tuple[CollectiveChange, ...] = ()  # numbers and bytes of collectives
 
     @property
     def direction(self) -> str:
-        """ "From MLP to Detached layer"; without titles, "From the first graph to the second"."""
+        """Title such as "From MLP to Detached layer", or "From the first graph to the second"."""
         before, after = self.titles
         return f"From {before or 'the first graph'} to {after or 'the second'}"
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Paths in a and b of the modules that go by another name: no difference, but told."""
+        """Paths in a and b of renamed modules: they are not a difference, but are listed."""
         nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
         return renamed_modules(nodes)
 
@@ -90,16 +90,17 @@ class GraphDiff:
         return bool(self.added or self.removed or changed or edges)
 
     def to_text(self, *, limit: int = 40, wide: bool = False) -> str:
-        """The differences in parts: structure, shapes, values, times, modules, collectives,
-        names.
+        """Return the differences as text, by section.
 
-        A line is `+` added, `-` removed, `~` changed, or `=` renamed, and as long as the terminal
-        allows, or 80 characters elsewhere. Changes that differ only in the number of a block share
-        a line, which ends with how many they are.
+        Sections are structure, shapes, values, times, modules, collectives and names.
+
+        A line starts with `+` for added, `-` for removed, `~` for changed and `=` for renamed.
+        Lines are as long as the terminal is wide, or 80 characters elsewhere. Changes that differ
+        only in the number of a block share a line, which ends with their count.
 
         Args:
-            limit: lines to show of each part; the last one says how many are left out.
-            wide: show every line, however long.
+            limit: number of lines of each section; the last line says how many are left out.
+            wide: show all lines in full length.
         """
         width = line_width(wide)
         shown = [self._head()]
@@ -147,11 +148,11 @@ class GraphDiff:
         )
 
     def union(self) -> Graph:
-        """Both graphs in one, to draw: all of `b`, and what `a` had besides, in its place."""
+        """Return a graph for drawing: all of `b`, and the nodes of `a` that were removed."""
         return self._union()[0]
 
     def marks(self) -> dict[int, Mark]:
-        """For each node of `union()` that differs, how."""
+        """Return "added", "removed" or "changed" for each node of `union()` that differs."""
         _, places = self._union()
         found: dict[int, Mark] = {places[0, node]: "removed" for node in self.removed}
         found |= {places[1, node]: "added" for node in self.added}
@@ -159,7 +160,7 @@ class GraphDiff:
         return dict(sorted(found.items()))
 
     def _parts(self) -> Iterator[tuple[str, Iterable[str]]]:
-        """The lines of each part, below its title."""
+        """Yield the title and the lines of each section."""
         yield "structure", self._structure()
         for title, kinds in _PARTS.items():
             yield (
@@ -189,9 +190,9 @@ class GraphDiff:
                     )
 
     def _union(self) -> tuple[Graph, dict[tuple[int, int], int]]:
-        """The union, and the id in it of each (side, id)."""
+        """Return the union, and its node ids by (0 for a or 1 for b, id)."""
         to_b = dict(self.pairs)
-        # A removed node stands right behind the last of its inputs, and so do those behind it.
+        # A removed node follows the last of its inputs, and so do removed nodes that depend on it.
         order: dict[tuple[int, int], tuple[int, int, int]] = {
             (1, node.id): (node.id, 0, 0) for node in self.b.nodes
         }
@@ -215,7 +216,7 @@ class GraphDiff:
         gone = set(self.removed)
         for e in self.removed_edges:
             moved = e._replace(source=place[e.source], target=place[e.target])
-            # Where b runs the other way, the way it ran in a would close a circle.
+            # An edge of a against the direction of b would create a cycle.
             if gone & {e.source, e.target} and moved.source < moved.target:
                 edges.append(moved)
         outputs = tuple((places[1, node], nr) for node, nr in self.b.outputs)
@@ -230,14 +231,17 @@ def diff(
     time_tolerance: float = math.inf,
     titles: tuple[str, str] = ("", ""),
 ) -> GraphDiff:
-    """What changed from `a` to `b`, matched by structure, labels and modules, not by position.
+    """Return the changes from `a` to `b`, matched by structure, labels and modules.
 
     Args:
-        gradient_tolerance: relative difference of a gradient's norm or largest value.
-        time_tolerance: relative difference of a node's time: 1.0 is twice as long. Left out unless
-            asked for: times differ from run to run.
-            Up to these two nothing changed; `math.inf` leaves gradients or times out.
-        titles: what to call the two graphs in the text and below the picture.
+        a, b: graphs, or recordings of one step.
+        gradient_tolerance: relative difference of a gradient's norm or largest value, up to which
+            it
+            counts as unchanged; `math.inf` ignores gradients.
+        time_tolerance: relative difference of a node's time, up to which it counts as unchanged:
+            1.0 is
+            twice as long. By default, times are ignored, as they differ from run to run.
+        titles: names of the two graphs in the text and below the picture.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -281,7 +285,7 @@ def diff(
 
 
 def _once(lines: Iterable[str]) -> list[str]:
-    """Lines that differ only in the number of a module as one, at the place of the first."""
+    """Merge lines that differ only in the number of a module, at the position of the first."""
     alike: dict[str, list[str]] = {}
     for line in lines:
         alike.setdefault(_NUMBER.sub("*", line), []).append(line)
@@ -292,7 +296,7 @@ def _once(lines: Iterable[str]) -> list[str]:
 
 
 def _values(change: Change) -> str:
-    """What it was and is; of a gradient only the norms, where these differ and are all."""
+    """Return "before -> after"; for gradients just the norms, if these differ."""
     parts = [text.partition(", max ") for text in (change.before, change.after)]
     (before, _, rest), (after, _, _) = parts
     if rest and before != after and not any(" " in part[2] for part in parts):

@@ -1,6 +1,6 @@
-"""What kind of difference it is where two runs part, as far as the two graphs tell.
+"""Classify the first difference between two runs, as far as the two graphs show it.
 
-Each function answers one question in a sentence, or with "" where it does not know.
+Each method checks for one kind of difference, and returns a sentence or "".
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, alike_in, distance, is_telling
 from .value_pairs import MOVED, TRANSPOSES, ValuePairs, shape_of, value_of
 
-_CLEAR = 8  # times as far apart as what it was computed from
-_SAME = 1e-5  # up to this they are the same elements
-_LIKE = 1e-4  # up to this two numbers are one
+_CLEAR = 8  # times as large as the difference of the inputs
+_SAME = 1e-5  # relative difference up to which elements are the same
+_LIKE = 1e-4  # relative difference up to which two numbers are equal
 # Attributes that follow from shapes, or change no value.
 _FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta", "dtype"}
-_GELU_ERROR = 1e-3  # between the two formulas, absolute, at any number
+_GELU_ERROR = 1e-3  # absolute difference between the two formulas, for any input
 
 
 class Parting:
-    """Where two runs part: a node of each, or of the second alone.
+    """The place where two runs diverge: a node of each graph, or of the second alone.
 
     Args:
-        before, after: the pairs seen from the first graph and from the second.
-        a, b: the nodes' ids; a may be None.
+        before, after: pairs as seen from the first and from the second graph.
+        a, b: ids of the nodes; a may be None.
     """
 
     def __init__(self, before: ValuePairs, after: ValuePairs, a: int | None, b: int) -> None:
@@ -39,7 +39,7 @@ class Parting:
         self.near_b = _near(after, b)
 
     def kind(self) -> str:
-        """The first answer of all."""
+        """Return the sentence of the first check that applies, or ""."""
         for answer in (
             self._finite,
             self._attribute,
@@ -57,14 +57,14 @@ class Parting:
         return ""
 
     def _finite(self) -> str:
-        """Is one of them not finite."""
+        """Check whether only one of the two values is finite."""
         known = [value is None or is_telling(value) for value in (self.value_a, self.value_b)]
         if known[0] == known[1]:
             return ""
         return "NaN or Inf before and not after" if known[1] else "NaN or Inf after and not before"
 
     def _attribute(self) -> str:
-        """Do both have the same attribute with another value."""
+        """Check for an attribute with another value."""
         if self.a is None or self.a.operation != self.b.operation:
             return ""
         ours, theirs = _attributes(self.a), _attributes(self.b)
@@ -76,11 +76,11 @@ class Parting:
         return ""
 
     def _gelu(self) -> str:
-        """Is it GELU by another formula."""
+        """Check for GELU by another formula."""
         ours, theirs = (_formula(near) for near in (self.near_a, self.near_b))
         if not ours or not theirs or ours == theirs:
             return ""
-        # A constant of one formula, where the other one is an operator, needs no value to tell.
+        # The constant of one formula is sufficient evidence if the other is a GELU operator.
         by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
         if not by_hand and self.value_a is not None and self.value_b is not None:
             least = abs(self.value_a.least - self.value_b.least)
@@ -89,7 +89,7 @@ class Parting:
         return f"another approximation of GELU: {ours} before, {theirs} after"
 
     def _dropout(self) -> str:
-        """Does dropout act in one of them, or in both, with other random numbers."""
+        """Check for dropout in only one of the runs, or in both with other random numbers."""
         acts = [
             next(filter(None, map(_dropout_of, near)), "") for near in (self.near_a, self.near_b)
         ]
@@ -97,14 +97,14 @@ class Parting:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
             lacks = self.after if acts[0] else self.before
-            if any(map(_dropout_of, lacks.here.nodes)):  # it acts there, too, elsewhere
+            if any(map(_dropout_of, lacks.here.nodes)):  # dropout is active elsewhere in that graph
                 return ""
             where = "before and not after" if acts[0] else "after and not before"
             return f"dropout acts {where}: {acts[0] or acts[1]}"
         return ""
 
     def _epsilon(self) -> str:
-        """Is it a norm that adds another number before the root."""
+        """Check for a norm with another epsilon."""
         readers = [self.after.here.nodes[i] for i in self.after.readers(self.b.id)]
         ours = _epsilon(self.before, self.near_a)
         theirs = _epsilon(self.after, [*self.near_b, *readers])
@@ -117,12 +117,12 @@ class Parting:
         return ""
 
     def _bias(self) -> str:
-        """Is something added in one that is not in the other."""
+        """Check for a bias that is added in only one of the runs."""
         ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         if self.a is None or len(ours) == len(theirs):
             return ""
         if not all(any(word in one.operation for word in _ADDS) for one in (self.a, self.b)):
-            return ""  # its partner is a guess
+            return ""  # the pair is a guess
         more, fewer, word = (ours, theirs, "after")
         if len(theirs) > len(ours):
             more, fewer, word = (theirs, ours, "before")
@@ -131,7 +131,7 @@ class Parting:
         return f"a missing bias: {names[0]} is not added {word}" if names else ""
 
     def _weight(self) -> str:
-        """Does a weight that it reads directly have another value, or stand the other way round."""
+        """Check for a weight, used directly, that has another value or is transposed."""
         ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         missing = [leaf for leaf in theirs if self.after.states[leaf.id] == "other"]
         for leaf in missing:
@@ -151,12 +151,12 @@ class Parting:
                 )
             named = any(one.leaf and one.label == leaf.label for one in self.before.here.nodes)
             if not named and (self.a is None or self.a.operation != self.b.operation):
-                return ""  # its partner is a guess
+                return ""  # the pair is a guess
             return f"another weight: {leaf.label or 'a leaf'} has another value"
         return self._turned(ours, theirs)
 
     def _turned(self, ours: list[Node], theirs: list[Node]) -> str:
-        """Is a square weight of the same value transposed on its way in one of them alone."""
+        """Check for a square weight, equal in both runs, that only one run transposes."""
         for leaf in theirs:
             for one in ours:
                 if one.id != self.after.partners.get(leaf.id) or len(shape_of(leaf)) != 2:
@@ -169,11 +169,11 @@ class Parting:
         return ""
 
     def _order(self) -> str:
-        """Are the same elements in other places."""
+        """Check for the same elements in other positions."""
         if self.value_a is None or self.value_b is None or self.a is None:
             return ""
-        # Nothing rounds a result that is the same but for its places: softmax under another mask
-        # has nearly the same elements.
+        # A permutation rounds nothing, so the tolerance is small: softmax under another mask has
+        # nearly the same elements.
         if distance(self.value_a, self.value_b, places=False) > _SAME:
             return ""
         if distance(self.value_a, self.value_b, places=True) < MOVED:
@@ -181,7 +181,7 @@ class Parting:
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
     def _scale(self) -> str:
-        """Is it the same times a number, or is a factor left out or put in."""
+        """Check for a constant factor, or for a multiplication that one run lacks."""
         if self.value_a is not None and self.value_b is not None:
             factor = scale(self.value_a, self.value_b)
             if factor is not None:
@@ -199,7 +199,7 @@ class Parting:
         return ""
 
     def _outside(self) -> str:
-        """What differs outside of the graph, if all is equal that the graph computes it from."""
+        """Check for a cause outside of the graph, if all inputs in the graph are equal."""
         if not self._inputs_equal():
             return ""
         operation = self.b.operation
@@ -222,7 +222,7 @@ class Parting:
 
 
 def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> str:
-    """How the same elements lie in other places."""
+    """Describe how the same elements are arranged in another order."""
     shape = shape_of(node_b)
     if any(word in node_b.operation for word in ("softmax", "masked_fill", "where")):
         return "another mask, or the same elements in another order"
@@ -251,7 +251,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 
 
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
-    """By what number all of the first are multiplied in the second; None where by no single one."""
+    """Return the factor from the first to the second result, or None if there is no single one."""
     if (
         not (is_telling(a) and is_telling(b))
         or a.elements != b.elements
@@ -277,7 +277,7 @@ def scale(a: Fingerprint, b: Fingerprint) -> float | None:
     return None
 
 
-# What an attribute is called.
+# Description of an attribute that differs.
 _NAMES = {
     "eps": "another epsilon",
     "approximate": "another approximation of GELU",
@@ -287,9 +287,9 @@ _NAMES = {
     "scale": "another scale",
     "other": "another number",
 }
-# What a bias is added by, or may be left out of, by words in the operation's name.
+# Words in the name of an operation that may add a bias.
 _ADDS = ("mm", "add", "linear", "conv", "norm", "view", "mv", "dot")
-# What differs outside of the graph, by words in the operation's name.
+# Causes outside of the graph, by words in the operation's name.
 _OUTSIDE = (
     (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),
     (("scaled_dot_product", "attention"), "another mask or scale"),
@@ -300,7 +300,7 @@ _OUTSIDE = (
 
 
 def _near(pairs: ValuePairs, node: int) -> list[Node]:
-    """A node, and what leads to it from the last results that are equal."""
+    """Return a node and the nodes between it and the last equal results."""
     found: dict[int, None] = {node: None}
     stack = [node]
     while stack and len(found) < 64:
@@ -319,7 +319,7 @@ def _attributes(node: Node) -> dict[str, str]:
 
 
 def _formula(near: Sequence[Node]) -> str:
-    """Which formula of GELU these nodes compute: "tanh", "none"; "" where they do not."""
+    """Return the GELU formula that these nodes compute ("tanh", "none", "sigmoid"), or ""."""
     names = {node.operation for node in near}
     for node in near:
         if node.operation == "gelu":
@@ -330,7 +330,7 @@ def _formula(near: Sequence[Node]) -> str:
 
 
 def _constants(near: Sequence[Node]) -> str:
-    """The formula of GELU whose constant is among these nodes' operands."""
+    """Return the GELU formula whose constant is an operand of these nodes, or ""."""
     constants = {value for node in near for value in _attributes(node).values()}
     if "0.044715" in constants:
         return "tanh"
@@ -347,7 +347,7 @@ def _dropout_of(node: Node) -> str:
 
 
 def _epsilon(pairs: ValuePairs, near: Sequence[Node]) -> str:
-    """The number that a norm adds before it takes the root."""
+    """Return the number that a norm adds under its root, or ""."""
     for node in near:
         found = _attributes(node)
         if "eps" in found:
@@ -369,7 +369,7 @@ def _is_small(text: str) -> bool:
 
 
 def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
-    """The leaves that these nodes read, directly or transposed."""
+    """Return the leaves that these nodes use, directly or transposed."""
     nodes = pairs.here.nodes
     found: dict[int, Node] = {}
     for node in near:
@@ -384,7 +384,7 @@ def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
 
 
 def _turns(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
-    """Is a leaf transposed an odd number of times before a product; None: none has it."""
+    """Return whether a leaf is transposed before a product, or None if no product uses it."""
     for product in near:
         for edge in pairs.inputs[product.id]:
             source, turns = edge.source, False

@@ -1,7 +1,7 @@
-"""Where two runs part: the first result that is not equal, with its line and module.
+"""Find where two runs diverge: the first result that is not equal, with its line and module.
 
-Two recordings of the same program, before and after a change, or of two programs that should
-compute the same: both made with `record(fingerprints=True)`.
+The runs are recordings with `record(fingerprints=True)`: of a program before and after a change, or of
+two programs that should compute the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .difference_kinds import Parting, order_text
 from .matching import match
 from .value_pairs import ValuePairs, shape_of, value_of
 
-_CANDIDATES = 24  # results of the first graph that may stand for the place
-_FAR = 0.5  # relative: two results that structure does not pair are not one thing any more
-_JUMP = 8  # times as far apart as what it was computed from: a place, and not rounding that grows
+_CANDIDATES = 24  # candidates in the first graph for the counterpart
+_FAR = 0.5  # relative difference above which results that structure does not match are unrelated
+_JUMP = 8  # times the difference of the inputs: a jump, not accumulated rounding
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first result of the second graph that the first has not; false if all are equal.
+    """The first result of the second graph that the first has not; False if all are equal.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -42,20 +42,20 @@ class FirstDifference:
 
     a: Graph
     b: Graph
-    equal: int  # results of the second graph that the first has, too
-    equal_to: float  # the largest relative difference among those before the place
-    before: int | None = None  # id in a where they part; None where a has no such result
+    equal: int  # number of results of the second graph that the first has as well
+    equal_to: float  # largest relative difference among those before the divergence
+    before: int | None = None  # id in a where they diverge, or None if a has no such result
     after: int | None = None  # id in b
-    relative: float | None = None  # difference there; None where nothing stands beside it
-    at_end: float | None = None  # at the first output
-    kind: str = ""  # what differs, where that is known
+    relative: float | None = None  # relative difference there, or None if there is no counterpart
+    at_end: float | None = None  # relative difference at the first output
+    kind: str = ""  # kind of the difference, if known
     titles: tuple[str, str] = ("", "")
 
     def __bool__(self) -> bool:
         return self.after is not None or self.before is not None
 
     def to_text(self) -> str:
-        """Where they part, what kind of difference it is, and both nodes."""
+        """Return where the runs diverge, the kind of the difference, and both nodes."""
         lines = [self._head()]
         if self.kind:
             lines.append(f"  {self.kind}")
@@ -93,7 +93,7 @@ class FirstDifference:
 
     @cached_property
     def difference(self) -> GraphDiff:
-        """Both graphs, to draw: what one of them alone has, and the place."""
+        """Both graphs for drawing, with the node where they diverge as the only change."""
         found = diff(self.a, self.b, gradient_tolerance=math.inf, titles=self.titles)
         changed: tuple[Change, ...] = ()
         if self.after is not None and self.after not in found.added:
@@ -107,31 +107,31 @@ class FirstDifference:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Ids in a and b of nodes that structure pairs."""
+        """Ids in a and b of nodes matched by structure."""
         return self.difference.pairs
 
     @property
     def changed(self) -> tuple[Change, ...]:
-        """The place."""
+        """The node where the runs diverge, as the only change."""
         return self.difference.changed
 
     @property
     def added_edges(self) -> tuple[Edge, ...]:
-        """With ids of b."""
+        """Edges only in b, with ids of b."""
         return self.difference.added_edges
 
     @property
     def removed_edges(self) -> tuple[Edge, ...]:
-        """With ids of a."""
+        """Edges only in a, with ids of a."""
         return self.difference.removed_edges
 
     @property
     def direction(self) -> str:
-        """What the picture says of itself."""
+        """Title of the picture."""
         return self._head()
 
     def union(self) -> Graph:
-        """Both graphs in one, to draw, with a note at the place."""
+        """Return both graphs in one for drawing, with a note where they diverge."""
         graph = self.difference.union()
         notes = {
             node: self.kind or "here they part"
@@ -141,7 +141,7 @@ class FirstDifference:
         return graph.annotate(note=notes) if notes else graph
 
     def marks(self) -> dict[int, Mark]:
-        """For each node of `union()` that one graph alone has, or where they part, how."""
+        """Return "added", "removed" or "changed" for each node of `union()` that differs."""
         marks = self.difference.marks()
         if self.after is not None and not self.changed:
             gone = len([m for m in marks.values() if m == "removed"])
@@ -157,17 +157,18 @@ def first_difference(
     tolerance: float | None = None,
     titles: tuple[str, str] = ("", ""),
 ) -> FirstDifference:
-    """Where two recorded runs part, by the values of their results.
+    """Return the place where two recorded runs diverge, by the values of their results.
 
-    Nodes are paired by structure; where names and shapes differ, as of a port beside its original,
-    by their values. A result of the second graph counts as another if no result of the first has
-    its elements, and if what is computed from it to the outputs is another, too.
+    Nodes are matched by structure, or by value if names and shapes differ, as between a port and
+    its original. A result of the second graph differs if no result of the first has the same
+    elements, and if the results computed from it, up to the outputs, differ too.
 
     Args:
         a, b: recorded with `record(fingerprints=True)`.
-        tolerance: relative difference up to which two results are equal. None: what rounding makes
-            of their dtype, 1e-5 for float32 and 5e-2 for bfloat16.
-        titles: what to call the two.
+        tolerance: relative difference up to which two results are equal. None uses the rounding
+            error
+            of their dtype: 1e-5 for float32, 5e-2 for bfloat16.
+        titles: names of the two runs.
 
     Raises:
         ValueError: if one of them was recorded without values.
@@ -219,7 +220,7 @@ def first_difference(
     known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]
     beside = None if partner is None else _apart(a.nodes[partner], b.nodes[place])
     if after.pairs.get(place) != partner:
-        if beside is None:  # of another size, so it does not stand for the place
+        if beside is None:  # of another size, so it is no counterpart
             partner = None
         elif beside > _FAR:
             beside = None
@@ -238,7 +239,7 @@ def first_difference(
 
 
 def _jump(pairs: ValuePairs, apart: list[int]) -> int:
-    """The first that is much further apart than what it was computed from, else the first."""
+    """Return the first node that differs much more than its inputs, else the first node."""
     for node in apart:
         found = pairs.distances.get(node)
         if found is None or found > _JUMP * pairs.error_before(node):
@@ -247,7 +248,7 @@ def _jump(pairs: ValuePairs, apart: list[int]) -> int:
 
 
 def _unhealed(pairs: ValuePairs) -> int | None:
-    """In the same program, the first result that is another, though what follows is equal."""
+    """Return the first differing result of an identical program, though later results are equal."""
     alike = len(pairs.pairs) == len(pairs.here.nodes) == len(pairs.there.nodes)
     if not alike:
         return None
@@ -262,7 +263,7 @@ def _unhealed(pairs: ValuePairs) -> int | None:
 
 
 def _moved(pairs: ValuePairs, ends: list[int]) -> int | None:
-    """The first result before these whose elements are in other places, and its inputs' are not."""
+    """Return the first moved result upstream of `ends`, or None."""
     found: set[int] = set()
     stack, entered = [*ends], set()
     while stack:
@@ -277,7 +278,7 @@ def _moved(pairs: ValuePairs, ends: list[int]) -> int | None:
 
 
 def _partner(before: ValuePairs, after: ValuePairs, place: int, ours: list[int]) -> int | None:
-    """The node of the first graph that stands for the place."""
+    """Return the counterpart, in the first graph, of the node where the runs diverge."""
     node, other = after.here.nodes[place], after.pairs.get(place)
     value = value_of(node)
     if other is not None and (other in ours or not ours):
@@ -324,10 +325,10 @@ def _worth(node: Node) -> str:
 
 
 def _equal(to: float) -> str:
-    """How equal results are, by the power of ten above their relative difference."""
+    """Describe equality by the power of ten above the relative difference."""
     return "no difference" if to == 0 else f"equal to within 1e{math.ceil(math.log10(to))}"
 
 
 def _rough(value: float) -> str:
-    """With one digit."""
+    """Format a number with one digit."""
     return number_text(float(f"{value:.0e}"), 1).replace(".00e", "e")

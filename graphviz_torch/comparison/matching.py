@@ -1,9 +1,9 @@
-"""Which node of one graph is which of another: by structure, labels and modules, not by position.
+"""Match the nodes of two graphs by structure, labels and modules, not by position.
 
-Hashes over all that a node was computed from (down) and all that was computed from it (up) match
-what did not change: first with labels, modules and shapes, then with less and less of that, so that
-a node that changed keeps its pair. From the pairs others grow along the edges, and what is left in
-the gaps is aligned in order.
+Hashes over all nodes that a node depends on (down) and all nodes that depend on it (up) match
+unchanged parts: first with labels, modules and shapes, then with fewer of these, so that a changed
+node keeps its match. From matched nodes, matches spread along edges. Remaining nodes between
+matches are aligned in order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from ..graph import Graph, Node
 from ..graph.gc import with_gc_disabled
 
-# Differences after which a gap counts as rewritten: the alignment's time is its size times these.
+# Edits after which a gap counts as rewritten: aligning takes time proportional to size times edits.
 _MAX_EDITS = 400
-LEVELS = range(3)  # what must be equal of two nodes, from the most to the least
+LEVELS = range(3)  # criteria for equal nodes, from strict to loose
 
 
 class _Side:
-    """One graph with its edges by node."""
+    """One of the two graphs, with its edges by node."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.inputs, self.users = graph.nodes, graph.inputs(), graph.users()
@@ -31,9 +31,10 @@ class _Side:
             self._ends[node].append(place << 8 | output_nr)
 
     def keys(self, level: int) -> Sequence[Hashable]:
-        """What must be equal of two nodes: at level 0 the most, at the last of `LEVELS` the least.
+        """Return a key per node; nodes match at this level if their keys are equal.
 
-        That is name, shapes, label, scope and place among the outputs; name and shapes; the name.
+        Level 0 compares name, shapes, label, scope and output positions; level 1 name and shapes;
+        level 2 the name.
         """
         names = [node.name for node in self.nodes]
         if level == LEVELS[2]:
@@ -45,9 +46,9 @@ class _Side:
         return list(map(hash, zip(names, shapes, labels, strict=True)))
 
     def down(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
-        """For each node a hash of its key and of the keys of all that it was computed from.
+        """Return for each node a hash of its key and of the keys of all nodes it depends on.
 
-        All is as if the nodes `without` were not there.
+        The nodes in `without` are ignored.
         """
         down = [0] * len(keys)
         for i, key in enumerate(keys):
@@ -60,7 +61,7 @@ class _Side:
         return down
 
     def up(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
-        """For each node a hash of its key and of the keys of all that was computed from it."""
+        """Return for each node a hash of its key and of the keys of all nodes that depend on it."""
         up = [0] * len(keys)
         for i in reversed(range(len(keys))):
             ends = [
@@ -74,7 +75,7 @@ class _Side:
         return up
 
     def parts(self, without: Container[int]) -> list[list[int]]:
-        """The nodes that are left `without` some, in parts that no edge connects."""
+        """Return the connected components of the graph without some nodes."""
         found: list[list[int]] = []
         reached: set[int] = set()
         for first in range(len(self.nodes)):
@@ -82,7 +83,7 @@ class _Side:
                 continue
             part = [first]
             reached.add(first)
-            for node in part:  # which grows
+            for node in part:  # the list grows while it is iterated
                 near = {*self.beside(node)} - reached
                 near = {other for other in near if other not in without}
                 reached |= near
@@ -91,7 +92,7 @@ class _Side:
         return found
 
     def beside(self, node: int) -> Iterator[int]:
-        """The nodes with an edge to or from this one."""
+        """Yield the nodes with an edge to or from this one."""
         yield from (e.source for e in self.inputs[node])
         yield from (e.target for e in self.users[node])
 
@@ -101,7 +102,7 @@ _Neighbours = Callable[[_Side, int], dict[Hashable, int]]
 
 @with_gc_disabled
 def match(a: Graph, b: Graph) -> dict[int, int]:
-    """The id in `b` of each node of `a` that is also there; every node is in at most one pair."""
+    """Return the id in `b` of each node of `a` that has a match; matches are one-to-one."""
     return _Matching(_Side(a), _Side(b)).run()
 
 
@@ -115,7 +116,8 @@ class _Matching:
     def run(self) -> dict[int, int]:
         for level in LEVELS:
             self._by_hashes(level)
-            if not level:  # what uses a weight of the same name is surer than what looks alike
+            # users of a weight of the same name are a surer match than nodes that look equal
+            if not level:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
         self._fill_gaps()
@@ -136,12 +138,12 @@ class _Matching:
         self._alike(a.up(down_a), b.up(down_b))
         if self._complete:
             return
-        # All that a pair was computed from is alike, too, and so is all that was computed from it.
+        # All inputs of such a pair have equal hashes, and so have all of its users.
         self._grow(self._unique(down_a, down_b), (_sources,))
         self._grow(self._unique(a.up(keys_a), b.up(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
-        """Pairs two nodes, unless one is a weight and the other a bias."""
+        """Match two nodes, unless one is a weight and the other a bias."""
         role, other = self.a.roles[i], self.b.roles[j]
         if role != other and role and other:
             return False
@@ -151,7 +153,7 @@ class _Matching:
     def _unmatched(
         self, left: Sequence[Hashable], right: Sequence[Hashable]
     ) -> tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]]:
-        """The unmatched nodes of each side by their keys."""
+        """Return the unmatched nodes of each side, by their keys."""
         found: tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]] = ({}, {})
         for groups, keys, matched in zip(found, (left, right), (self.to_b, self.to_a), strict=True):
             for node, key in enumerate(keys):
@@ -160,7 +162,7 @@ class _Matching:
         return found
 
     def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
-        """Pairs the nodes whose key occurs once on each side."""
+        """Match nodes whose key occurs once on each side."""
         lefts, rights = self._unmatched(left, right)
         return [
             (nodes[0], others[0])
@@ -170,10 +172,10 @@ class _Matching:
         ]
 
     def _alike(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
-        """Pairs the nodes whose key occurs as often on both sides.
+        """Match nodes whose key occurs equally often on both sides.
 
-        Among those, a node goes with one whose inputs are the pairs of its own inputs, so that
-        two branches that look the same are not mixed up.
+        Among those, nodes with matching inputs are matched first, so that two branches with equal
+        structure are not mixed up.
         """
         lefts, rights = self._unmatched(left, right)
         waiting: dict[Hashable, deque[int]] = {}
@@ -194,7 +196,7 @@ class _Matching:
                         self._pair(i, j)
 
     def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbours, ...] = ()) -> None:
-        """Pairs the neighbours of pairs that have the same name and the same place."""
+        """Match neighbors of matched nodes that have the same name and position."""
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()
@@ -211,13 +213,13 @@ class _Matching:
                         queue.append((x, y))
 
     def _fill_gaps(self) -> None:
-        """Aligns what is unmatched between pairs that stand in the same order on both sides."""
+        """Align unmatched nodes between matches that are in the same order on both sides."""
         if self._complete:
             return
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))
         for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
-            for by_role in (True, False):  # then what only one side has a name for
+            for by_role in (True, False):  # then nodes that only one side has a role for
                 left = [i for i in range(start, end) if i not in self.to_b]
                 right = [j for j in range(begin, stop) if j not in self.to_a]
                 keys = (
@@ -229,7 +231,7 @@ class _Matching:
             start, begin = end + 1, stop + 1
 
     def _find_moved(self) -> None:
-        """Pairs parts that are alike within, and stand beside the same pair in another place."""
+        """Match identical components adjacent to the same matched node elsewhere."""
         if self._complete:
             return
         found: tuple[dict[Hashable, list[list[int]]], ...] = ({}, {})
@@ -250,7 +252,7 @@ class _Matching:
 
 
 def _role(leaf: Node) -> str:
-    """Which part of its module a parameter is, as far as its name tells: "weight", "bias"."""
+    """Return the role of a parameter by its name: "weight", "bias" or ""."""
     name = leaf.label.rpartition(".")[2]
     return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
@@ -266,7 +268,7 @@ def _targets(side: _Side, node: int) -> dict[Hashable, int]:
 
 
 def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest run of pairs, sorted by the first, in which the second grows too."""
+    """Return the longest subsequence of the sorted pairs in which both members increase."""
     tails: list[int] = []
     at: list[int] = []
     back: list[int] = []
@@ -284,7 +286,9 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Positions of a longest common subsequence (Myers 1986); of a rewritten one, a greedy guess.
+    """Return the positions of a longest common subsequence (Myers 1986), or a greedy approximation.
+
+    The approximation is used for sequences with more than `_MAX_EDITS` differences.
 
     >>> align("xabc", "abyc")
     [(1, 0), (2, 1), (3, 3)]
@@ -321,7 +325,7 @@ def _trace_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int
 
 
 def _greedy(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The n-th occurrence of a key with the n-th on the other side."""
+    """Match the n-th occurrence of a key with the n-th on the other side."""
     places = {(key, n): j for j, (key, n) in enumerate(_counted(b))}
     return [(i, places[each]) for i, each in enumerate(_counted(a)) if each in places]
 

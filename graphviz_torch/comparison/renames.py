@@ -1,4 +1,4 @@
-"""Which modules go by another name in the second of two graphs, from the nodes that are in both."""
+"""Find renamed modules from the matched nodes of two graphs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ Path = tuple[str, ...]
 
 
 def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Paths before and after of the modules whose own name changed, in order of the alphabet.
+    """Return (path before, path after) of modules whose own name changed, sorted.
 
-    Numbers that change are no new names: a module put into an `nn.Sequential` moves all behind it.
-    Neither is a module renamed whose nodes went to several.
+    A changed number is no rename: inserting a module into an `nn.Sequential` renumbers all later
+    ones. A module whose nodes went to several modules is not renamed either.
 
     Args:
-        modules: for each node that is in both graphs, its module in the first and in the second.
+        modules: for each matched node, its module in the first and in the second graph.
 
     >>> renamed_modules([("enc.fc", "encoder.fc"), ("enc.norm", "encoder.norm"), ("0", "1")])
     (('enc', 'encoder'),)
@@ -33,11 +33,11 @@ def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str]
 
 
 def _levels(before: Path, after: Path) -> Iterator[tuple[Path, Path]]:
-    """Each module around a node in the one graph, with the one that stands for it in the other."""
+    """Yield each module around a node with its counterpart in the other graph."""
     if len(before) == len(after):
         yield from ((before[:end], after[:end]) for end in range(1, len(before) + 1))
         return
-    same = 0  # names at the end that are the same; modules around them came or went
+    same = 0  # number of equal names at the end; modules around them were added or removed
     while same < min(len(before), len(after)) and before[-1 - same] == after[-1 - same]:
         same += 1
     yield before[: len(before) - same], after[: len(after) - same]

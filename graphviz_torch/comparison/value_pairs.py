@@ -1,13 +1,13 @@
-"""Which results of two graphs are the same, though nodes have other names and other neighbours.
+"""Match results of two graphs by value, even if names and structure differ.
 
-A node is paired by structure first, as `diff` does. Where that gives no result that is equal, any
-result of the other graph will do that has the same elements, in whatever order: so a port is paired
-with its original.
+A node is matched by structure first, as in `diff`. If that gives no equal result, any result of the
+other graph with the same elements, in any order, is a match. This is how a port is matched with its
+original. The states of a node:
 
-    equal    its pair, or some other result, has its value
-    moved    its pair has its elements, in other places
+    equal    its match has the same value
+    moved    its match has the same elements in other positions
     other    no result of the other graph has its value
-    unknown  it has no value that can be told from others
+    unknown  its value cannot identify a result
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .closeness import distance, is_telling, rounding_of
 State = Literal["equal", "moved", "other", "unknown"]
 
 TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
-_FEW = 16  # elements: of fewer, one is easily like another
-_EXACT = 1e-4  # what is paired by its value alone is paired up to this
-MOVED = 1e-2  # from this on elements stand in other places
-_FAR = 100  # times as far apart as rounding makes them: then elements are in other places
-_SMALL = 64  # elements of what sums up a batch: a loss, an accuracy
+_FEW = 16  # elements: smaller results are easily equal by chance
+_EXACT = 1e-4  # relative difference up to which results are matched by value alone
+MOVED = 1e-2  # relative difference from which elements count as moved
+_FAR = 100  # times the rounding error: elements have moved
+_SMALL = 64  # elements of a summary of a batch, as a loss or an accuracy
 
 
 @dataclass
 class ValuePairs:
-    """One graph's nodes beside the other's.
+    """The nodes of one graph, matched with those of the other.
 
     Args:
-        here, there: the two.
-        pairs: ids here and there of what structure pairs.
-        tolerance: relative; None for what rounding makes of the dtype.
+        here, there: the two graphs.
+        pairs: ids in `here` and `there` of nodes matched by structure.
+        tolerance: relative; None uses the rounding error of the dtype.
     """
 
     here: Graph
@@ -46,8 +46,10 @@ class ValuePairs:
     pairs: Mapping[int, int]
     tolerance: float | None
     states: list[State] = field(default_factory=list)
-    partners: dict[int, int] = field(default_factory=dict)  # of what is equal, or moved
-    distances: dict[int, float] = field(default_factory=dict)  # from those, or the structural pair
+    # matches of nodes that are equal or moved
+    partners: dict[int, int] = field(default_factory=dict)
+    # from the match, or from the node matched by structure
+    distances: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.inputs: list[list[Edge]] = self.here.inputs()
@@ -62,7 +64,7 @@ class ValuePairs:
         if value is None or not is_telling(value):
             if value is None or not value.elements:
                 return "unknown"
-            if other is None:  # a mask has -Inf on purpose
+            if other is None:  # a mask contains -Inf on purpose
                 return "other" if value.greatest == math.inf and index.finite else "unknown"
             if not is_telling(value_of(self.there.nodes[other])):
                 return "unknown"
@@ -83,7 +85,7 @@ class ValuePairs:
                 if unordered <= min(tolerance, _EXACT):
                     if found <= max(
                         _FAR * tolerance, MOVED
-                    ):  # some elements differ, and sums hide it
+                    ):  # some elements differ, which sums do not show
                         return "other"
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
@@ -95,7 +97,7 @@ class ValuePairs:
         return "other" if alone or node.id in self.distances else "unknown"
 
     def _alike(self, node: Node, value: Fingerprint, others: list[int]) -> State:
-        """Of some with the same elements the one that has them in the same places, if any has."""
+        """Match a node with one of `others`, preferably with elements in the same positions."""
         nodes, shape = self.there.nodes, shape_of(node)
         same = [other for other in others if shape_of(nodes[other]) == shape]
         limit = _FAR * self.allowed(node.id)
@@ -103,20 +105,21 @@ class ValuePairs:
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known(nodes[partner]), places=bool(here))
-        turns = self.here.nodes[node.id].operation in TRANSPOSES  # it is there to do so
+        # the operation moves elements on purpose
+        turns = self.here.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 
     def allowed(self, node: int, other: int | None = None) -> float:
-        """Up to what two nodes' results are equal; None: one of whatever node."""
+        """Return the tolerance for a pair of nodes, or for a node and any other."""
         if self.tolerance is not None:
             return self.tolerance
         return max(self._rounding[node], 0 if other is None else self._theirs[other])
 
     def apart(self) -> list[int]:
-        """The nodes that have another value and hand it on to the outputs, inputs first.
+        """Return the nodes whose values differ all the way to the outputs, inputs first.
 
-        A result that the other graph has not, but after which it has all results again, is a step
-        of the same computation in another form.
+        A result that the other graph lacks is left out if the results computed from it exist there
+        again: then it is a step of the same computation in another form.
         """
         found: set[int] = set()
         stack = [node for node, _ in self.here.outputs]
@@ -137,17 +140,17 @@ class ValuePairs:
         return sorted(node for node in found if self.states[node] == "other")
 
     def error_before(self, node: int) -> float:
-        """The largest distance of what a node was computed from, as far as it is known."""
+        """Return the largest known distance among the inputs of a node."""
         return max(
             (self.distances[i] for i in self.known_inputs(node) if i in self.distances), default=0.0
         )
 
     def readers(self, node: int) -> list[int]:
-        """The nodes that read this one, once for each edge."""
+        """Return the nodes that use this one, once per edge."""
         return [edge.target for edge in self.here.edges if edge.source == node]
 
     def known_inputs(self, node: int) -> list[int]:
-        """The nearest nodes before one whose state is known, leaves included."""
+        """Return the nearest upstream nodes whose state is known, leaves included."""
         found: dict[int, None] = {}
         stack = [edge.source for edge in reversed(self.inputs[node])]
         entered: set[int] = set()
@@ -164,12 +167,12 @@ class ValuePairs:
 
 
 class _Index:
-    """The results of a graph by their number of elements and their norm."""
+    """Index of a graph's results by number of elements and norm."""
 
     def __init__(self, graph: Graph) -> None:
         rows: dict[int, list[tuple[float, int]]] = {}
         self._nodes = graph.nodes
-        self.finite = True  # but for masks
+        self.finite = True  # except for masks
         for node in graph.nodes:
             value = value_of(node)
             if value is not None and value.greatest == math.inf:
@@ -179,9 +182,9 @@ class _Index:
         self._rows = {count: sorted(row) for count, row in rows.items()}
 
     def like(self, value: Fingerprint, tolerance: float) -> Iterator[int]:
-        """The nodes whose results have the same elements, in whatever order."""
+        """Yield nodes whose results have the same elements in any order."""
         row = self._rows.get(value.elements, [])
-        if value.least == value.greatest:  # of zeros or ones there are many
+        if value.least == value.greatest:  # there are many tensors of zeros or ones
             return
         end = value.norm * (1 + tolerance)
         for norm, node in row[bisect_left(row, (value.norm * (1 - tolerance), -1)) :]:
@@ -192,12 +195,12 @@ class _Index:
 
 
 def value_of(node: Node) -> Fingerprint | None:
-    """Of its first result."""
+    """Return the fingerprint of the node's first result, or None."""
     return next((value for value in node.fingerprints if value is not None), None)
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
-    """Of its first output."""
+    """Return the shape of the node's first output, or ()."""
     return next((meta.shape for meta in node.outputs if meta is not None), ())
 
 
