@@ -1,7 +1,7 @@
 """Find where two runs diverge: the first result that is not equal, with its line and module.
 
-The runs are recordings with `record(fingerprints=True)`: of a program before and after a change, or of
-two programs that should compute the same.
+The runs are recordings with `record(fingerprints=True)`: of a program before and after a change, or
+of two programs that should compute the same.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def first_difference(
         raise ValueError(f"tolerance={tolerance} is not a relative difference: give 0 or more.")
     a, b = graph_of(a), graph_of(b)
     for name, graph in (("first", a), ("second", b)):
-        if not any(node.values for node in graph.nodes):
+        if not any(node.fingerprints for node in graph.nodes):
             raise ValueError(
                 f"the {name} graph has no fingerprints: record it with record(fingerprints=True), "
                 "and with gradients on."
