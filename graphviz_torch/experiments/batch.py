@@ -1,9 +1,9 @@
-"""The batch twice: a mean stays, a sum doubles.
+"""Duplicate the batch to see whether the loss is a mean or a sum over the samples.
 
-A module that returns its loss runs again with the batch twice. Of a loss that is computed after the
-module, a function of `torch.nn.functional` runs again; what is written by hand is read from the
-graph, from the loss down to the sum. A division by a number that may be a count of samples or of
-tokens is not judged.
+A module that returns its loss is run again with the batch twice. If the loss is computed after the
+module by a function of `torch.nn.functional`, that function is run again. A loss computed by other
+operations is read from the graph, from the loss down to the sum. A loss divided by a number that
+may be a count of samples or tokens is not judged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIZE = "gradients, and what a learning rate means, grow with the batch."
 
 
 def batch_twice(subject: Subject) -> Iterator[Experiment]:
-    """The batch twice: the loss stays the same, for a mean; one that doubles is a sum."""
+    """Duplicate the batch: a mean stays the same, a sum doubles."""
     if not _trains(subject.graph):
         message = "no parameter got a gradient from what the recorded backward began with"
         yield Experiment("batch_twice", "", None, message)
@@ -46,22 +46,22 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
 
 
 def _trains(graph: Graph) -> bool:
-    """Did its backward give some parameter a gradient; as one for the inputs' gradients does not.
+    """True if the backward gave a parameter a gradient, or if no execution order was recorded.
 
-    True where no order was recorded.
+    A backward for the gradients of inputs alone returns False.
     """
     ran = [node for node in graph.nodes if node.order is not None]
     return not ran or any(node.leaf == "parameter" for node in ran)
 
 
 def _samples(subject: Subject) -> int:
-    """How many there are."""
+    """Return the number of samples in the batch."""
     inputs = sorted(subject.inputs(), key=lambda each: not each.tensor.is_floating_point())
     return next((t.shape[0] for _, t in inputs if t.dim()), 0)
 
 
 def _of_forward(subject: Subject) -> Experiment | None:
-    """Of a module that returns its loss: it runs again."""
+    """Run a module that returns its loss again; None if its loss is computed elsewhere."""
     count = _samples(subject)
     if not is_made_by(subject.graph, set(subject.recorded.nodes.values())):
         return None
@@ -80,7 +80,7 @@ def _of_forward(subject: Subject) -> Experiment | None:
     if abs(ratio - 1) < 1e-3:
         message = "the module's loss is the same"
         return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
-    # A logarithm of the number of samples may double, too, but does not treble.
+    # The logarithm of the number of samples may double, too, but does not triple.
     if abs(ratio - 2) < 1e-3 and abs((_output(subject, count, 3) or 0.0) / once - 3) < 2e-3:
         message = "the module's loss is twice as much: it is a sum"
         told = f"The loss that the module returns sums over the samples: {_SIZE}"
@@ -93,7 +93,7 @@ _LOSSES = ("mse_loss", "nll_loss", "nll_loss_nd", "binary_cross_entropy", "l1_lo
 
 
 def _output(subject: Subject, count: int, times: int) -> float | None:
-    """The loss that the module returns, of the batch so many times."""
+    """Return the loss of the module for the batch repeated `times` times, or None."""
 
     def again(args: Any, kwargs: Any) -> dict[int, Tensor]:
         return {
@@ -107,11 +107,12 @@ def _output(subject: Subject, count: int, times: int) -> float | None:
         return None
     outputs = [t for _, t in flatten(result.output, ask=False)]
     numbers = [float(t) for t in outputs if not t.dim() and t.is_floating_point()]
-    return numbers[0] if len(numbers) == 1 else None  # else which is the loss is not known
+    # otherwise it is unknown which output is the loss
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def _of_function(subject: Subject) -> Experiment | None:
-    """Of the last function of torch.nn.functional that the loss comes from."""
+    """Run the last torch.nn.functional function that the loss comes from again."""
     known = terms(subject.graph)
     for loss in reversed(subject.losses):
         where = subject.line(loss.place, loss.place)
@@ -133,7 +134,7 @@ def _of_function(subject: Subject) -> Experiment | None:
 
 
 def _by_hand(subject: Subject) -> Experiment | None:
-    """Of what is written by hand: the sum in the graph."""
+    """Find the sum in the graph of a loss that is computed by other operations."""
     graph, count = subject.graph, _samples(subject)
     forward = set(subject.recorded.nodes.values())
     for term in terms(graph):
@@ -145,7 +146,7 @@ def _by_hand(subject: Subject) -> Experiment | None:
 
 
 def _one_by_one(subject: Subject) -> Experiment | None:
-    """Of a loop over the samples: the graph has a term for each."""
+    """Find a loop over the samples, for which the graph has one term per sample."""
     count, known = _samples(subject), terms(subject.graph)
     if not one_for_each(subject.graph, known, count):
         return None
@@ -160,7 +161,7 @@ def _one_by_one(subject: Subject) -> Experiment | None:
 
 
 def _answer(term: Term | None, name: str, where: str, says: str, numbers: int) -> Experiment:
-    """What there is to say of a sum of so many numbers, and of what divides it."""
+    """Return the experiment's result for a sum of `numbers` numbers and its divisor."""
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor
     if divisor == 1:
@@ -195,11 +196,11 @@ def _value(loss: Loss, times: int) -> float | None:
     weight = kwargs.pop("weight", None)
     args = [again(a) for a in loss.args]
     kwargs = {name: again(value) for name, value in kwargs.items()}
-    if weight is not None:  # of classes, not of samples
+    if weight is not None:  # weights of classes, not of samples
         kwargs["weight"] = weight
     try:
         with torch.no_grad(), unseen_calls(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the program has seen it
+            warnings.simplefilter("ignore")  # the user has already seen the warning
             result = loss.function(*args, **kwargs)
             return float(result) if result.dim() == 0 else None
     except Exception:

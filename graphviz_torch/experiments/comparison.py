@@ -1,8 +1,8 @@
-"""What differs of each result between the two runs, and which operator it comes from.
+"""Compare each operator's result in two runs, and find the operator where a difference starts.
 
-A result keeps its lanes if what differs lies, along one of its dimensions, in what belongs to the
-samples or positions that were changed. A dimension whose size is a multiple of their number may
-hold them at any place: 6 rows of 3 samples are (3, 2) or (2, 3).
+Lanes are samples or positions; some of them are perturbed. A result keeps its lanes if, along one
+of its dimensions, only perturbed lanes differ. A dimension whose size is a multiple of the number
+of lanes may have them as its outer or its inner part: 6 rows of 3 samples are (3, 2) or (2, 3).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.memory import elements, has_memory
 
 _TAKES = ("nll_loss", "gather", "index", "embedding", "take")
-_FIRST = 16  # operators of which it is told how much differs
+_FIRST = 16  # operators for which the size of the difference is computed
 
 
 class Row(NamedTuple):
-    """What an operator's results have to do with the change."""
+    """The result of comparing one operator."""
 
     number: int
     name: str  # "softmax"
-    makers: frozenset[int]  # operators that its operands come from
-    keeps: bool | None  # does it keep the lanes; None: it has no dimension for them
-    share: float  # of its elements that differ
+    makers: frozenset[int]  # operators that made its operands
+    keeps: bool | None  # True if it keeps the lanes; None if no dimension fits them
+    share: float  # fraction of its elements that differ
     change: float  # largest difference, relative to the largest value
     is_integer: bool
     is_random: bool
-    crosses: bool  # do all pairs of lanes meet in it, as in a matrix of similarities
-    even: bool  # is an operand that does not differ all zero; of an indexed one, all equal
-    square: bool  # is one a matrix from lanes to lanes, as of a graph
+    crosses: bool  # True if it combines all pairs of lanes, as a similarity matrix does
+    even: bool  # True if an unchanged operand is all zero; for indexing, constant
+    square: bool  # True if an unchanged operand is a (lanes, lanes) matrix, as of a graph
     module: str
     classes: str
     place: CodePosition | None
@@ -45,18 +45,18 @@ class Row(NamedTuple):
 
 
 def difference(first: Tensor, other: Tensor) -> Tensor | None:
-    """Which elements differ; None where they cannot be read."""
+    """Return which elements differ, or None if the tensors cannot be read."""
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape:
         return None
     differs = a != b
-    if (a.is_floating_point() or a.is_complex()) and bool(a.sum().isnan()):  # of some element
+    if (a.is_floating_point() or a.is_complex()) and bool(a.sum().isnan()):  # NaN in some element
         differs &= ~(a.isnan() & b.isnan())
     return differs
 
 
 def readable(tensor: Tensor) -> Tensor | None:
-    """A plain tensor with the values of this one."""
+    """Return a plain tensor with the values of `tensor`, or None if it cannot be read."""
     found = [tensor] if has_memory(tensor) else elements(tensor).tensors
     if len(found) != 1:
         return None
@@ -64,12 +64,12 @@ def readable(tensor: Tensor) -> Tensor | None:
 
 
 def relative(first: Tensor, other: Tensor) -> float:
-    """The largest difference, relative to the largest value; of integers 1."""
+    """Return the largest difference relative to the largest value; 1.0 for integers."""
     a, b = readable(first), readable(other)
     if a is None or b is None or not a.is_floating_point() or not a.numel():
         return 1.0
     most, size = _largest(a - b), max(_largest(a), _largest(b))
-    if not isfinite(most) or not isfinite(size):  # some value is infinite, or none
+    if not isfinite(most) or not isfinite(size):  # some values are not finite
         a, b = a.double(), b.double()
         finite = a.isfinite() & b.isfinite()
         if not bool(finite.any()):
@@ -84,7 +84,9 @@ def _largest(tensor: Tensor) -> float:
 
 
 def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
-    """Does what differs lie in the allowed ones of `count` lanes, along some dimension.
+    """Return whether, along some dimension, only allowed ones of `count` lanes differ.
+
+    Returns None if no dimension is a multiple of `count`.
 
     >>> x = torch.zeros(6, 5, dtype=torch.bool)
     >>> x[0] = x[3] = True
@@ -98,7 +100,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
         found = False
         others = [d for d in range(differs.dim()) if d != dim]
         along = _any(differs, others)
-        for block in reversed(_divisors(size // count)):  # whole samples, as most
+        for block in reversed(_divisors(size // count)):  # outer lanes first, the common case
             lanes = _any(along.reshape(-1, count, block), [0, 2]).tolist()
             if all(lane in allowed for lane, is_other in enumerate(lanes) if is_other):
                 return True
@@ -106,7 +108,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
 
 
 def _any(truths: Tensor, dims: list[int]) -> Tensor:
-    """As `truths.any(dims)`, of bytes: its kernel is many times as fast."""
+    """As `truths.any(dims)`, computed on bytes, whose kernel is many times faster."""
     return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 
 
@@ -117,7 +119,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
-    """Is it a matrix of all lanes with all, which differs in the row or the column of a lane."""
+    """True if a matrix of all pairs of lanes differs only in rows or columns of allowed lanes."""
     if differs.dim() < 2 or differs.shape[-1] % count or differs.shape[-2] % count:
         return False
     rest = differs.reshape(-1, *differs.shape[-2:]).any(0)
@@ -134,13 +136,13 @@ def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
 
 
 class Comparison:
-    """Takes what a run tells, and keeps a row for each operator.
+    """Callback for `side_by_side.run` that keeps one row per operator.
 
     Args:
-        count: how many lanes there are; 0: they are not looked at.
+        count: number of lanes; 0 compares values only.
         allowed: the lanes that may differ.
-        in_pairs: a matrix of all lanes with all keeps them, as the scores of attention do.
-        views: how much of a view differs is kept in `shares`, too.
+        in_pairs: a matrix of all pairs of lanes keeps them, as attention scores do.
+        views: also record in `shares` which fraction of a view differs.
     """
 
     def __init__(
@@ -154,14 +156,15 @@ class Comparison:
         self._views = views
         self.count, self.allowed, self.in_pairs = count, allowed, in_pairs
         self.rows: dict[int, Row] = {}
-        self.shares: dict[int, float] = {}  # by the node's number in the run
-        self.same = 0  # results that do not differ
+        # fraction of elements that differ, by index of the node in the run
+        self.shares: dict[int, float] = {}
+        self.same = 0  # number of results that do not differ
         self.last_same: Row | None = None
 
     def __call__(self, compared: Compared) -> bool:
-        """Does this result differ."""
+        """True if the operator's result differs."""
         if compared.is_view and not self._views:
-            return True  # as what it views
+            return True  # a view differs like its base
         differs = difference(compared.first, compared.other)
         share = 1.0 if differs is None else _share(differs)
         if compared.node >= 0:
@@ -169,14 +172,15 @@ class Comparison:
         if compared.is_view:
             return share > 0
         known = self.rows.get(compared.number)
-        if known is not None and "rnn" in compared.name:  # its last state, which has no positions
+        # the last state of an RNN, which has no positions
+        if known is not None and "rnn" in compared.name:
             return share > 0
         kept = crossed = None
         if share and self.count and differs is not None:
             kept = keeps(differs, self.count, self.allowed)
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
-        # It is told of the first operators, and of where lanes are first not kept.
+        # The size of the difference is computed for the first operators, and where lanes first mix.
         told = len(self.rows) < _FIRST
         if self.count:
             before = (self.rows.get(maker) for maker in compared.makers)
@@ -198,15 +202,12 @@ class Comparison:
         return True
 
     def keeps_lanes(self, first: Tensor, other: Tensor) -> bool:
-        """Does what differs of a tensor surely lie in the lanes that may."""
+        """True if all differences between two tensors are inside the lanes that may differ."""
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
-        """The first operator on the way to what `maker` wrote that did not keep its lanes.
-
-        And those on the way from it.
-        """
+        """Return the first operator upstream of `maker` that mixes lanes, and all that do."""
         path: dict[int, Row] = {}
         stack = [maker]
         while stack:
@@ -231,7 +232,7 @@ def row_of(
     count: int = 0,
     placed: bool = True,
 ) -> Row:
-    """What is kept of an operator: these numbers, and where it is."""
+    """Return the row of an operator."""
     place, user_place, functions = compared.lines() if placed else (None, None, ())
     return Row(
         compared.number,
@@ -255,7 +256,7 @@ def row_of(
 
 
 def title(name: str) -> str:
-    """An operator as people call it: "aten::_softmax" -> "softmax"."""
+    """Return the usual name of an operator: "aten::_softmax" -> "softmax"."""
     return name.rpartition("::")[2].lstrip("_").removeprefix("native_")
 
 
@@ -270,7 +271,7 @@ def _share(differs: Tensor) -> float:
 
 
 def _is_even(tensor: Tensor, operator: str) -> bool:
-    """Is it all zero; all equal where an operator takes some of its elements."""
+    """True if the tensor is all zero or, for an operator that selects elements, constant."""
     plain = readable(tensor)
     if plain is None or not plain.numel():
         return False

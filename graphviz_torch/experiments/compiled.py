@@ -1,4 +1,4 @@
-"""Eager for compiled: the same values come out."""
+"""Run compiled modules eagerly to see whether the values stay the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the gr
 
 
 def eager(subject: Subject) -> Iterator[Experiment]:
-    """What torch.compile made, run eagerly: the output is the same."""
+    """Run compiled modules eagerly: the output stays the same."""
     changed = "what was compiled ran eagerly"
     if not any(map(is_compiled, subject.module.modules())):
         yield Experiment("eager", "", None, "nothing of the module is compiled")
@@ -35,7 +35,7 @@ def eager(subject: Subject) -> Iterator[Experiment]:
 
 
 def _part(subject: Subject) -> Part | None:
-    """The first operation inside whose compiled result is another one."""
+    """Return the first operation inside whose compiled result differs, or None."""
     found: list[tuple[CompiledOperation, float]] = []
 
     def see(inside: CompiledOperation) -> None:

@@ -1,7 +1,4 @@
-"""influence(): how much of each node's value depends on an input, a sample or a position.
-
-influences() asks for all of them.
-"""
+"""Measure which fraction of each node's value depends on an input, a sample or a position."""
 
 from __future__ import annotations
 
@@ -20,22 +17,23 @@ from .subject import Input, Subject, other_values
 def influence(
     recording: Any, *, sample: int | None = None, position: int | None = None, input: str = ""
 ) -> Graph:
-    """The recorded graph, each node with the share of its value that one thing changes.
+    """Return the recorded graph with the fraction of each node's value that one change reaches.
 
-    `draw_graph` colours it: from 0, what is reached and stays as it is, to 1, what changes as a
-    whole. What is never reached has no value, and is grey. Buffers, random numbers and modes are
-    those of the recorded run, batch norm's too.
+    `draw_graph` colors nodes by this fraction, from 0 (reached but unchanged) to 1 (all elements
+    change). Nodes that are not reached have None and are gray. Buffers, random numbers and training
+    modes are those of the recorded run, also for batch norm.
 
     Args:
-        recording: of `record(experiments=True)`, once its block is left.
-        sample: the number of a sample, along the first dimension of the inputs.
-        position: the number of a position, along the second.
-        input: the name of an argument of the module's forward: "x", "batch.ids".
+        recording: the result of `record(experiments=True)`, after its block.
+        sample: index of a sample, along the first dimension of the inputs.
+        position: index of a position, along the second dimension.
+        input: name of an argument of the module's forward: "x", "batch.ids".
 
     Raises:
-        TypeError: for what is not a recording.
-        ValueError: unless exactly one of the three is given, and there is one; for a recording that
-            kept no call; where the forward cannot be run again as it was.
+        TypeError: if `recording` is not a recording.
+        ValueError: unless exactly one of the three is given and exists; if the recording has kept
+            no
+            call; if the forward cannot be run again as it was.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -54,17 +52,18 @@ _LANES = 16
 
 
 def influences(recording: Any) -> dict[str, Graph]:
-    """The influence of each sample, position and input, by name: "sample 0", "input x".
+    """Return `influence` of each sample, position and input, by name: "sample 0", "input x".
 
-    Of samples and positions the first sixteen. A sequence has positions: integers of two dimensions
-    or what has three. Each costs a forward, and one that cannot run again is left out.
+    Only the first sixteen samples and positions are included. Inputs with three dimensions, and
+    integer inputs with two, have positions. Each entry runs one forward; those that cannot run are
+    left out.
 
     Args:
-        recording: of `record(experiments=True)`, once its block is left.
+        recording: the result of `record(experiments=True)`, after its block.
 
     Raises:
-        TypeError: for what is not a recording.
-        ValueError: for a recording that kept no call.
+        TypeError: if `recording` is not a recording.
+        ValueError: if the recording has kept no call.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -89,7 +88,7 @@ def influences(recording: Any) -> dict[str, Graph]:
         asked[f"input {name}"] = None, None, name
     found = {}
     for name, what in asked.items():
-        with suppress(ValueError):  # its path depends on the values
+        with suppress(ValueError):  # raised if the control flow depends on the values
             found[name] = _influence(subject, *what)
     return found
 

@@ -1,4 +1,4 @@
-"""In float64: which operation loses more than half of its digits."""
+"""Compare with float64 to find the operation that loses more than half of its digits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK = 1 << 16  # elements
 
 
 class _Digits(Comparison):
-    """Keeps of each operator how far it is from float64, relative to the norm of its result."""
+    """Keeps each operator's distance from float64, relative to the norm of its result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Digits(Comparison):
         known = self.errors.get(compared.number, 0.0)
         self.errors[compared.number] = max(error, known)
         self.dtypes[compared.number] = compared.first.dtype
-        # What was rounded to bfloat16 and is float32 again has the digits of bfloat16.
+        # A bfloat16 value cast to float32 still has the precision of bfloat16.
         given = [self.allowed_errors.get(maker, 0.0) for maker in compared.makers]
         allowed = max(_half(compared.first.dtype), *given, 0.0)
         self.allowed_errors[compared.number] = allowed
@@ -51,7 +51,7 @@ class _Digits(Comparison):
 
 
 def float64(subject: Subject) -> Iterator[Experiment]:
-    """The same in float64: no operation loses more than half of the digits that its dtype has."""
+    """Compute in float64 as well: no operation loses more than half of its dtype's digits."""
     changed = "all computed in float64, too"
     digits = _Digits()
     run = subject.run(digits, double=True)
@@ -101,7 +101,10 @@ def float64(subject: Subject) -> Iterator[Experiment]:
 
 
 def distance(first: Tensor, other: Tensor) -> float:
-    """How far a result is from another, relative to the other's norm; 1 where one is not finite."""
+    """Return the norm of the difference relative to the norm of `other`, at most 1.
+
+    Returns 1 if only one of the two is finite somewhere.
+    """
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape or not a.numel():
         return 0.0
@@ -116,7 +119,7 @@ def distance(first: Tensor, other: Tensor) -> float:
 
 
 def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """The norms of `b` and of `b - a`, in float64; of much in blocks that a CPU's cache holds."""
+    """Return the norms of `b` and of `b - a` in float64, in blocks that fit a CPU's cache."""
     wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
     norm = torch.linalg.vector_norm
     in_order = a.is_contiguous() and b.is_contiguous()
@@ -134,19 +137,19 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:
-    """Is what float64 has below the dtype's least number, as a saturated sigmoid's result."""
+    """True if all float64 values underflow the dtype of `first`, as for a saturated sigmoid."""
     values = readable(other)
     least = torch.finfo(first.dtype).tiny
     return values is not None and bool((values.abs() < least).all())
 
 
 def _half(dtype: torch.dtype) -> float:
-    """An error that leaves half of the digits."""
+    """Return the relative error that leaves half of the dtype's digits."""
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
 def _first(digits: _Digits, maker: int) -> Row | None:
-    """The first operator on the way to a result that has lost its digits."""
+    """Return the first operator upstream of `maker` that has lost its digits, or None."""
     seen: set[int] = set()
     stack, found = [maker], None
     while stack:

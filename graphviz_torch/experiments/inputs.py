@@ -1,4 +1,4 @@
-"""An input with other values: does the output depend on it, and where does its way end."""
+"""Change the values of an input to see whether the output depends on it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .comparison import Comparison
 from .same_values import differ
 from .subject import Input, Subject
 
-_MOST = 3  # inputs: a forward each and one for all, and two for one that does not reach
+_MOST = 3  # inputs: one forward each, one for all, and two for an input without effect
 _CHANGED = "all of {} became other values"
 _REACHES = "the output depends on it"
 _MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
-# Their results are alike where they are given large values, which a step may change.
+# Their results are constant for large arguments, which a training step may change.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
 _SATURATED = (
     "It is saturated: scale down what it is given, or lower the learning rate. A softmax over one "
@@ -28,7 +28,7 @@ _SATURATED = (
 
 
 def inputs(subject: Subject) -> Iterator[Experiment]:
-    """Other values of one input: the output differs."""
+    """Change the values of one input at a time: the output differs."""
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
     given = given[:_MOST]
@@ -44,7 +44,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
 
 
 def _reach(subject: Subject, given: list[Input]) -> set[str]:
-    """Those whose other values give another output: a forward of each, beside none."""
+    """Return the names of inputs whose change changes the output, with one forward each."""
 
     def run(name: str) -> Plain:
         return run_plainly(
@@ -59,7 +59,7 @@ def _reach(subject: Subject, given: list[Input]) -> set[str]:
 
 
 def _varies(tensor: Tensor) -> bool:
-    """Has it different values, and more than two of them where it is integer."""
+    """True if the tensor has several values; an integer tensor needs more than two."""
     if tensor.numel() < 2 or tensor.is_meta or tensor.dtype is torch.bool:
         return False
     values = torch.unique(tensor.detach().flatten()[:10_000])

@@ -1,7 +1,7 @@
-"""Samples and positions: what happens in one must not reach the others.
+"""Change one sample, or later positions, to see whether the others' results stay the same.
 
-Meant, and known, where samples meet: statistics of a batch, similarities of all pairs, routing by
-integers, graphs. Batch norm takes its running statistics in these runs.
+Operations that combine samples on purpose are recognized: batch statistics, similarities of all
+pairs, routing by integers, graphs. Batch norm uses its running statistics in these runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..graph.text import listing
 from .comparison import Comparison, Row
 from .subject import Input, Subject, other_values
 
-# Operators that bring lanes together where integers say so.
+# Operators that combine lanes according to integers.
 _INDEXED = (
     *("index", "gather", "scatter", "embedding", "sparse", "segment", "spmm", "take", "sort"),
     *("unique", "nonzero", "masked_select", "topk", "cumsum", "multinomial"),
@@ -32,7 +32,7 @@ _LATER = "Look at the mask and at the dimension that this operation works along.
 
 
 def sample(subject: Subject) -> Iterator[Experiment]:
-    """Another sample's values: the results of all other samples stay the same."""
+    """Change the values of one sample: the results of all other samples stay the same."""
     inputs = subject.inputs()
     if any(
         isinstance(a, PackedSequence) for a in (*subject.call.args, *subject.call.kwargs.values())
@@ -48,17 +48,17 @@ def sample(subject: Subject) -> Iterator[Experiment]:
 
 
 def _along(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
-    """Another sample, along this dimension."""
+    """Change a sample along dimension `dim`."""
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
-    count = next((size for size, _ in sizes if size > 1), 0)  # a state has 1 for its layer
+    count = next((size for size, _ in sizes if size > 1), 0)  # a state has 1 for its layers
     if not count:
         return Experiment("sample", "", None, "no input has two samples")
     return _of_samples(subject, inputs, dim, count)
 
 
 def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
-    """May the second dimension be that of the samples, as for what has the time first."""
+    """True if the second dimension may be that of the samples, as in (time, batch) inputs."""
     sizes = [t.shape for _, t in inputs if t.dim()]
     if any(t.dim() >= 4 or (t.dim() == 2 and t.is_floating_point()) for _, t in inputs):
         return False
@@ -76,7 +76,8 @@ def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> 
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
     changed = f"{which} of {listing(names)} became another ({count} samples)"
     square = [t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs]
-    if any(square) and len(inputs) > 1:  # such as the matrix of a graph, beside its nodes
+    # for example the adjacency matrix of a graph, next to its nodes
+    if any(square) and len(inputs) > 1:
         message = "an input has the samples in two dimensions, so they are meant to meet"
         return Experiment("sample", changed, None, message)
     comparison = Comparison(count, [0])
@@ -115,7 +116,7 @@ def _without_batch_statistics(module: Module) -> bool:
 
 
 def _meant(row: Row, path: list[Row]) -> str:
-    """Why lanes meet there on purpose; "" where they do not."""
+    """Return the reason why lanes are combined on purpose, or "" if they are not."""
     if "batch" in row.classes.rpartition("/")[2].lower() or "batch_norm" in row.name:
         return "it computes statistics of the batch"
     if any(each.crosses for each in path[:4]):
@@ -128,10 +129,10 @@ def _meant(row: Row, path: list[Row]) -> str:
 
 
 def positions(subject: Subject) -> Iterator[Experiment]:
-    """Later positions' values, where a model predicts the next one: earlier outputs stay the same.
+    """Change later positions of a model that predicts the next one: earlier outputs stay the same.
 
-    Only where the targets are the inputs shifted: by one they are the next positions, by none the
-    same, by two those after the next.
+    Applies only if the targets are the inputs shifted: by one for the next position, by zero for
+    the same, by two for the one after the next.
     """
     found = [_shift(subject, each) for each in subject.inputs()]
     shifts = [(i, s) for i, s in zip(subject.inputs(), found, strict=True) if s is not None]
@@ -140,13 +141,13 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         yield Experiment("positions", "", None, message)
         return
     answers = [(_of_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
-    # An encoder may read what its decoder must not: one input that holds is the decoder's.
+    # An encoder may read positions that its decoder must not: the decoder's input holds.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift, output = answers[0]
     yield answer
     if shift == 1 or answer.holds is not True:
         return
-    # A model that is given its labels may shift them: no output has seen its own.
+    # A model that gets its labels may shift them itself: no output has seen its own label.
     if shift == 0 and _of_positions(subject, given, shift, output, own=False).holds is True:
         return
     name = given.name
@@ -165,9 +166,9 @@ def positions(subject: Subject) -> Iterator[Experiment]:
 
 
 def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
-    """By how many positions an output's target lies after its input, and which output it is.
+    """Return (shift of the target against its input, index of the output), or None.
 
-    None: no target comes from this input.
+    None means that no target is a shifted copy of this input.
     """
     tokens = given.tensor
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:
@@ -201,7 +202,7 @@ def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
 
 
 def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[int, int] | None:
-    """Which of the module's outputs the loss has, and its first position there."""
+    """Return (index of the output that the loss uses, its first position there), or None."""
     rows = getattr(loss, "rows", None)
     if rows is None or rows.numel() != batch * length:
         return None
@@ -221,7 +222,7 @@ def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[in
 def _of_positions(
     subject: Subject, given: Input, shift: int, output: int, *, own: bool = True
 ) -> Experiment:
-    """Later positions become others; with `own` the output at the first of them may differ."""
+    """Change later positions; with `own`, the output at the first of them may differ."""
     count = given.tensor.shape[1]
     first = max(count // 2, 1)
     changed = f"positions {first} to {count - 1} of {given.name} became others"

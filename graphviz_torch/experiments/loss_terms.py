@@ -1,4 +1,4 @@
-"""What a loss is the sum of, read from its graph: its terms, and what each is divided by."""
+"""Split a loss into its terms by reading its graph, with the divisor of each term."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _AS_IT_IS = {
     "to_copy",
     "_to_copy",
 }
-_MOST = 4096  # nodes that are looked at
+_MOST = 4096  # nodes visited at most
 
 
 class Term(NamedTuple):
-    """A number that a loss adds."""
+    """A scalar that is added to the loss."""
 
     node: int
     operation: str
     where: str
-    divisor: float | None  # None: it is weighed in another way
+    divisor: float | None  # None if it is weighted in another way
 
 
 def terms(graph: Graph) -> list[Term]:
-    """The terms of the graph's first output, if that is one number."""
+    """Return the terms of the graph's first output, if that is a scalar."""
     found: list[Term] = []
     stack: list[tuple[int, float | None]] = [(node, 1.0) for node, _ in graph.outputs[:1]]
     sources = _sources(graph)
@@ -58,13 +58,13 @@ def terms(graph: Graph) -> list[Term]:
 
 
 def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) -> int:
-    """How many numbers a term sums that a forward made of so many samples; 0: it is not a sum.
+    """Return how many numbers a term sums over, or 0 if it is not a sum over the samples.
 
     Args:
-        graph: of the loss.
-        term: of it.
-        forward: the nodes that the forward made.
-        count: of samples.
+        graph: the graph of the loss.
+        term: a term of the loss.
+        forward: the nodes that the module's forward created.
+        count: number of samples.
     """
     sources = _sources(graph)
     if term.operation != "sum" or count < 2:
@@ -79,7 +79,7 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
 
 
 def is_made_by(graph: Graph, forward: Collection[int]) -> bool:
-    """Is the loss one number of a forward, with at most operations on numbers behind it."""
+    """True if the loss is a scalar of the forward, after scalar operations at most."""
     sources = _sources(graph)
     stack, met = [node for node, _ in graph.outputs[:1]], set[int]()
     while stack and len(met) < _MOST:
@@ -96,7 +96,7 @@ def is_made_by(graph: Graph, forward: Collection[int]) -> bool:
 def _is_weighed(
     graph: Graph, sources: dict[int, list[int]], last: int, forward: Collection[int]
 ) -> bool:
-    """Are the numbers divided, or multiplied by what may count them, behind the forward."""
+    """True if the numbers are divided, or multiplied by a possible count, after the forward."""
     stack, met = [last], set[int]()
     while stack and len(met) < _MOST:
         number = stack.pop()
@@ -113,7 +113,7 @@ def _is_weighed(
 
 
 def one_for_each(graph: Graph, known: list[Term], count: int) -> bool:
-    """Is there a term for each of so many samples, each of which comes from its row alone."""
+    """True if there is one term for each of `count` samples, computed from its row alone."""
     if count < 2 or len(known) != count:
         return False
     sources, rows = _sources(graph), set[str]()

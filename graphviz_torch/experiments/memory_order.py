@@ -1,4 +1,4 @@
-"""The inputs in another memory order: the same values come out."""
+"""Change the memory layout of the inputs to see whether the values stay the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _ADVICE = (
 
 
 def memory_order(subject: Subject) -> Iterator[Experiment]:
-    """The inputs channels last, or their elements in another order: the output is the same."""
+    """Change the inputs' memory layout: the output stays the same.
+
+    Images become channels last; of other inputs the last two dimensions are swapped in memory.
+    """
     given = subject.inputs()
     ordered = [each for each in given if _other_order(each.tensor) is not None]
     changed = "the inputs lie in another order in memory"
@@ -41,7 +44,7 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
     first = run_plainly(subject.call, training=without_dropout, each=results)
     other = run_plainly(subject.call, change, training=without_dropout)
     part = None
-    if differ(first, other):  # a third run finds the place
+    if differ(first, other):  # a third run finds the operation
         beside = Beside(results)
         run_plainly(subject.call, change, training=without_dropout, each=beside)
         if beside.part is not None:
@@ -54,12 +57,15 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
 
 
 def without_dropout(module: Module) -> bool:
-    """Its mode; dropout, which drops in the order of memory, rests."""
+    """Return a module's training mode, but False for dropout, which draws in memory order."""
     return module.training and "dropout" not in type(module).__name__.lower()
 
 
 def _other_order(tensor: Tensor) -> Tensor | None:
-    """The same values, channels last for images, else with the last two dimensions swapped."""
+    """Return equal values in another memory layout, or None if there is no other.
+
+    Images become channels last; of other tensors the last two dimensions are swapped in memory.
+    """
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.is_meta:
         return None
     if min(tensor.shape[-2:]) < 2:

@@ -1,4 +1,4 @@
-"""experiment(): change one thing in what was recorded, run it again, say what follows."""
+"""Run the recorded forward again with one thing changed, and report the consequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]
 
-# In the order in which they are made. Each costs at most three forwards.
+# In order of execution. Each runs at most three forwards.
 EXPERIMENTS: dict[str, Make] = {
     "sample": sample,
     "positions": positions,
@@ -31,7 +31,7 @@ EXPERIMENTS: dict[str, Make] = {
 
 
 class Experiments(list[Experiment]):
-    """What experiments said. It is a list; as text two lines for each.
+    """A list of experiment results; as text, two lines for each.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -48,7 +48,7 @@ class Experiments(list[Experiment]):
 
     @property
     def findings(self) -> list[Finding]:
-        """What must not be."""
+        """Problems that the experiments found."""
         return [each.finding for each in self if each.finding is not None]
 
     def __str__(self) -> str:
@@ -58,22 +58,22 @@ class Experiments(list[Experiment]):
 
 
 def experiment(recording: Any, *names: str) -> Experiments:
-    """Change one thing in what was recorded, run the forward again, and say where it shows.
+    """Change one thing in a recording, run the forward again, and report the differences.
 
-    The module that was called first runs again with the arguments, buffers and random state that it
-    had then, and the parameters that it has now. Afterwards parameters, gradients, buffers, modes,
-    attributes and random state are as before. What its forward prints or logs a second time is
-    dropped. Of a forward that writes files nothing is concluded: it is stopped before it writes.
-    Nothing is concluded, either, where a parameter has become NaN or Inf.
+    The module that was called first is run again with its recorded arguments, buffers and random
+    state, and with its current parameters. Afterwards parameters, gradients, buffers, training
+    modes, attributes and random state are restored. Prints and log records of the second run are
+    dropped. A forward that writes files is stopped before it writes, with no conclusion. There is
+    no conclusion either if a parameter has become NaN or Inf.
 
     Args:
-        recording: of `record(experiments=True)`, once its block is left.
-        names: which ones: "sample", "positions", "seed", "inputs", "batch_twice", "float64",
-            "memory_order", "eager"; none for all of them.
+        recording: the result of `record(experiments=True)`, after its block.
+        names: the experiments to run: "sample", "positions", "seed", "inputs", "batch_twice",
+            "float64", "memory_order", "eager"; by default all of them.
 
     Raises:
-        TypeError: for what is not a recording.
-        ValueError: for a name that is not known, or a recording that kept no call.
+        TypeError: if `recording` is not a recording.
+        ValueError: if a name is unknown, or if the recording has kept no call.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -102,17 +102,17 @@ def experiment(recording: Any, *names: str) -> Experiments:
     for name in names or EXPERIMENTS:
         try:
             found += EXPERIMENTS[name](subject)
-        except Exception as error:  # as of tensors that have lost their device
+        except Exception as error:  # for example tensors on a device that has failed
             found.append(Experiment(name, "", None, reason(error, "again")))
     return found
 
 
 def subject_of(recording: Any) -> Subject:
-    """What was recorded, to be run again.
+    """Return a recording prepared for running again.
 
     Raises:
-        TypeError: for what is not a recording.
-        ValueError: for a recording that kept no call, or whose module has lost its values.
+        TypeError: if `recording` is not a recording.
+        ValueError: if the recording has kept no call, or if its module has lost its values.
     """
     if not hasattr(recording, "first_call"):
         kind = type(recording).__name__

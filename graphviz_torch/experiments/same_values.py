@@ -1,4 +1,4 @@
-"""Two forwards that must give the same values: where they part."""
+"""Find the first operation whose results differ between two forwards that should be equal."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from .subject import Subject, reason
 
 
 class Part(NamedTuple):
-    """The first operation whose result is another one."""
+    """The first operation whose result differs."""
 
     operation: str  # "layer_norm"
     where: str  # its line
     module: str
     change: float  # relative to the norm of its result
-    is_random: bool = False  # had random numbers been drawn by then
+    is_random: bool = False  # True if random numbers had been drawn before
 
 
 class Results:
-    """What the calls of torch returned, copied, up to so many bytes."""
+    """Keeps copies of the results of calls into torch, up to a number of bytes."""
 
     def __init__(self, budget: int = 1 << 28) -> None:
         self.made: list[Made] = []
         self._budget = budget
 
     def __call__(self, made: Made) -> None:
-        """Keep it; without its values where the budget is spent."""
+        """Keep a result, without its values if the budget is spent."""
         self._budget -= sum(t.nbytes for t in made.tensors)
         kept = tuple(t.detach().clone() for t in made.tensors) if self._budget >= 0 else ()
         self.made.append(made._replace(tensors=kept))
 
 
 class Beside:
-    """Compares what the calls of torch return with what they returned first.
+    """Compares the results of calls into torch with those of the first run.
 
     Args:
         results: of the first run.
@@ -48,12 +48,12 @@ class Beside:
 
     def __init__(self, results: Results) -> None:
         self.part: tuple[Made, float] | None = None
-        self.is_random = False  # up to the part
+        self.is_random = False  # True if random numbers were drawn before the difference
         self._rest = iter(results.made)
         self._is_open = True
 
     def __call__(self, made: Made) -> None:
-        """Compare it; from another path on no more."""
+        """Compare a result, unless the control flow has changed."""
         if not self._is_open:
             return
         first = next(self._rest, None)
@@ -77,10 +77,17 @@ def compared(
     advice: str,
     part: Part | None = None,
 ) -> Experiment:
-    """What two forwards that must give the same say: the first place where their results part.
+    """Return the experiment's result for two forwards that should be equal.
 
     Args:
-        part: the first operation, where it is known; else the first module is looked for.
+        subject: the recording.
+        name: of the experiment.
+        changed: description of the change.
+        first, other: the two runs.
+        rule: id of the finding if they differ.
+        advice: of the finding.
+        part: the first operation that differs, if known; otherwise the first module is searched
+            for.
     """
     for run in (first, other):
         if run.error is not None:
@@ -125,12 +132,12 @@ def compared(
 
 
 def differ(first: Plain, other: Plain) -> bool:
-    """Do the outputs differ by more than rounding."""
+    """True if the outputs differ by more than rounding."""
     return max((apart(a, b) for a, b in _outputs(first, other)), default=0.0) > 1
 
 
 def largest(first: Plain, other: Plain) -> float | None:
-    """The largest distance of their outputs; None where these have other shapes."""
+    """Return the largest distance between outputs, or None if their shapes differ."""
     pairs = _outputs(first, other)
     if any(a.shape != b.shape for a, b in pairs):
         return None
@@ -138,7 +145,7 @@ def largest(first: Plain, other: Plain) -> float | None:
 
 
 def apart(a: Tensor, b: Tensor) -> float:
-    """The distance in what rounding makes up for: a square root of a dtype's epsilon."""
+    """Return the distance in units of the square root of the dtype's epsilon."""
     if not (a.is_floating_point() or a.is_complex()):
         return 0.0 if a.shape == b.shape and bool((a == b).all()) else 2.0
     return distance(a, b) / float(torch.finfo(a.dtype).eps ** 0.5)
@@ -150,7 +157,7 @@ def _outputs(first: Plain, other: Plain) -> list[tuple[Tensor, Tensor]]:
 
 
 def _module(first: Plain, other: Plain) -> tuple[str, float] | None:
-    """The first module whose results part, and by how much."""
+    """Return the first module whose results differ and their distance, or None."""
     if [path for path, _, _ in first.modules] != [path for path, _, _ in other.modules]:
         return None
     for (path, a, before), (_, b, _) in zip(first.modules, other.modules, strict=True):
@@ -160,7 +167,7 @@ def _module(first: Plain, other: Plain) -> tuple[str, float] | None:
 
 
 def _node(subject: Subject, part: Part) -> int | None:
-    """The node on the line of the part, where there is one that has its name."""
+    """Return the node on the line of the difference, if exactly one has its name."""
     here = [n for n in subject.graph.nodes if part.operation and n.where == part.where]
     alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
     return alike[0].id if len(alike) == 1 else None

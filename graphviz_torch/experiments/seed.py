@@ -1,4 +1,4 @@
-"""Another seed: in eval mode no result may differ."""
+"""Change the random seed: in eval mode, no result may differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _ADVICE = (
 
 
 def seed(subject: Subject) -> Iterator[Experiment]:
-    """Another seed: in eval mode no result differs, in training mode those after what is random."""
+    """Change the seed: in eval mode, no result differs.
+
+    In training mode, results after random operations may differ.
+    """
     modes = [m.training for m in subject.module.modules()]
     for name in ("training", "eval") if any(modes) else ("eval",):
         changed = f"another seed, in {name} mode"
@@ -49,12 +52,12 @@ def seed(subject: Subject) -> Iterator[Experiment]:
 
 
 def _named(row: Row) -> Row:
-    """The row by the name of the dropout that it is part of."""
+    """Return the row with the name of the dropout function that it is part of."""
     return row._replace(name=next((f for f in row.functions if "dropout" in f), row.name))
 
 
 def _dropping(rows: Sequence[Row]) -> Row | None:
-    """The first operator that drops values, and not one that samples."""
+    """Return the first operator that drops values, as opposed to sampling, or None."""
     for each in rows:
         if each.is_random and any(
             word in name for name in (each.name, *each.functions) for word in _DROPS

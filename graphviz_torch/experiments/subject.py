@@ -1,4 +1,4 @@
-"""A recording that experiments are made on: its inputs by name, its runs, where its rows are."""
+"""Run a recorded call again, and map its inputs, operators and lines to the recorded graph."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Change = Callable[[list[Input]], Mapping[int, Tensor]]
 
 
 class Subject:
-    """What was recorded, run again as often as an experiment asks.
+    """A recorded call that can be run again.
 
     Args:
         recorded: the call.
-        graphs: of the recording.
+        graphs: the recording's graphs.
     """
 
     def __init__(self, recorded: RecordedCall, graphs: list[Graph]) -> None:
@@ -54,19 +54,19 @@ class Subject:
         return self.call.module
 
     def spoilt(self) -> str:
-        """The name of a parameter in the graph with NaN or Inf, "weight"; "" if there is none."""
+        """Return the name of a used parameter that has NaN or Inf, as "weight", or ""."""
         used = [f".{row.name}" for row in self.graph.parameters if row.node is not None]
         for name, parameter in self.module.named_parameters():
             values = readable(parameter)
             if values is None or not any(each.endswith(f".{name}") for each in used):
                 continue
-            with suppress(RuntimeError):  # of a kind that does not tell
+            with suppress(RuntimeError):  # dtypes without `isfinite`
                 if not bool(values.isfinite().all()):
                     return name
         return ""
 
     def inputs(self, args: Any = None, kwargs: Any = None) -> list[Input]:
-        """The tensors among the arguments of the call, or of a copy of it, each once."""
+        """Return the tensors among the arguments of the call, or of a copy of it, each once."""
         args = self.call.args if args is None else args
         kwargs = self.call.kwargs if kwargs is None else kwargs
         found: dict[int, Input] = {}
@@ -89,7 +89,7 @@ class Subject:
         other_seed: int | None = None,
         views: bool = False,
     ) -> Run:
-        """One forward beside a changed one."""
+        """Run the forward next to a changed version of it."""
 
         def changed(args: Any, kwargs: Any) -> Mapping[int, Tensor]:
             return {} if change is None else change(self.inputs(args, kwargs))
@@ -107,10 +107,12 @@ class Subject:
     def leaks(
         self, run: Run, comparison: Comparison, output: int | None = None
     ) -> tuple[Row, list[Row]] | None:
-        """Where lanes that must not differ first do, if some do in the module's outputs.
+        """Return where lanes start to mix, if a lane that must not change does in an output.
 
         Args:
-            output: the position of the only one that counts among `RecordedCall.outputs`.
+            run: a run with changed lanes.
+            comparison: the callback of that run.
+            output: index in `RecordedCall.outputs` of the only output that counts.
         """
         outputs = [tensor for _, tensor in flatten(run.output, ask=False)]
         if output is not None:
@@ -125,7 +127,7 @@ class Subject:
         return None
 
     def unknown(self, name: str, changed: str, run: Run) -> Experiment | None:
-        """What there is to say where a run tells nothing."""
+        """Return the experiment's result if the run allows no conclusion, else None."""
         if run.error is not None:
             return Experiment(name, changed, None, reason(run.error, "again"))
         if run.dependent:
@@ -137,21 +139,21 @@ class Subject:
         return None
 
     def node(self, row: Row, run: Run) -> int | None:
-        """The node of the recording's graph that an operator made."""
+        """Return the id of the recorded graph's node that an operator created, or None."""
         if run.nodes != self.recorded.count:
             return None
         return self.recorded.nodes.get(row.node)
 
     def line(self, place: CodePosition | None, user: CodePosition | None) -> str:
-        """A place as text; of a library's, with the user's call."""
-        # Without one the user's own line is the one that called the module.
+        """Return a code position as text; for a library's, with the user's call."""
+        # The default is the user's line that called the module.
         called = lines([user[0].co_filename])(user) if user else self.recorded.where
         if place is None or place == user:
             return called
         return called_at(lines([place[0].co_filename])(place), called)
 
     def line_of_files(self, found: tuple[tuple[str, int], ...]) -> str:
-        """The line of a call by the files and lines around it, as text; as `line` does."""
+        """Return the line of a call as `line` does, given the files and lines around it."""
         whose = [(code_owner(file), file, number) for file, number in found]
         names = short_names({file for _, file, _ in whose})
         user = next((f"{names[f]}:{n}" for o, f, n in reversed(whose) if o == OWN), "")
@@ -172,7 +174,10 @@ class Subject:
         severity: Severity = "warning",
         advice: str = "",
     ) -> Experiment:
-        """What shows at an operator; with a `rule` as a finding, too."""
+        """Return the experiment's result for a difference at an operator.
+
+        With `rule`, the result has a finding.
+        """
         node = self.node(row, run)
         known = self.graph.nodes[node] if node is not None else None
         operation = known.title if known is not None else row.name
@@ -197,7 +202,7 @@ class Subject:
 
 
 def reason(error: BaseException, how: str) -> str:
-    """Why a forward cannot be run, "again" or "so"."""
+    """Return why a forward cannot be run; `how` is "again" or "so"."""
     if isinstance(error, Refused):
         return f"its forward {error.does}, so it is not run again, and nothing is concluded"
     said = next(iter(str(error).splitlines()), "")[:100]
@@ -205,10 +210,10 @@ def reason(error: BaseException, how: str) -> str:
 
 
 def other_values(tensor: Tensor, dim: int, lanes: range) -> Tensor | None:
-    """The tensor with other values in some lanes of a dimension: those of their neighbours.
+    """Return a copy in which some lanes of a dimension have their neighbors' values.
 
-    None where there are no others. Floating-point values get some noise, too; integers and truth
-    values are ones that are there.
+    Returns None if all lanes are equal. Floating-point values get noise as well; integers and
+    booleans are taken from existing ones.
     """
     other = tensor.detach().clone()
     part = other.narrow(dim, lanes.start, len(lanes))
