@@ -14,7 +14,7 @@ from .files.file import write
 from .ids import NodeId, mentioned
 from .nodes import Edge, ModuleRow, Node
 from .registry import mime_bundle
-from .tensors import TensorMeta
+from .tensors import MOST_ELEMENTS, TensorMeta
 from .values import Cut, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
@@ -147,6 +147,10 @@ def _check(graph: Graph) -> None:
         for saved in node.saved:
             if saved.nbytes < 0:
                 raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")
+        if max(map(len, filter(None, node.values)), default=0) > MOST_ELEMENTS:
+            raise ValueError(
+                f"graph.nodes[{i}].values has an output of more than {MOST_ELEMENTS} elements."
+            )
         for stats in node.grad_outputs:
             if stats is None:
                 continue

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from .column import Column
 from .ids import NodeId
-from .tensors import Fingerprint, GradientStats, SavedTensor, TensorMeta
+from .tensors import Fingerprint, GradientStats, SavedTensor, TensorMeta, elements_text
 from .text import short_repr, users_line
 from .units import bytes_text, number_text, seconds_text
 
@@ -18,13 +18,17 @@ def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
     return bytes_text(sum(tensor.nbytes for tensor in saved))
 
 
-def _values(values: tuple[Fingerprint | None, ...]) -> str:
+def _fingerprints(fingerprints: tuple[Fingerprint | None, ...]) -> str:
     return "; ".join(
         f"norm {number_text(v.norm)}, mean {number_text(v.mean)}, "
         f"{number_text(v.least)} to {number_text(v.greatest)}"
-        for v in values
+        for v in fingerprints
         if v is not None
     )
+
+
+def _values(values: tuple[tuple[Any, ...] | None, ...]) -> str:
+    return "; ".join(elements_text(each) for each in values if each is not None)
 
 
 def _innermost(classes: str) -> str:
@@ -76,7 +80,9 @@ class Node(NamedTuple):
     # How the ranks divide its outputs, and what this one has: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
     # Fingerprints of what the forward computed, one per output; for a leaf, of its elements.
-    fingerprints: Annotated[tuple[Fingerprint | None, ...], Column("fingerprints", _values)] = ()
+    fingerprints: Annotated[
+        tuple[Fingerprint | None, ...], Column("fingerprints", _fingerprints)
+    ] = ()
     # The share of its value that differs where one thing is changed, from 0 to 1: of `influence`.
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
     # How often backward ran its forward again; None for what is not checkpointed, or not known.
@@ -85,6 +91,9 @@ class Node(NamedTuple):
     # number within its module from the second on, "normalize#2". Outside of modules the user's own
     # functions come first: "dice_loss/sigmoid".
     call: str = ""
+    # The elements of each output of at most `MOST_ELEMENTS`, flat, row-major; None for a larger one
+    # and for one that was not read.
+    values: Annotated[tuple[tuple[Any, ...] | None, ...], Column("value", _values)] = ()
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -111,6 +120,20 @@ class Node(NamedTuple):
     def is_checkpointed(self) -> bool:
         """Does backward run its forward again, as far as its note says."""
         return any(said.startswith(CHECKPOINTED) for said in self.note.split("; "))
+
+    @property
+    def value_text(self) -> str:
+        """The values of its small outputs as text, "[3, 4, 5]"; "" where none was recorded.
+
+        >>> Node(0, "AddBackward0", (), values=((3.0, 4.0, 5.0),)).value_text
+        '[3, 4, 5]'
+        """
+        texts = []
+        for i, values in enumerate(self.values):
+            if values is not None:
+                meta = self.outputs[i] if i < len(self.outputs) else None
+                texts.append(elements_text(values, meta and meta.shape))
+        return "; ".join(texts)
 
     @property
     def title(self) -> str:

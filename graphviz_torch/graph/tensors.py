@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from .ids import NodeId
 from .text import short_repr
+from .units import number_text
 
 SavedKind = Literal["activation", "parameter", "buffer", "input"]
 # What numbers of a tensor are of: all of it; the part of a DTensor that this process has; the
 # tensors that a wrapper wraps.
 Extent = Literal["", "local part", "inner tensors"]
+
+MOST_ELEMENTS = 8  # of a tensor whose values a graph keeps
 
 _SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
 _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
@@ -111,6 +114,36 @@ class GradientStats(NamedTuple):
         return math.inf if self.inf else self.norm
 
 
+def elements_text(values: Sequence[Any], shape: Sequence[int] | None = None) -> str:
+    """Return the elements of a small tensor as text, nested as its shape is.
+
+    Args:
+        values: flat, row-major.
+        shape: of the tensor; None for a number where there is one element, else for one dimension.
+
+    >>> elements_text((59 / 3,)), elements_text((3.0, 4.0, 5.0))
+    ('19.67', '[3, 4, 5]')
+    >>> elements_text((1.0, 2.0, 3.0, float("nan")), (2, 2)), elements_text((True,), (1,))
+    ('[[1, 2], [3, NaN]]', '[True]')
+    """
+    if shape is None or math.prod(shape) != len(values):
+        shape = () if len(values) == 1 else (len(values),)
+    if not shape:
+        return _element_text(values[0]) if values else ""
+    if len(shape) == 1 or not values:
+        return f"[{', '.join(map(_element_text, values))}]"
+    step = len(values) // shape[0]
+    rows = (values[start : start + step] for start in range(0, len(values), step))
+    return f"[{', '.join(elements_text(row, shape[1:]) for row in rows)}]"
+
+
+def _element_text(value: Any) -> str:
+    if isinstance(value, complex):
+        sign = "-" if math.copysign(1.0, value.imag) < 0 else "+"
+        return f"{number_text(value.real)}{sign}{number_text(abs(value.imag))}j"
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
 def total_norm(norms: Iterable[float]) -> float:
     """The Euclidean norm of tensors together, by the norm of each: NaN where one is NaN.
 
@@ -133,7 +166,7 @@ class Fingerprint(NamedTuple):
     >>> from graphviz_torch import record
     >>> with record(fingerprints=True) as recording:
     ...     (torch.arange(3.0, requires_grad=True) * 2).sum().backward()
-    >>> [value] = recording.graph.nodes[1].values
+    >>> [value] = recording.graph.nodes[1].fingerprints
     >>> value.elements, value.mean, value.least, value.greatest
     (3, 2.0, 0.0, 4.0)
     """

@@ -37,6 +37,7 @@ from .steps.optimizer_steps import OptimizerSteps
 from .transfers.copies import Copies
 from .values.data_views import DataViews
 from .values.results import ResultValues
+from .values.small import SmallResults
 
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
@@ -74,6 +75,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Replicas,
     DataViews,
     ResultValues,
+    SmallResults,
     InnerGradients,
     SkippedFunctions,
     FirstCall,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from textwrap import wrap
@@ -16,9 +17,11 @@ Outputs = tuple[TensorMeta | None, ...]
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 BETWEEN_RANKS = "between ranks"
+FEW = 4  # elements of a value or a gradient that a picture writes out
 _LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
 _WIDEST = 60  # characters of a line of a name
 _NARROW = 26  # the same of what a unit computes
+_NONFINITE = re.compile(r"(?<!\w)(NaN|Inf|Infinity)(?!\w)")
 
 
 # Of an operation's attributes, those that tell it from another of its kind: by what its name starts
@@ -198,10 +201,19 @@ def gradient(stats: GradientStats) -> str:
     'grad norm 1.5 of the local part'
     """
     of = f" of the {stats.extent}" if stats.extent else ""
-    if stats.values is not None and len(stats.values) <= 4:
+    if stats.values is not None and len(stats.values) <= FEW:
         return f"grad [{', '.join(number(value) for value in stats.values)}]{of}"
     wrong = [f"{n} {name}" for n, name in ((stats.nan, "NaN"), (stats.inf, "Inf")) if n]
     return f"grad norm {number(stats.norm)}{of}" + (f", {' and '.join(wrong)}" if wrong else "")
+
+
+def is_spoilt(line: str) -> bool:
+    """Return True for a line of a value or a gradient that has NaN or Inf.
+
+    >>> is_spoilt("value [1, NaN]"), is_spoilt("grad norm 2, 3 Inf"), is_spoilt("value 2")
+    (True, True, False)
+    """
+    return line.startswith(("value ", "grad ")) and _NONFINITE.search(line) is not None
 
 
 def leaf_gradient(leaf: Node) -> str:

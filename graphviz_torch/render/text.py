@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, declared
+from ..graph.tensors import elements_text
 from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
 from ..graph.text import printable, shortened
 from ..graph.units import count_text, seconds_text
@@ -31,11 +32,12 @@ _TELLING: tuple[str, ...] = (
     "note",
     "inputs",
     "gradient",
+    "value",
 )
 _TELLING += ("placement", "time", "module", "saved", "where", "class", "attributes")
 # To how many characters a column may be cut, before another is left out.
 _LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
-_LEAST |= {"note": 20, "placement": 16, "gradient": 12, "module": 16, "where": 14}
+_LEAST |= {"note": 20, "placement": 16, "value": 12, "gradient": 12, "module": 16, "where": 14}
 _PATHS = ("label", "module", "where")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
 _SELDOM = ("transfer", "collective")  # not counted where there are none
@@ -86,7 +88,7 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
     if graph.nodes:
         parts.append("\n".join(_nodes(graph, marked, width)))
     if graph.outputs:
-        ends = (f"{node}{_called(graph.nodes[node])}" for node, _ in graph.outputs)
+        ends = (f"{node}{_called(graph.nodes[node], nr)}" for node, nr in graph.outputs)
         parts.append(_wrapped(f"outputs: {', '.join(ends)}", width))
     if modules := _modules(graph, width):
         parts.append("\n".join(modules))
@@ -177,18 +179,25 @@ def _columns(
     columns["finding"] = lambda node: ", ".join(marks.get(node.id, ()))
     columns["output"] = lambda node: _output(node, device)
     columns["inputs"] = lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id])
+    columns["value"] = lambda node: _marked(f"value {node.value_text}")
     columns["gradient"] = lambda node: "; ".join(
-        labels.gradient(stats)[5:] for stats in node.grad_outputs if stats
+        _marked(labels.gradient(stats)) for stats in node.grad_outputs if stats
     )
     fields = declared(Node)
     for name in dict.fromkeys((*_FIRST, *fields)):
-        if not (headed and name in _HEADED):
+        if name != "values" and not (headed and name in _HEADED):
             columns[fields[name].title] = partial(_field, name, fields[name])
     if graph.segments and not headed:
         columns["graph"] = lambda node: _plain(
             next((title for start, title in reversed(graph.segments) if node.id >= start), "")
         )
     return columns
+
+
+def _marked(line: str) -> str:
+    """Return what follows the first word, with a mark before it where it has NaN or Inf."""
+    text = line.partition(" ")[2]
+    return f"{WARNINGS['error']} {text}" if labels.is_spoilt(line) else text
 
 
 def _output(node: Node, device: str) -> str:
@@ -310,8 +319,14 @@ def _wrapped(text: str, width: int | None, indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def _called(node: Node) -> str:
-    return f" ({_plain(node.label)})" if node.label else ""
+def _called(node: Node, output_nr: int) -> str:
+    """Return the name of an output and its value, in parentheses, as far as they are known."""
+    known = node.values[output_nr] if output_nr < len(node.values) else None
+    said = [_plain(node.label)] if node.label else []
+    if known is not None:
+        meta = node.outputs[output_nr] if output_nr < len(node.outputs) else None
+        said.append(elements_text(known, meta and meta.shape))
+    return f" ({' '.join(said)})" if said else ""
 
 
 def _plain(text: str) -> str:

@@ -65,7 +65,7 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
         copied: what `copies` gives of the graph.
     """
     found = [*copied.get(node.id, ()), *sent(drawing, node.id)]
-    found += gradients(drawing, node)
+    found += small_values(drawing, node) + gradients(drawing, node)
     found += [drawing.handed[node.id]] if node.id in drawing.handed else []
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []
@@ -102,6 +102,18 @@ def called_by(drawing: Drawing, node: Node) -> str:
     alone = len(drawing.alike(node.id)) < 2
     attributes = [each for each in node.attributes if alone or each not in ZERO]
     return labels.called(node.title, tuple(attributes))
+
+
+def small_values(drawing: Drawing, node: Node) -> list[str]:
+    """Return a line with the values of outputs of few elements, and of those with NaN or Inf.
+
+    Nothing for the steps of a loop, which differ.
+    """
+    if not node.values or len(drawing.alike(node.id)) > 1:
+        return []
+    line = f"value {node.value_text}"
+    few = all(len(each or ()) <= labels.FEW for each in node.values)
+    return [line] if few or labels.is_spoilt(line) else []
 
 
 def gradients(drawing: Drawing, node: Node) -> list[str]:
@@ -148,7 +160,7 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
     if drawing.groups.groups[number].kind == "module":
         names.append(drawing.described(number))
     said = [called(drawing, unit), tensors(drawing, node)]
-    said += gradients(drawing, node)
+    said += small_values(drawing, node) + gradients(drawing, node)
     said += [drawing.handed[~number]] if ~number in drawing.handed else []
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []

@@ -31,6 +31,7 @@ from ..graph.text import shortened, type_text
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, is_nesting
+from ..internals.tensors.small_values import small_values
 from .names import Names, caller_names, classes_along
 from .nodes import GradFn, Ids, Reading, made_by, read
 
@@ -155,6 +156,9 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
             or
             `{}` for no names; None reads the caller's variables.
 
+    The values of small outputs, and of small leaves that are no parameters, are read as they are
+    now; where they are on another device than the CPU, that waits for it.
+
     Returns:
         A Graph with one node per autograd node, in topological order, inputs before users, which is
         the same in every run. `module` is set where the parameters' names make it certain;
@@ -174,17 +178,38 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     ends = roots(outputs)
     named = caller_names(names, outputs)
     ids, edges = connected([fn for fn, _ in ends])
-    return _graph(read(ids, edges, ends, named), names)
+    found = read(ids, edges, ends, named)
+    return _graph(found, names, _values(outputs, found, ids))
 
 
 @with_gc_disabled
-def _graph(found: Reading, names: Names) -> Graph:
+def _graph(found: Reading, names: Names, values: list[Any]) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
-        return found.graph(module=modules)
+        return found.graph(module=modules, values=values)
     # Nodes of the root itself cannot be distinguished from nodes outside of it.
     classes = {**classes_along(names.named_modules()), "": ""}
-    return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
+    kinds = [classes.get(m, "") for m in modules]
+    return found.graph(module=modules, module_class=kinds, values=values)
+
+
+def _values(outputs: Any, found: Reading, ids: Ids) -> list[Any]:
+    """Return the column of values: of small outputs, and of small leaves that are no parameters."""
+    columns, fns = found.columns, list(ids)
+    known: dict[tuple[int, int], Tensor] = {}
+    with unseen_calls():
+        for i in found.leaves.values():
+            if columns["leaf"][i] == "tensor":
+                known[i, 0] = fns[i].variable
+        for _, tensor in flatten(outputs):
+            if (end := _end(tensor)) is not None:
+                known[ids[end[0]], end[1]] = tensor
+    column: list[Any] = [()] * len(fns)
+    for (i, output_nr), values in small_values(known).items():
+        row = list(column[i]) or [None] * len(columns["outputs"][i])
+        row[output_nr] = values
+        column[i] = tuple(row)
+    return column
 
 
 @with_gc_disabled

@@ -6,6 +6,7 @@ answer comes from doing so, not from the code.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -80,6 +81,7 @@ OTHER: dict[str, Any] = {
     "module_class": "Net/Linear(4, 16)",
     "placement": "Replicate on tp, local [4, 2]",
     "fingerprints": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
+    "values": ((1.5, math.nan),),
     "influence": 0.25,
     "reruns": 2,
     "call": "softmax",
@@ -103,6 +105,7 @@ ROWS = """
     module_class  x    x    x   x    x           .    x    x        x        x
     placement     x    x    x   x    x           x    x    x        x        x
     fingerprints  x    x    .   x    x           .    x    x        x        .
+    values        x    x    x   x    x           .    x    x        x        .
     influence     x    x    x   x    x           .    x    x        x        .
     reruns        x    x    .   x    x           .    x    x        x        .
     call          x    .    .   .    .           .    x    .        .        .

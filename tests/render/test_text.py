@@ -129,7 +129,8 @@ def test_gradients_values_and_bytes_stand_in_columns_of_their_own() -> None:
         worked_example()["y"].backward()
     text = to_text(recording.graph, wide=True)
     assert "[2, 2.667, 3.333]" in text
-    assert re.search(r"^id +operation +output +inputs +gradient +time", text, re.M)
+    assert "[3, 4, 5]" in text
+    assert re.search(r"^id +operation +output +inputs +value +gradient +time", text, re.M)
 
 
 def test_a_hostile_name_stays_on_its_line() -> None:

@@ -58,7 +58,8 @@ class Nodes:
         result: dict[int, str] = {}
         for i in drawing.nodes:
             node = nodes[i]
-            if i in special or node.label or node.leaf or node.where or node.grad_outputs:
+            known = node.where or node.grad_outputs or node.values
+            if i in special or node.label or node.leaf or known:
                 result[i] = self._full(node)
                 continue
             kind = node.operation or node.name, id(node.outputs), node.attributes
@@ -109,6 +110,7 @@ class Nodes:
 
     def _small(self, line: str) -> str:
         color = "collective_line" if line in self.sent else "muted"
+        color = "error" if labels.is_spoilt(line) else color
         return markup.small(markup.escape(line), self.colors[color])
 
     def _entries(self, key: int) -> list[str]:

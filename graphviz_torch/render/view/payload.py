@@ -28,6 +28,7 @@ from typing import Any
 from ...graph import FAILURE_RULES, Edge, Graph, GraphLike, ModuleRow, Node, TensorMeta
 from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
+from ...graph.tensors import elements_text
 from .. import style
 from ..groups.chains import RESHAPING
 from ..groups.families import stacked
@@ -52,7 +53,7 @@ _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero
 _TEXTS = ("name", "operation", "module", "where", "note")
 # Declared fields beside those that are written in a way of their own.
 _BESIDE = declared_beside(
-    Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes"
+    Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
@@ -123,7 +124,7 @@ def view_payload(
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
-    _add_gradients(graph.nodes, columns, header, metas)
+    _add_gradients(graph, columns, header, metas)
     _add_groups(graph, columns, header)
     header["transfers"] = [
         {**asdict(transfer), "tensor": metas.at(transfer.tensor), "nbytes": transfer.nbytes}
@@ -278,11 +279,12 @@ def _saved(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
 
 
 def _add_gradients(
-    nodes: Sequence[Node],
+    graph: Graph,
     columns: Columns,
     header: dict[str, Any],
     metas: Table,
 ) -> None:
+    nodes, outputs = graph.nodes, {node for node, _ in graph.outputs}
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
     rows = [stats for node in nodes for stats in node.grad_outputs]
     fraction = _FINE if len(nodes) <= _LARGE else _COARSE
@@ -300,12 +302,19 @@ def _add_gradients(
         for at, stats in enumerate(rows)
         if stats and stats.values and len(stats.values) <= most
     }
+    header["results"] = {
+        node.id: [values if values is None else _values(values) for values in node.values]
+        for node in nodes
+        if node.values and (len(nodes) <= _LARGE or node.id in outputs)
+    }
     header["extents"] = {at: one.extent for at, one in enumerate(rows) if one and one.extent}
 
 
 def _values(values: Iterable[Any]) -> list[float | str]:
     return [
-        float(f"{value:.6g}") if isinstance(value, (int, float)) and isfinite(value) else str(value)
+        float(f"{value:.6g}")
+        if isinstance(value, float) and isfinite(value)
+        else elements_text((value,))
         for value in values
     ]
 

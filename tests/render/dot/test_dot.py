@@ -44,9 +44,9 @@ def test_the_worked_example_has_a_node_for_every_autograd_node_and_arrows_to_the
     assert sorted(map(int, drawn.nodes)) == [node.id for node in graph.nodes]
     assert {(int(a), int(b)) for a, b in drawn.edges} == {(0, 1), (1, 2), (2, 3), (3, 4)}
     svg = layout(to_dot(graph))
-    assert texts(svg, "0") == ["x", "AccumulateGrad", "f32[3] cpu"]
+    assert texts(svg, "0") == ["x", "AccumulateGrad", "f32[3] cpu", "value [1, 2, 3]"]
     assert texts(svg, "2") == ["b", "pow 2", "f32[3] cpu"]
-    assert texts(svg, "4") == ["y", "mean", "f32[] cpu"]
+    assert texts(svg, "4") == ["y", "mean", "f32[] cpu", "value 19.67"]
 
 
 @pytest.mark.parametrize("label", HOSTILE)

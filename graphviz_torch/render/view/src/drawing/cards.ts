@@ -3,7 +3,7 @@
 import { BUFFER, type Model, PARAMETER } from "../graph/model";
 import type { Mark } from "../graph/payload";
 import { classOf, type Tree } from "../graph/tree";
-import { bytes, count, number, shaped, shorten, tensor } from "../graph/units";
+import { bytes, count, isSpoilt, number, shaped, shorten, tensor } from "../graph/units";
 import { spread } from "../graph/spread";
 
 /** What an item is to a reader; "failed" is an operation that raised an exception. */
@@ -11,7 +11,7 @@ export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" |
 
 export interface Span {
   readonly text: string;
-  readonly look: "strong" | "plain" | "mono" | "quiet";
+  readonly look: "strong" | "plain" | "mono" | "wrong" | "quiet";
 }
 
 export interface Card {
@@ -36,6 +36,9 @@ const MOST_NAME = 32;
 const MOST_MODULE = 18;
 const MOST_TEXT = 30;
 const MOST_SENT = 60;
+const MOST_VALUE = 48;
+/** Elements of a value or a gradient that a card writes out, as a still does. */
+const FEW = 4;
 const MOST_PARAMETERS = 4;
 const MOST_CHANGES = 3;
 const MOST_CHANGE = 44;
@@ -44,6 +47,7 @@ const FONTS = {
   strong: "600 13px system-ui, sans-serif",
   plain: "13px system-ui, sans-serif",
   mono: "11px ui-monospace, monospace",
+  wrong: "11px ui-monospace, monospace",
   quiet: "11px system-ui, sans-serif",
 };
 /** Space beside the text: of a hexagon's points, a pill's ends, a group's button. */
@@ -119,8 +123,7 @@ export class Cards {
       lines.push([{ text: `${from} → ${transfer?.target ?? made.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
     }
     for (const line of model.sending(node)) lines.push([{ text: shorten(line, MOST_SENT), look: "quiet" }]);
-    const gradient = this.gradient(node);
-    if (gradient) lines.push([{ text: `grad ${gradient}`, look: "mono" }]);
+    lines.push(...this.values(node), ...this.gradient(node));
     const mark = model.mark(node);
     if (mark) lines.push([{ text: `${SIGNS[mark]} ${mark}`, look: "strong" }]);
     for (const { what, before, after } of model.changes(node).slice(0, MOST_CHANGES))
@@ -140,12 +143,25 @@ export class Cards {
     return { parameters, more: leaves.length - parameters.length };
   }
 
-  private gradient(node: number): string {
+  private values(node: number): Span[][] {
+    const outputs = this.model.outputsOf(node);
+    return this.model.values(node).flatMap((values, at): Span[][] => {
+      if (!values || (values.length > FEW && !isSpoilt(values))) return [];
+      const text = `value ${tensor(values, outputs[at]?.shape ?? [values.length])}`;
+      return [[{ text: shorten(text, MOST_VALUE), look: isSpoilt(values) ? "wrong" : "mono" }]];
+    });
+  }
+
+  private gradient(node: number): Span[][] {
     const found = this.model.gradients(node).find((gradient) => gradient !== null);
-    if (!found) return "";
-    if (found.nan + found.inf) return [found.nan && `${found.nan} NaN`, found.inf && `${found.inf} Inf`].filter(Boolean).join(", ");
-    if (found.values && found.values.length <= 4) return `value ${tensor(found.values, found.tensor?.shape ?? [found.values.length])}`;
-    return `norm ${number(found.norm)}${found.extent && ` of the ${found.extent}`}`;
+    if (!found) return [];
+    if (found.nan + found.inf) {
+      const counts = [found.nan && `${found.nan} NaN`, found.inf && `${found.inf} Inf`].filter(Boolean).join(", ");
+      return [[{ text: `grad ${counts}`, look: "wrong" }]];
+    }
+    const few = found.values && found.values.length <= FEW;
+    const text = few && found.values ? tensor(found.values, found.tensor?.shape ?? [found.values.length]) : `norm ${number(found.norm)}`;
+    return [[{ text: `grad ${text}${!few && found.extent ? ` of the ${found.extent}` : ""}`, look: "mono" }]];
   }
 
   private failure(): Span[][] {

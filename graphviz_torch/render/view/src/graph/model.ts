@@ -245,6 +245,11 @@ export class Model {
     return [...kinds].filter(([, size]) => size).sort((a, b) => b[1] - a[1]);
   }
 
+  /** The elements of each small output; null for an output that was not read. */
+  values(node: number): readonly (readonly (number | string)[] | null)[] {
+    return this.payload.header.results[node] ?? [];
+  }
+
   gradients(node: number): (Gradient | null)[] {
     const found: (Gradient | null)[] = [];
     for (let row = this.gradientStart[node] as number; row < (this.gradientStart[node + 1] as number); row++) {

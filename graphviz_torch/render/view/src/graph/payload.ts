@@ -38,6 +38,8 @@ export interface Header {
   shapes: number[][];
   saved: [string, number, number, string, number | null][][];
   values: Record<string, (number | string)[]>;
+  /** The elements of each small output, by node; null for an output that was not read. */
+  results: Record<string, ((number | string)[] | null)[]>;
   extents: Record<string, string>;
   groups: number;
   groupName: string[];

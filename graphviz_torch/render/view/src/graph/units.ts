@@ -45,6 +45,11 @@ export function tensor(values: readonly (number | string)[], shape: readonly num
   return nest(0, texts.length, 0);
 }
 
+/** True if an element is NaN or infinite: those are given as texts. */
+export function isSpoilt(values: readonly (number | string)[]): boolean {
+  return values.some((value) => typeof value === "string" && /nan|inf/i.test(value));
+}
+
 /** A text in one line: a break in it shows as a sign. */
 export function inLine(text: string): string {
   return text.replaceAll(/[\n\r\u2028\u2029]+/g, "⏎");

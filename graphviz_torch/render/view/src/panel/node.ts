@@ -3,7 +3,7 @@
 import { html } from "../dom";
 import type { Edge, Model } from "../graph/model";
 import { findingsAt, type Tree } from "../graph/tree";
-import { bytes, seconds, shaped } from "../graph/units";
+import { bytes, isSpoilt, seconds, shaped, tensor } from "../graph/units";
 import { drawCollectives, drawFinding, gradientFacts, lead, type Leads, list, metaText, quiet, section, table, transferText, type Value } from "./facts";
 
 const STATES = ["", "no", "yes"];
@@ -40,6 +40,11 @@ function facts(node: number, model: Model, tree: Tree, leads: Leads): [string, V
   const rows: [string, Value][] = model
     .outputsOf(node)
     .map((meta, at, all) => [all.length > 1 ? `output ${at}` : "output", meta ? metaText(meta) : "none"]);
+  model.values(node).forEach((values, at, all) => {
+    if (!values) return;
+    const text = tensor(values, model.outputsOf(node)[at]?.shape ?? [values.length]);
+    rows.push([all.length > 1 ? `value ${at}` : "value", html("code", isSpoilt(values) ? { class: "wrong" } : {}, text)]);
+  });
   const mark = model.mark(node);
   if (mark) rows.unshift(["difference", mark]);
   const [module, source, note] = [model.text("module", node), model.text("where", node), model.text("note", node)];

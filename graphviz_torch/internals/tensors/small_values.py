@@ -1,0 +1,130 @@
+"""The values of small tensors: read at once on the CPU, copied and brought over later elsewhere.
+
+A tensor is read at the moment that it is given, for the program may change it afterwards. On
+another device than the CPU a copy of at most `MOST_ELEMENTS` elements is made there; all copies of
+a device are brought over together. Not read: a tensor without memory of its own (meta, fake,
+batched, sparse, nested), one part of a DTensor, and what a CUDA graph captures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...graph.tensors import MOST_ELEMENTS
+from ..functions import TensorBase
+from ..guards import no_autocast, no_autograd, no_functions, no_operators
+from ..hooks.dispatch import unseen
+from .memory import PLAIN, elements, have_memory, may_be_read
+
+Key = TypeVar("Key", bound=Hashable)
+Values = tuple[Any, ...]  # flat, row-major
+
+
+class _Shapes(dict[tuple[int, ...], bool]):
+    """True for a shape of at most `MOST_ELEMENTS` elements: no call for a shape that is known."""
+
+    def __missing__(self, shape: tuple[int, ...]) -> bool:
+        if any(type(size) is not int for size in shape):
+            return False  # a symbol, whose value nobody may ask
+        found = 0 <= math.prod(shape) <= MOST_ELEMENTS
+        if len(self) < _REMEMBERED:
+            self[shape] = found
+        return found
+
+
+_REMEMBERED = 10_000  # shapes
+IS_SMALL = _Shapes()  # raises TypeError for a shape with symbols
+
+
+def is_small(tensor: Tensor) -> bool:
+    """Return True for a tensor of at most `MOST_ELEMENTS` elements."""
+    try:
+        return IS_SMALL[tensor.shape]
+    except (RuntimeError, TypeError):  # a strided nested tensor has no shape; symbols no hash
+        return False
+
+
+class SmallValues(Generic[Key]):
+    """Takes small tensors, and gives their values by the keys that they came with."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, Values] = {}
+        self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by device and dtype
+
+    def see(self, key: Key, tensor: Tensor) -> None:
+        """Read a tensor of at most `MOST_ELEMENTS` elements now, if it can be read."""
+        self.see_all([key], [tensor])
+
+    def see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
+        """Do the same for several."""
+        with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
+            if _lie_on_cpu(tensors):  # as most: without a call of Python's for each
+                flat = map(TensorBase.tolist, map(TensorBase.ravel, tensors))
+                self._found.update(zip(keys, map(tuple, flat), strict=True))
+                return
+            for key, tensor in zip(keys, tensors, strict=True):
+                with suppress(Exception):  # of a kind that PyTorch cannot read
+                    self._see(key, tensor)
+
+    def _see(self, key: Key, tensor: Tensor) -> None:
+        count = TensorBase.numel(tensor)
+        if type(tensor) not in PLAIN:
+            found = elements(tensor)
+            if tensor.layout is not torch.strided or len(found.tensors) != 1 or found.extent:
+                return
+            [tensor] = found.tensors
+        if TensorBase.numel(tensor) != count or not may_be_read(tensor):
+            return
+        if tensor.is_cpu:
+            self._found[key] = tuple(TensorBase.tolist(TensorBase.ravel(tensor)))
+            return
+        group = self._copies.setdefault((tensor.device, tensor.dtype), ([], []))
+        group[0].append(key)
+        group[1].append(torch.clone(TensorBase.detach(tensor)))
+
+    def fetch(self) -> dict[Key, Values]:
+        """Return all values: one copy from each device for each dtype."""
+        copies, self._copies = self._copies, {}
+        if copies:
+            with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
+                for device in {device for device, _ in copies if device.type == "cuda"}:
+                    torch.cuda.synchronize(device)  # several streams may have computed them
+                for keys, tensors in copies.values():
+                    with suppress(Exception):  # a device that has failed
+                        self._bring(keys, tensors)
+        return self._found
+
+    def _bring(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
+        whole = torch.cat([TensorBase.reshape(tensor, -1) for tensor in tensors])
+        flat = TensorBase.tolist(TensorBase.cpu(whole))
+        start = 0
+        for key, tensor in zip(keys, tensors, strict=True):
+            end = start + TensorBase.numel(tensor)
+            self._found[key] = tuple(flat[start:end])
+            start = end
+
+
+def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:
+    """Return the values of those tensors that are small, and wait for their devices.
+
+    >>> small_values({"x": torch.arange(3.0), "w": torch.ones(9)})
+    {'x': (0.0, 1.0, 2.0)}
+    """
+    found: SmallValues[Key] = SmallValues()
+    with no_functions():
+        small = {key: tensor for key, tensor in tensors.items() if is_small(tensor)}
+    found.see_all([*small], [*small.values()])
+    return found.fetch()
+
+
+def _lie_on_cpu(tensors: Sequence[Tensor]) -> bool:
+    """Return True if all are plain dense tensors in the memory of the CPU."""
+    strided = torch.strided
+    plain = [type(one) in PLAIN and one.is_cpu and one.layout is strided for one in tensors]
+    return all(plain) and have_memory(tensors)

@@ -1,0 +1,95 @@
+"""The values of small results, of the loss and of small leaves, for their nodes.
+
+Read are the results of calls that made nodes, when they are there; leaves when their graph is read;
+and what backward starts from. Not read: results inside a compiled region, and those of calls that
+made no node, which no node shows. Of `gradients="finite"` no call is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from torch import Tensor
+
+from ...internals.guards import no_functions
+from ...internals.hooks.calls import Called
+from ...internals.hooks.modes import function_mode_count
+from ...internals.tensors.pytree import tensors
+from ...internals.tensors.small_values import IS_SMALL, SmallValues, Values, is_small
+from ..backward import Backward
+from ..listener import BackwardBegan, Columns, Listener
+from ..live import LiveGraph
+from ..program import Program
+
+# Number and output_nr of a result; or, and then True, id of a leaf and position of its graph.
+_Key = tuple[int, int, bool]
+
+
+class SmallResults(Listener):
+    """Asks nothing of another device than the CPU until a graph is made."""
+
+    functions: Container[Any] | None
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.functions = None if program.options.every_call else frozenset()
+        self._values: SmallValues[_Key] = SmallValues()
+
+    def called(self, event: Called) -> None:
+        """Read the result of a call that made a node."""
+        _, _, _, result, _, start, end = event
+        if end == start:
+            return
+        if type(result) is not Tensor or function_mode_count():
+            self._see_each(result, end - 1)
+            return
+        try:
+            small = IS_SMALL[result.shape]
+        except (RuntimeError, TypeError):  # as in `is_small`, without a call of Python's
+            return
+        if small and result.requires_grad:
+            self._values.see((end - 1, result.output_nr, False), result)
+
+    def backward_began(self, event: BackwardBegan) -> None:
+        """Read what backward starts from: no call is known to have made it where that is ours."""
+        with no_functions():
+            given = [each for each in event.outputs if isinstance(each, Tensor)]
+            made = [(one.grad_fn, one) for one in given if is_small(one)]
+            small = [(fn, one) for fn, one in made if fn is not None]
+            keys = [(fn._sequence_nr(), one.output_nr, False) for fn, one in small]
+        self._values.see_all(keys, [one for _, one in small])
+
+    def graph_read(self, live: LiveGraph) -> None:
+        """Read the leaves."""
+        outputs, fns = live.reading.columns["outputs"], list(live.ids)
+        small = [
+            i
+            for i in live.reading.leaves.values()
+            if outputs[i] and (meta := outputs[i][0]) is not None and IS_SMALL[meta.shape]
+        ]
+        if small:
+            with no_functions():
+                leaves = [fns[i].variable for i in small]
+            self._values.see_all([(i, live.position, True) for i in small], leaves)
+
+    def columns(self, backward: Backward) -> Columns:
+        outputs = backward.reading.columns["outputs"]
+        found: dict[int, list[Values | None]] = {}
+        for (number, place, leaf), values in self._values.fetch().items():
+            if leaf:
+                if place == backward.position:
+                    found[number] = [values]
+            elif (node := backward.node(number)) is not None and place < len(outputs[node]):
+                row = found.setdefault(node, [None] * len(outputs[node]))
+                row[place] = values
+        return {"values": dict(zip(found, map(tuple, found.values()), strict=True))}
+
+    def step_ended(self, event: None) -> None:
+        self._values = SmallValues()
+
+    def _see_each(self, result: Any, number: int) -> None:
+        with no_functions():
+            made = [one for one in tensors(result) if one.requires_grad and is_small(one)]
+            keys = [(number, one.output_nr, False) for one in made]
+        self._values.see_all(keys, made)
