@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphviz_torch import Graph, trace
 from graphviz_torch.internals.tensors.pytree import flatten
-from graphviz_torch.tracing.tracer import walk
+from graphviz_torch.tracing import iter_grad_fns
 from tests.support.autograd_reference import counted, meta
 from tests.support.operators import operators as operators
 
@@ -43,7 +43,7 @@ def results(operators: list[Any]) -> Iterator[tuple[str, list[Tensor]]]:
 
 def undefined(tensor: Tensor) -> list[tuple[str, int]]:
     """The undefined outputs behind a tensor: those whose dtype follows the default dtype."""
-    fns = walk(tensor)
+    fns = iter_grad_fns(tensor)
     before = [[entry.dtype for entry in fn._input_metadata] for fn in fns]
     torch.set_default_dtype(torch.float64)
     try:
@@ -90,7 +90,7 @@ def test_what_double_backward_leaves_undefined_is_none(operators: list[Any]) -> 
     wrong: Counter[str] = Counter()
     for name, tensors in results(operators):
         for tensor in tensors[:1]:
-            leaves = [fn.variable for fn in walk(tensor) if type(fn).__name__ == "AccumulateGrad"]
+            leaves = [fn.variable for fn in iter_grad_fns(tensor) if type(fn).__name__ == "AccumulateGrad"]
             total = tensor.abs().sum()
             try:
                 gradients = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
