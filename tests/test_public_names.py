@@ -146,8 +146,8 @@ def test_a_saved_graph_is_read_judged_compared_printed_and_drawn_without_torch(
         except TypeError as error:
             print(error)
         from graphviz_torch.integrations.command.main import main
-        for command in ("text", "summary", "find", "draw", "html"):
-            assert main([command, f"{folder}/recording.json.gz"]) == 0
+        for command in ("export --to text", "summary", "find", "draw", "export --to html"):
+            assert main([*command.split(), f"{folder}/recording.json.gz"]) == 0
         assert main(["diff", f"{folder}/trace.json.gz", f"{folder}/recording.json.gz"]) in (0, 1)
     """
     assert "this is a str ('a.json')" in python(code, str(tmp_path))

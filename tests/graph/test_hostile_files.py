@@ -248,14 +248,17 @@ def test_what_no_graph_can_hold_is_refused_with_column_and_reason(text: str, rea
         from_json(text)
 
 
-@pytest.mark.parametrize("command", ["text", "find", "draw", "html", "tensorboard"])
+@pytest.mark.parametrize(
+    "command",
+    ["find", "draw", *(f"export --to {name}" for name in ("text", "html", "tensorboard"))],
+)
 def test_a_command_ends_with_one_sentence_and_exit_status_2(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.json"
     path.write_text(changed(nodes__items__seconds=[-0.5, 1]))
-    extra = [str(tmp_path)] if command == "tensorboard" else []
-    assert main([command, str(path), *extra]) == 2
+    extra = ["-o", str(tmp_path)] if "tensorboard" in command else []
+    assert main([*command.split(), str(path), *extra]) == 2
     said = capsys.readouterr().err
     assert said.startswith("graphviz-torch: ")
     assert said.count("\n") == 1

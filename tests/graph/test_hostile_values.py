@@ -35,7 +35,7 @@ _FORM = ("at", "lengths", "kinds", "version", "format")
 
 # Of the command, what prints; a file stands for {}.
 COMMANDS = [
-    *(["text", "{}"], ["summary", "{}"], ["find", "{}", "--format", "json"]),
+    *(["export", "--to", "text", "{}"], ["summary", "{}"], ["find", "{}", "--format", "json"]),
     *(["find", "{}", "--format", "sarif"], ["diff", "{}", str(SAVED / "recording.json")]),
 ]
 # What a format may say of a graph that it can't show.

@@ -265,7 +265,7 @@ def test_a_command_takes_the_last_step_or_the_one_that_is_named(
     loaded = load(path)
     assert isinstance(loaded, Training)
     for name, graph in ((path, loaded.graph), (f"{path}@2", loaded.steps[2].graph)):
-        assert main(["text", str(name), "--wide"]) == 0
+        assert main(["export", "--to", "text", str(name), "--wide"]) == 0
         assert capsys.readouterr().out.rstrip() == to_text(graph, wide=True).rstrip()
     assert main(["diff", f"{path}@0", f"{path}@1"]) == 1
     assert "gradient" in capsys.readouterr().out

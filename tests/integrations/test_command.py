@@ -43,10 +43,10 @@ def failed() -> Graph:
 
 
 def test_a_graph_is_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["text", str(saved)]) == 0
+    assert main(["export", "--to", "text", str(saved)]) == 0
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("x", "pow", "mean", "f32[3]", "all on cpu"))
-    assert main(["text", str(saved), "--wide", "--no-findings"]) == 0
+    assert main(["export", "--to", "text", str(saved), "--wide", "--no-findings"]) == 0
     assert capsys.readouterr().out == to_text(load(saved), findings=None, wide=True)
 
 
@@ -72,12 +72,26 @@ def test_a_graph_is_drawn_beside_its_file_or_where_told(
 
 
 def test_a_page_is_written_beside_its_file(saved: Path, tmp_path: Path) -> None:
-    assert main(["html", str(saved)]) == 0
+    assert main(["export", "--to", "html", str(saved)]) == 0
     assert (tmp_path / "mean.html").read_text().startswith("<!doctype html>")
 
 
 def test_a_run_for_tensorboard_is_written(saved: Path, tmp_path: Path) -> None:
-    assert main(["tensorboard", str(saved), str(tmp_path / "runs"), "--tag", "mean"]) == 0
+    assert (
+        main(
+            [
+                "export",
+                "--to",
+                "tensorboard",
+                str(saved),
+                "-o",
+                str(tmp_path / "runs"),
+                "--tag",
+                "mean",
+            ]
+        )
+        == 0
+    )
     assert any("tfevents" in file.name for file in (tmp_path / "runs").iterdir())
 
 
@@ -123,7 +137,11 @@ def test_colours_are_for_terminals(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("WT_SESSION", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    commands = ["find", str(file)], ["diff", str(saved), str(file)], ["text", str(file)]
+    commands = (
+        ["find", str(file)],
+        ["diff", str(saved), str(file)],
+        ["export", "--to", "text", str(file)],
+    )
     plain = []
     for command in commands:
         main(command)
@@ -232,7 +250,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("command", ["draw", "text", "html", "find"])
+@pytest.mark.parametrize("command", ["draw", "export --to text", "export --to html", "find"])
 @pytest.mark.parametrize("name", [*HOSTILE, "missing.json", "."])
 def test_a_bad_file_is_an_error_with_a_message_and_no_traceback(
     command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -240,7 +258,7 @@ def test_a_bad_file_is_an_error_with_a_message_and_no_traceback(
     path = tmp_path / name
     if name in HOSTILE:
         path.write_bytes(HOSTILE[name])
-    assert main([command, str(path)]) == 2
+    assert main([*command.split(), str(path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("graphviz-torch: ")
@@ -281,7 +299,7 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     for _ in range(5000):
         y = y.sin()
     file = save(trace(y), tmp_path / "long.json")
-    command = f"{sys.executable} -m graphviz_torch text {file} | head -1"
+    command = f"{sys.executable} -m graphviz_torch export --to text {file} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stdout.startswith("5,001 nodes")
     assert done.stderr == ""
@@ -303,16 +321,18 @@ def test_a_reader_that_stops_early_changes_neither_the_code_of_diff_nor_its_pict
 @pytest.mark.parametrize(
     ("command", "name", "said"),
     [
-        ("flow", "x.png", "flow writes .flow.svg; draw writes that"),
-        ("html", "x.svg", "html writes .html; draw writes that"),
-        ("draw", "x.html", "draw writes .svg; html writes that"),
+        ("export --to flow", "x.png", "draw writes that"),
+        ("export --to html", "x.svg", "draw writes that"),
+        ("draw", "x.html", "export --to html writes that"),
+        ("export", "x.svg", "draw writes that; name a format: --to html, mermaid, "),
+        ("export", "x", "name a format: --to html, mermaid, "),
     ],
 )
 def test_no_form_is_written_under_the_name_of_another(
     command: str, name: str, said: str, saved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = saved.with_name(name)
-    assert main([command, str(saved), "-o", str(out)]) == 2
+    assert main([*command.split(), str(saved), "-o", str(out)]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
 
@@ -450,7 +470,8 @@ def test_a_signal_that_ends_the_app_ends_its_server_and_leaves_no_file(
         (["graphviz-torch", "dra"], ["draw"]),
         (["graphviz-torch", "draw", "--color"], ["--color-by"]),
         (["graphviz-torch", "summary", "--format", "js"], ["json"]),
-        (["graphviz-torch", "text", "mea"], ["mean.json.gz"]),
+        (["graphviz-torch", "export", "mea"], ["mean.json.gz"]),
+        (["graphviz-torch", "export", "--to", "merm"], ["mermaid"]),
         (["graphviz-torch", "draw", "mean.json.gz", "--out", "mea"], ["mean.json.gz"]),
     ],
 )

@@ -246,5 +246,5 @@ def test_the_command_prints_what_the_function_gives(
 ) -> None:
     graph = trace(worked_example()["y"])
     file = graph.save(tmp_path / "step.json")
-    assert main(["mermaid", str(file), "--direction", "LR", "--no-findings"]) == 0
+    assert main(["export", "--to", "mermaid", str(file), "--direction", "LR", "--no-findings"]) == 0
     assert capsys.readouterr().out == to_mermaid(graph, direction="LR")

@@ -90,7 +90,9 @@ def test_what_double_backward_leaves_undefined_is_none(operators: list[Any]) -> 
     wrong: Counter[str] = Counter()
     for name, tensors in results(operators):
         for tensor in tensors[:1]:
-            leaves = [fn.variable for fn in iter_grad_fns(tensor) if type(fn).__name__ == "AccumulateGrad"]
+            leaves = [
+                fn.variable for fn in iter_grad_fns(tensor) if type(fn).__name__ == "AccumulateGrad"
+            ]
             total = tensor.abs().sum()
             try:
                 gradients = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)

@@ -18,31 +18,35 @@ from typing import NoReturn
 
 from ... import __version__
 from ...graph.terminal import in_shell
-from .forms import FORMS
+from .formats import FORMATS
 
 _DONE, _FAILED = 0, 2
 
-# Each command: the file that has it, and what it does.
-COMMANDS = {
-    "run": ("run", "Run a script unchanged, record its training steps, and report what is wrong."),
-    "rehearse": (
-        "rehearsal.rehearse",
-        "Estimate what a script's step needs on each of many ranks, without GPUs or a network.",
-    ),
-    **{name: ("pictures", form.says) for name, form in FORMS.items()},
-    "view": ("pictures", "Open the interactive view of a graph in a browser."),
-    "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
-    "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
-    "find": (
-        "findings.find",
-        "List what is wrong in a recording; exit code 1 if there is an error.",
-    ),
-    "rule": ("findings.rule", "Print the page of a rule: why it matters, an example, its repair."),
-    "explain": ("explain", "Trace the gradient's path to a parameter or a node."),
-    "diff": ("diff", "Compare two graphs; exit code 1 if they differ."),
-    "app": ("app", "Open the app in a browser, on this machine only."),
-    "completion": ("main", "Print a shell's completion script for this command."),
+# Groups of commands, each with an example line: the file that has the command, and its summary.
+GROUPS = {
+    ("Record", "graphviz-torch run -o run.json.gz train.py"): {
+        "run": ("run", "Run a script unchanged, record its training steps, report problems."),
+        "rehearse": (
+            "rehearsal.rehearse",
+            "Estimate the memory and traffic of each of many ranks.",
+        ),
+        "app": ("app", "Open the app in a browser, on this machine only."),
+    },
+    ("Look", "graphviz-torch find run.json.gz"): {
+        "find": ("findings.find", "List problems; exit code 1 if there is an error."),
+        "rule": ("findings.rule", "Print a rule's page: why it matters, an example, its repair."),
+        "explain": ("explain", "Trace the gradient's path to a parameter or a node."),
+        "view": ("pictures", "Open the interactive view of a graph in a browser."),
+        "draw": ("pictures", FORMATS["draw"].help),
+        "summary": ("summary", "Print a table by module: FLOPs, memory, gradients, time."),
+    },
+    ("Compare and export", "graphviz-torch export --to html run.json.gz"): {
+        "diff": ("diff", "Compare two graphs; exit code 1 if they differ."),
+        "export": ("pictures", "Write html, mermaid, text, dot, flow or tensorboard."),
+        "completion": ("main", "Print a shell's completion script for this command."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if reconfigure is not None and given[:1] != ["run"]:  # a script's stdout is its own
             reconfigure(errors="backslashreplace")
     try:
-        parsed = parser(next((word for word in given if word in COMMANDS), "")).parse_args(given)
+        parsed = parser(
+            next((word for word in given if word in COMMANDS), ""), arguments=given
+        ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
         if given[:1] == ["run"]:  # what a script prints is not the answer to a command
             return run(parsed)
@@ -89,19 +95,41 @@ class _Parser(argparse.ArgumentParser):
         return words
 
 
-def parser(*names: str) -> argparse.ArgumentParser:
-    """The parser of all commands; those named have their arguments too, the others are listed."""
-    made = _Parser(
-        "graphviz-torch",
-        description="Record a script; draw, read, judge and compare saved graphs.",
-    )
+class _CommandsParser(_Parser):
+    """The parser of all commands: its help lists them by group, with an example for each group."""
+
+    def format_help(self) -> str:
+        lines = [
+            "usage: graphviz-torch COMMAND ...",
+            "",
+            "Show what autograd recorded of a PyTorch program, its cost, and problems.",
+            "",
+        ]
+        for (title, example), commands in GROUPS.items():
+            lines.append(f"{title}:")
+            lines += [f"  {name:<12}{summary}" for name, (_, summary) in commands.items()]
+            lines += [f"  {'':<12}$ {example}", ""]
+        lines.append("COMMAND --help lists the options of a command; --version prints the version.")
+        return "\n".join(lines) + "\n"
+
+
+def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of all commands.
+
+    Args:
+        names: commands whose arguments are added; the others are only listed.
+        arguments: the command line; the format that it names decides the options of `export`.
+    """
+    made = _CommandsParser("graphviz-torch")
     made.add_argument("--version", action="version", version=f"graphviz-torch {__version__}")
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
-    for name, (file, says) in COMMANDS.items():
-        added = commands.add_parser(name, help=says, description=says)
+    commands = made.add_subparsers(
+        required=True, metavar="COMMAND", prog="graphviz-torch", parser_class=_Parser
+    )
+    for name, (file, summary) in COMMANDS.items():
+        added = commands.add_parser(name, help=summary, description=summary)
         if name in names:
-            add = "form" if name in FORMS else name
-            getattr(import_module(f".{file}", __package__), f"add_{add}")(added)
+            add = getattr(import_module(f".{file}", __package__), f"add_{name}")
+            add(added, arguments) if name == "export" else add(added)
     return made
 
 

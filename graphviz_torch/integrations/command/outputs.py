@@ -38,8 +38,8 @@ from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
 from .files import colored
 from .findings.baseline import write_baseline
 from .findings.judge import Judge
-from .findings.reports import FORMATS, go_on, to_lines, to_sarif, totals
-from .forms import form_of
+from .findings.reports import REPORTS, go_on, to_lines, to_sarif, totals
+from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
 
@@ -210,7 +210,7 @@ class Outputs:
         if self._parsed.format == "sarif":
             _print(to_sarif(new, self._root))
         elif self._parsed.format is not None:
-            _print(FORMATS[self._parsed.format](new))
+            _print(REPORTS[self._parsed.format](new))
         return code or (2 if errors else 0)
 
     def _text(self, found: list[Finding]) -> str:
@@ -293,8 +293,8 @@ class Outputs:
         """Write the files that are not up to date. Returns what could not be written, and why."""
         errors = []
         for path in self._files:
-            form = form_of(path)
-            if form is not None and form.slow and not pictures:
+            name = format_of(path)
+            if name and FORMATS[name].slow and not pictures:
                 continue
             if path in self._stale or not path.exists():
                 try:
@@ -320,9 +320,10 @@ class Outputs:
         elif path in self._growing:
             self._growing[path].append(*self._waiting[path])
             self._waiting[path].clear()
-        elif (form := form_of(path)) is not None:
-            options = {**form.in_a_run, **({"title": path.name} if form.titled else {})}
-            made = form.make(self._run, **options)
+        elif name := format_of(path):
+            chosen = FORMATS[name]
+            title = {"title": path.name} if chosen.titled else {}
+            made = chosen.make(self._run, **chosen.run_options, **title)
             if isinstance(made, str):
                 _write_text(made, path)
             else:

@@ -1,4 +1,4 @@
-"""`draw`, `flow`, `html`, `view`, `mermaid`, `text`, `tensorboard`: a saved graph in a form."""
+"""`draw`, `view` and `export`: write a saved graph in a format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ...compare import FirstDifference, GraphDiff
 from ...graph import Training, TrainingStep
 from ...graph.text import listing
 from .files import PIPE, beside, colored, read_saved, say, write_text
-from .forms import FORMS, form_of
+from .formats import FORMATS, Format, format_of
 from .options import add_options, given
 
 FILE = (
@@ -25,42 +25,65 @@ FILE = (
 )
 
 
-def add_form(parser: argparse.ArgumentParser) -> None:
-    """Arguments of a command that writes a graph in one of the forms."""
-    name = parser.prog.rpartition(" ")[2]
-    form = FORMS[name]
-    _add_file(parser, "print it" if form.printed else f"FILE{form.suffixes[0]}", _written)
-    if kinds := form.formats:
-        says = f"{listing(kinds, len(kinds), ' or ')}; default: as OUT ends, else {kinds[0]}"
-        parser.add_argument("--format", help=says)
-    if "findings" in signature(form.make).parameters:
-        _add_findings(parser)
-    if "after" in signature(form.make).parameters:
-        says = "another one to draw beside it, after a repair"
-        parser.add_argument("--after", type=Path, metavar="FILE", help=says)
-    add_options(parser, form.make)
-    parser.set_defaults(form=name)
+_TENSORBOARD = "tensorboard"
+_TARGETS = (*(name for name in FORMATS if name != "draw"), _TENSORBOARD)
+
+
+def add_draw(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `draw`."""
+    _add_file(parser, "FILE.svg", _draw)
+    kinds = FORMATS["draw"].choices
+    says = f"{listing(kinds, len(kinds), ' or ')}; default: as OUT ends, else {kinds[0]}"
+    parser.add_argument("--format", help=says)
+    _add_options(parser, FORMATS["draw"])
+
+
+def add_export(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Add the arguments of `export`, and of the format that `arguments` name by --to or -o."""
+    _add_file(parser, "print it, or put it beside FILE", _export)
+    says = "; ".join(f"{name}: {each.help}" for name, each in FORMATS.items() if name != "draw")
+    parser.add_argument(
+        "--to",
+        choices=_TARGETS,
+        metavar="FORMAT",
+        help=f"{says}; {_TENSORBOARD}: a log directory OUT. `--to FORMAT --help` has its options",
+    )
+    target = _target(arguments)
+    if target == _TENSORBOARD:
+        from ... import to_tensorboard
+
+        add_options(parser, to_tensorboard)
+    elif target in _TARGETS:
+        _add_options(parser, FORMATS[target])
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `view`."""
-    from ... import to_html
-
+    """Add the arguments of `view`."""
     _add_file(parser, "a temporary file", _view)
-    _add_findings(parser)
-    add_options(parser, to_html)
+    _add_options(parser, FORMATS["html"])
 
 
-def add_tensorboard(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `tensorboard`."""
-    from ... import to_tensorboard
+def _target(arguments: Sequence[str]) -> str:
+    """Return the format that arguments of `export` name; "" if none."""
+    first = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    first.add_argument("--to", default="")
+    first.add_argument("-o", "--out", type=Path, default=Path())
+    try:
+        known, _ = first.parse_known_args(arguments)
+    except argparse.ArgumentError:  # the full parser reports it
+        return ""
+    return str(known.to or format_of(known.out))
 
-    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    parser.add_argument(
-        "logdir", type=Path, metavar="LOGDIR", help="where `tensorboard --logdir` looks"
-    )
-    parser.set_defaults(run=_tensorboard)
-    add_options(parser, to_tensorboard)
+
+def _add_options(parser: argparse.ArgumentParser, chosen: Format) -> None:
+    keywords = signature(chosen.make).parameters
+    if "findings" in keywords:
+        how = argparse.BooleanOptionalAction
+        parser.add_argument("--findings", action=how, default=True, help="mark what is wrong")
+    if "after" in keywords:
+        says = "another one to draw beside it, after a repair"
+        parser.add_argument("--after", type=Path, metavar="FILE", help=says)
+    add_options(parser, chosen.make)
 
 
 def draw(
@@ -92,11 +115,6 @@ def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _add_findings(parser: argparse.ArgumentParser) -> None:
-    how = argparse.BooleanOptionalAction
-    parser.add_argument("--findings", action=how, default=True, help="mark what is wrong")
-
-
 def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
     """The keywords of `function`; what is wrong is marked unless the user wants it not."""
     options = given(parsed, function)
@@ -105,31 +123,47 @@ def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str
     return options
 
 
-def _written(parsed: argparse.Namespace) -> int:
-    form = FORMS[parsed.form]
-    other = None if parsed.out is None else form_of(parsed.out)
-    if other is not None and other is not form and parsed.out.suffix not in form.suffixes[0]:
-        command = next(name for name, each in FORMS.items() if each is other)
-        raise ValueError(
-            f"-o {parsed.out}: {parsed.form} writes {form.suffixes[0]}; {command} writes that."
-        )
-    graph, options = read_saved(parsed.file), _given(parsed, form.make)
+def _draw(parsed: argparse.Namespace) -> int:
+    _check_out(parsed.out, "draw")
+    graph, options = read_saved(parsed.file), _given(parsed, FORMATS["draw"].make)
+    out = parsed.out or beside(parsed.file, f".{parsed.format or 'svg'}")
+    _put(FORMATS["draw"].make(graph, **options), out, parsed.format)
+    return 0
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    name = parsed.to or ("" if parsed.out is None else format_of(parsed.out))
+    if name == _TENSORBOARD:
+        return _tensorboard(parsed)
+    if name not in _TARGETS:
+        wrong = f"-o {parsed.out}: draw writes that; " if name else ""
+        raise ValueError(f"{wrong}name a format: --to {listing(_TARGETS, len(_TARGETS), ' or ')}.")
+    _check_out(parsed.out, name)
+    chosen = FORMATS[name]
+    graph, options = read_saved(parsed.file), _given(parsed, chosen.make)
     if getattr(parsed, "after", None) is not None:
         options["after"] = read_saved(parsed.after)
-    if form.titled:
+    if chosen.titled:
         options.setdefault("title", _title(parsed.file))
-    made = form.make(graph, **options)
+    made = chosen.make(graph, **options)
     if not isinstance(made, str):
-        out = parsed.out or beside(parsed.file, f".{parsed.format or form.suffixes[0][1:]}")
-        _put(made, out, parsed.format)
+        _put(made, parsed.out or beside(parsed.file, chosen.suffixes[0]), None)
         return 0
-    out = parsed.out or (PIPE if form.printed else beside(parsed.file, form.suffixes[0]))
+    out = parsed.out or (PIPE if chosen.printed else beside(parsed.file, chosen.suffixes[0]))
     if out == PIPE:
         text = made.rstrip("\n")
-        print(colored(text, sys.stdout) if parsed.form == "text" else text)
+        print(colored(text, sys.stdout) if name == "text" else text)
     else:
         write_text(made, out)
     return 0
+
+
+def _check_out(out: Path | None, name: str) -> None:
+    """Raise ValueError if a file's name belongs to another format."""
+    other = "" if out is None else format_of(out)
+    if other and other != name and out is not None and out.suffix not in FORMATS[name].suffixes:
+        command = "draw" if other == "draw" else f"export --to {other}"
+        raise ValueError(f"-o {out}: {command} writes that.")
 
 
 def _view(parsed: argparse.Namespace) -> int:
@@ -154,6 +188,8 @@ def _title(file: Path) -> str:
 def _tensorboard(parsed: argparse.Namespace) -> int:
     from ... import to_tensorboard
 
-    to_tensorboard(read_saved(parsed.file), parsed.logdir, **given(parsed, to_tensorboard))
-    print(f"tensorboard --logdir {parsed.logdir}")
+    if parsed.out is None or parsed.out == PIPE:
+        raise ValueError("--to tensorboard needs -o LOGDIR: where `tensorboard --logdir` looks.")
+    to_tensorboard(read_saved(parsed.file), parsed.out, **given(parsed, to_tensorboard))
+    print(f"tensorboard --logdir {parsed.out}")
     return 0

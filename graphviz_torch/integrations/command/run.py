@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from ...graph.text import listing
 from .findings.reports import add_report
-from .forms import SUFFIXES
+from .formats import SUFFIXES
 from .outputs import Outputs
 from .script import Children, Script, exit_status, show_error
 

@@ -338,10 +338,10 @@ def test_no_two_results_run_in_one_lane_and_none_through_a_place(
 def test_the_command_writes_one_file_and_takes_another_step_beside_it(tmp_path: Path) -> None:
     graph = layered(3)
     saved = graph.save(tmp_path / "step.json")
-    assert main(["flow", str(saved)]) == 0
+    assert main(["export", "--to", "flow", str(saved)]) == 0
     assert (tmp_path / "step.flow.svg").read_text() == draw_flow(graph)
     out = tmp_path / "both.svg"
-    assert main(["flow", str(saved), "--after", str(saved), "-o", str(out)]) == 0
+    assert main(["export", "--to", "flow", str(saved), "--after", str(saved), "-o", str(out)]) == 0
     assert out.read_text() == draw_flow(graph, graph)
 
 

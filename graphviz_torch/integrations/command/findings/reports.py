@@ -25,7 +25,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
     """Options of every command that reports findings."""
-    parser.add_argument("--format", choices=FORMATS, help="format of the report on stdout")
+    parser.add_argument("--format", choices=REPORTS, help="format of the report on stdout")
     parser.add_argument("--wide", action="store_true", help="do not wrap lines")
     choices = ("error", "warning", "never")
     says = "report only this rule; several with commas; repeatable"
@@ -48,7 +48,7 @@ def print_report(
         lines = to_lines(found, wide=parsed.wide, source=source, notes=parsed.notes)
         print(colored(lines, sys.stdout))
     else:
-        print(FORMATS[parsed.format](found))
+        print(REPORTS[parsed.format](found))
 
 
 def to_lines(
@@ -152,7 +152,7 @@ def to_sarif(found: Sequence[Finding], root: Path | None = None) -> str:
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": runs})
 
 
-FORMATS: dict[str, Callable[[Sequence[Finding]], str]] = {
+REPORTS: dict[str, Callable[[Sequence[Finding]], str]] = {
     "text": to_lines,
     "json": to_json,
     "sarif": to_sarif,
