@@ -1,8 +1,8 @@
-"""A storage of a rehearsal, from its making to its end, and on which side it lies: device or host.
+"""Storages of a rehearsal: their lifetimes, roles and placement on device or host.
 
-What one operator reads and writes lies on one side. So storages are joined as operators take them
-together, and where the program puts one on the device, all that are joined with it lie there, from
-their making on. Only copies go from one side to the other.
+All tensors of one operator are on one side, so storages that an operator uses together are joined.
+If the program places one of them on the device, all joined storages are on the device, from their
+creation on. Only copies cross between the sides.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-LOOP = "the loop"  # what runs in no forward, no backward and no step of an optimizer
+LOOP = "the loop"  # phase of code that runs in no forward, backward or optimizer step
 
 
 class Side:
-    """Where some storages lie, all of them together."""
+    """Placement shared by some storages: device or host (a union-find set)."""
 
     __slots__ = ("_device", "_joined")
 
     def __init__(self) -> None:
         self._device = False
-        self._joined: Side | None = None  # the side that this one has become
+        self._joined: Side | None = None  # the set that this one was merged into
 
     def found(self) -> Side:
-        """The side that all of them have."""
+        """Return the root of the merged sets."""
         side = self
         while side._joined is not None:
             if side._joined._joined is not None:
@@ -35,15 +35,15 @@ class Side:
 
     @property
     def device(self) -> bool:
-        """Is it the device."""
+        """True if these storages are on the device."""
         return self.found()._device
 
     def put(self) -> None:
-        """It is the device."""
+        """Place these storages on the device."""
         self.found()._device = True
 
     def join(self, other: Side) -> None:
-        """Both are one side."""
+        """Merge the sets of two placements."""
         mine, its = self.found(), other.found()
         if mine is not its:
             its._joined = mine
@@ -51,7 +51,7 @@ class Side:
 
 
 class Block:
-    """A storage, while it has one size."""
+    """A storage during the time in which its size is constant."""
 
     __slots__ = ("born", "died", "module", "nbytes", "phase", "role", "side", "where")
 
@@ -64,7 +64,7 @@ class Block:
 
 
 class Peak(NamedTuple):
-    """The most bytes that were there at once."""
+    """The largest number of bytes allocated at once."""
 
     nbytes: int
     moment: int
@@ -72,7 +72,7 @@ class Peak(NamedTuple):
 
 
 def peak_of(blocks: Iterable[Block], first: int) -> Peak:
-    """The most from a moment on. Each moment has one change."""
+    """Return the peak from moment `first` on. There is one change per moment."""
     total, changes = 0, []
     for block in blocks:
         if block.born > first:
@@ -90,12 +90,12 @@ def peak_of(blocks: Iterable[Block], first: int) -> Peak:
 
 
 def at_moment(blocks: Iterable[Block], moment: int) -> list[Block]:
-    """Those that were there."""
+    """Return the blocks that are allocated at a moment."""
     return [block for block in blocks if block.born <= moment < block.died]
 
 
 def totals(blocks: Iterable[Block], by: str) -> Sequence[tuple[str, int]]:
-    """Bytes by a field of the blocks, most first."""
+    """Return bytes by a field of the blocks, largest first."""
     found: Counter[str] = Counter()
     for block in blocks:
         found[getattr(block, by)] += block.nbytes

@@ -1,4 +1,4 @@
-"""What a plan changes of what a script gives to PyTorch: a context for each."""
+"""One context manager per plan; each overrides arguments that the script passes to PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from ..internals.tensors.pytree import map_tensors
 
-_BLOCKS = 2  # at least that a list has, of one class: they are checkpointed
+_BLOCKS = 2  # a list with at least so many blocks of one class is checkpointed
 _BF16 = torch.bfloat16
 
 Change = Callable[[], AbstractContextManager[None]]
@@ -31,7 +31,7 @@ Change = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def fused() -> Iterator[None]:
-    """Adam and AdamW in one kernel: without the lists of intermediate tensors."""
+    """Use the fused kernels of Adam and AdamW, which need no lists of intermediate tensors."""
     with ExitStack() as opened:
         for kind in (torch.optim.Adam, torch.optim.AdamW):
             init = _given(kind.__init__, fused=True, foreach=None)
@@ -41,7 +41,7 @@ def fused() -> Iterator[None]:
 
 @contextmanager
 def checkpointed() -> Iterator[None]:
-    """Each block of a list of blocks, when the outermost module is called first."""
+    """Checkpoint each block in lists of blocks, from the first call of the outermost module on."""
     seen: set[int] = set()
     changed: list[Module] = []
 
@@ -55,7 +55,8 @@ def checkpointed() -> Iterator[None]:
                 for block in blocks if alike and any(blocks[0].children()) else ():
                     block.forward = _by_checkpoint(block.forward)
                     changed.append(block)
-                    seen.update(map(id, block.modules()))  # those inside are not, by themselves
+                    # modules inside a block are not checkpointed separately
+                    seen.update(map(id, block.modules()))
             seen.add(id(part))
 
     hook = register_module_forward_pre_hook(called)
@@ -78,7 +79,7 @@ def _by_checkpoint(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sharding(**values: Any) -> Change:
-    """`fully_shard` with other arguments."""
+    """Return a change that passes other arguments to `fully_shard`."""
 
     @contextmanager
     def change() -> Iterator[None]:
@@ -98,7 +99,7 @@ def _given(function: Callable[..., Any], **values: Any) -> Callable[..., Any]:
 
 @contextmanager
 def bf16_parameters() -> Iterator[None]:
-    """What `fully_shard` and DistributedDataParallel are given has its parameters in bfloat16."""
+    """Cast parameters to bfloat16 before `fully_shard` or DistributedDataParallel."""
     hooks: list[Any] = []
     shard: Any = fsdp.fully_shard
     init: Any = DistributedDataParallel.__init__
@@ -108,7 +109,7 @@ def bf16_parameters() -> Iterator[None]:
         for each in [module] if isinstance(module, Module) else module:
             each.to(_BF16)
         policy = kwargs.get("mp_policy", fsdp.MixedPrecisionPolicy())
-        kwargs["mp_policy"] = replace(policy, param_dtype=_BF16)  # it casts what modules are given
+        kwargs["mp_policy"] = replace(policy, param_dtype=_BF16)  # casts the inputs of modules
         return shard(module, *args, **kwargs)
 
     @wraps(init)
@@ -137,7 +138,7 @@ def _cast(_: Module, args: Any, kwargs: Any) -> Any:
 
 
 def micro_batched(count: int) -> Change:
-    """A part of each DataLoader's batch, and a step of an optimizer after so many of them."""
+    """Return a change that divides each DataLoader's batch and steps after `count` of the parts."""
 
     @contextmanager
     def change() -> Iterator[None]:
@@ -152,12 +153,12 @@ def micro_batched(count: int) -> Change:
 
 
 class _MicroBatches:
-    """Which batch of how many it is, for each optimizer."""
+    """Counts micro-batches for each optimizer."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._divided = False  # is there a loader, and so a smaller batch
-        self._calls = WeakKeyDictionary[Any, int]()  # of step, by optimizer
+        self._divided = False  # True if a loader's batch was divided
+        self._calls = WeakKeyDictionary[Any, int]()  # number of calls of step, by optimizer
 
     def loader(self) -> Callable[..., None]:
         load = DataLoader.__init__

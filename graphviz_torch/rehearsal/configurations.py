@@ -1,7 +1,7 @@
-"""What to change so that a training fits, without new code: plans that a rehearsal can try.
+"""Plans that make a training need less memory, which a rehearsal can try without changing the code.
 
-A plan is a context around the script: what the script gives to PyTorch is changed on its way. Each
-says what to write where it should stay.
+A plan is a context manager around the script that changes arguments passed to PyTorch. Its text
+says which code to write to adopt it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .order import ordinal
 
 
 class Plan(NamedTuple):
-    """Something to change."""
+    """A change of a training."""
 
-    says: str  # what to write, where it should stay
+    says: str  # the code to write to adopt it
     change: Change
 
 
-_MESH, _MICRO = "mesh=", "micro-batches="  # and sizes: mesh=16x4, micro-batches=2
-_MOST = 64  # micro-batches
+_MESH, _MICRO = "mesh=", "micro-batches="  # followed by sizes: mesh=16x4, micro-batches=2
+_MOST = 64  # micro-batches at most
 _BF16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 PLANS = {
     "fused": Plan("AdamW(..., fused=True)", fused),
@@ -60,10 +60,10 @@ PLANS = {
 
 
 def plans() -> tuple[tuple[str, str], ...]:
-    """Every plan that a rehearsal can try: its name, and what to write where it should stay.
+    """Return (name, code to write) of each plan that a rehearsal can try.
 
-    Of micro-batches there can be more: "micro-batches=4". A mesh has a plan for all its sizes, such
-    as "mesh=16x4", which is not among these.
+    The number of micro-batches can be larger: "micro-batches=4". A mesh has a plan for each choice
+    of its sizes, such as "mesh=16x4", which is not listed here.
 
     >>> dict(plans())["fused"]
     'AdamW(..., fused=True)'
@@ -73,7 +73,7 @@ def plans() -> tuple[tuple[str, str], ...]:
 
 
 def plan_of(name: str) -> Plan:
-    """The plan of a name.
+    """Return the plan with this name.
 
     Raises:
         ValueError: if there is none.
@@ -99,12 +99,15 @@ def plan_of(name: str) -> Plan:
 
 
 def kind_of(name: str) -> str:
-    """What of two plans only one can be followed: "mesh" of "mesh=16x4", "bf16" of both of it."""
+    """Return the kind of a plan; only one plan of a kind can be used at a time.
+
+    The kind of "mesh=16x4" is "mesh", and that of both bf16 plans is "bf16".
+    """
     return name.partition("=")[0].removesuffix("-parameters")
 
 
 def ladders(mesh: Sequence[int]) -> list[list[str]]:
-    """Plans to try one after the other, while that helps: more micro-batches, other meshes.
+    """Return lists of plans to try in order while each helps more: micro-batches, other meshes.
 
     >>> ladders([2])[0], ladders([4, 2])[-2:]
     (['fused'], [['mesh=2x4', 'mesh=1x8'], ['mesh=8x1']])
@@ -117,7 +120,7 @@ def ladders(mesh: Sequence[int]) -> list[list[str]]:
 
 
 def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
-    """A dimension gives its factors to another: a list for each such pair, least changed first."""
+    """Return, for each pair of dimensions, meshes in which one gives its factors to the other."""
     found = []
     for giver in range(len(mesh)):
         for taker in range(len(mesh)):
@@ -133,7 +136,7 @@ def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
 
 @contextmanager
 def planned(names: Sequence[str]) -> Iterator[None]:
-    """A context in which these plans are followed.
+    """Context manager in which some plans are in effect.
 
     >>> with planned(("fused",)):
     ...     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])

@@ -1,7 +1,7 @@
-"""Where two rehearsals differ: what a change of the script does to memory, traffic and operations.
+"""Compare two rehearsals: how a change of the script affects memory, traffic and operations.
 
-Modules that are alike count together, and collectives without regard to their line, which moves
-when the script is edited.
+Numbered modules such as the blocks of a list are counted together. Collectives are compared without
+their line, which moves when the script is edited.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ..graph.text import at_most
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
-Report = Mapping[str, Any]  # as `Rehearsal.to_dict()` gives it
-_ROWS, _MORE = 8, "    and {:,} more"  # of a list
+Report = Mapping[str, Any]  # the result of `Rehearsal.to_dict()`
+_ROWS, _MORE = 8, "    and {:,} more"  # rows of a list
 _SIZES = ("parameters", "gradients", "optimizer", "activations", "gathered")
 
 
 class Change(NamedTuple):
-    """A figure that is not the same in both."""
+    """A figure that differs."""
 
     name: str
     before: int
@@ -30,11 +30,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class RehearsalDiff:
-    """Where two rehearsals differ; of each list those that differ most come first.
+    """The differences between two rehearsals; each list has the largest differences first.
 
-    `figures` are in bytes, but for "operations"; `at_peak` and `activations` in bytes by role and
-    by module; `collectives` in bytes on the wire by kind, group and module, `counts` how many there
-    are of those.
+    `figures` are in bytes, except for "operations". `at_peak` is in bytes by role, `activations` in
+    bytes by module. `collectives` are bytes on the wire by kind, group and module, and `counts`
+    their numbers.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import compare_rehearsals, rehearse
@@ -57,7 +57,7 @@ class RehearsalDiff:
         return any((self.figures, self.at_peak, self.activations, self.collectives, self.counts))
 
     def to_dict(self) -> dict[str, Any]:
-        """All that differs, as JSON takes it: before and after of each figure."""
+        """Return the differences as JSON values: [before, after] of each figure."""
         lists = ("figures", "at_peak", "activations", "collectives", "counts")
         rows = {name: getattr(self, name) for name in lists}
         return {
@@ -69,7 +69,7 @@ class RehearsalDiff:
         }
 
     def to_text(self) -> str:
-        """All that differs, in words."""
+        """Return the differences as text."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -109,10 +109,10 @@ class RehearsalDiff:
 
 
 def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) -> RehearsalDiff:
-    """Where two rehearsals differ.
+    """Return the differences between two rehearsals.
 
     Args:
-        before, after: of one rank each; or what `rehearse --format json` printed, read.
+        before, after: rehearsals of one rank each, or parsed output of `rehearse --format json`.
 
     Raises:
         ValueError: if one is not such a report.

@@ -1,9 +1,9 @@
-"""rehearse(): run a training's first steps as one rank of many, with tensors that have no memory.
+"""Run the first steps of a training as one rank of many, on tensors without memory.
 
-FakeGroups ─ FakeAccelerator ─ FakeTensors      a machine that is not there
-    Ledger                                      memory and FLOPs, by role, line and module
-    record()                                    of each step: nodes, lines, collectives
-─► Rehearsal
+FakeGroups, FakeAccelerator, FakeTensors    the simulated machine
+Ledger                                      memory and FLOPs by role, line and module
+record()                                    nodes, lines and collectives of each step
+Rehearsal                                   the result
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
 from .rehearsal import Moment, Rehearsal, sent, shares
 
-_MOMENTS = 300  # of the picture
-_MEMORY = 80 * 2**30  # of a device, for who asks
+_MOMENTS = 300  # points of the picture
+_MEMORY = 80 * 2**30  # bytes that the device reports to a program that asks, by default
 
 
 class _Over(BaseException):
-    """The last step has ended: the program need not go on."""
+    """Raised after the last step to end the program."""
 
 
 @overload
@@ -77,29 +77,32 @@ def rehearse(
     values: Mapping[str, float] | None = None,
     plans: Sequence[str] = (),
 ) -> Rehearsal | list[Rehearsal]:
-    """Run the first steps of a training as one rank of many, without GPU, network and memory.
+    """Run the first steps of a training as one rank of many, without GPU, network or memory.
 
-    The tensors that `function` makes are fake: they have shapes, and no values. Its process groups
-    end every collective at once. So it builds the model, too, and as under torchrun it makes its
-    process group or mesh, of any backend.
+    Tensors that `function` creates are fake: they have shapes but no values. Process groups
+    complete every collective immediately. `function` therefore has to build the model as well and,
+    as under torchrun, create its process group or mesh, with any backend.
 
     Args:
-        function: builds the model and trains it. It is ended after the last step.
-        ranks: how many there would be; the product of `mesh`, where that is given, or else 1.
-        mesh: name and size of its dimensions, the innermost last: names the groups of ranks that
+        function: builds the model and trains it; it is stopped after the last step.
+        ranks: number of ranks; by default the product of `mesh`, or 1.
+        mesh: names and sizes of the mesh dimensions, innermost last; names the groups of ranks that
             the program's own mesh does not name.
-        rank: which one it is; several give a list.
-        steps: how many are run; an optimizer ends one. The last is told of. The state of most
-            optimizers is made by the first, and so only the second has the peak of a training.
-        device_memory: bytes that a device has.
-        values: what `.item()` gives, by line: `{"train.py:30": 0.5}`, or `{"30": 0.5}`; `""` at
-            every other line.
-        plans: what is changed on the way from the program to PyTorch, by the names that `plans()`
-            gives, "micro-batches=4", or "mesh=16x4" for the sizes of the program's mesh.
+        rank: the rank to run; several ranks return a list.
+        steps: number of steps, each ended by an optimizer. The result describes the last one. Most
+            optimizers create their state in the first step, so only the second reaches the peak.
+        device_memory: bytes of memory of a device.
+        values: results of `.item()` by line: `{"train.py:30": 0.5}` or `{"30": 0.5}`; the key `""`
+            is
+            for all other lines.
+        plans: changes of arguments that the program passes to PyTorch: names that `plans()`
+            returns,
+            "micro-batches=4", or "mesh=16x4" for the sizes of the program's mesh.
 
     Raises:
-        ValueError: for ranks, a mesh, steps or plans that cannot be.
-        RuntimeError: where the program needs what only values tell: which line, and what to give.
+        ValueError: if ranks, mesh, steps or plans are invalid.
+        RuntimeError: if the program needs the value of a tensor; the message has the line and the
+            argument to pass.
 
     >>> import torch
     >>> def train():
@@ -120,7 +123,7 @@ def rehearse(
     if ranks < 1 or steps < 1:
         raise ValueError(f"ranks={ranks}, steps={steps}: pass 1 or more.")
     for name in plans:
-        plan_of(name)  # it raises for what is not one
+        plan_of(name)  # raises if there is no such plan
     asked = [rank] if isinstance(rank, int) else list(rank)
     for each in asked:
         if not 0 <= each < ranks:
@@ -135,7 +138,7 @@ def rehearse(
 
 
 class _Run:
-    """One rank's rehearsal."""
+    """The rehearsal of one rank."""
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class _Run:
         self._begun = time.perf_counter()
 
     def run(self, function: Callable[[], object], plans: tuple[str, ...]) -> Rehearsal:
-        with record():  # what the first recording registers cannot be registered inside a hook
+        with record():  # the first recording registers hooks, which fails inside another hook
             pass
         with ExitStack() as world:
             count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _MEMORY
@@ -185,7 +188,8 @@ class _Run:
             except _Over:
                 pass
             except BaseException as raised:
-                if self._step < self._steps:  # else a library's end of what has ended
+                # later errors come from libraries that shut down after the stop
+                if self._step < self._steps:
                     error = raised
             if self._tensors.needs_values:
                 error = self._tensors.unknown_values_error()
@@ -254,7 +258,7 @@ class _Run:
         )
 
     def _groups(self) -> dict[str, str]:
-        """The dimensions of the mesh, by the ranks in the group of this one."""
+        """Return the names of mesh dimensions, by the ranks of this rank's group."""
         found, stride = {}, self._ranks
         for name, size in self._mesh.items():
             stride //= size
@@ -264,8 +268,10 @@ class _Run:
 
 
 def without_devices(graph: Graph) -> Graph:
-    """The graph without the devices that autograd names: the script's device is not there, and what
-    it puts there is on the CPU for PyTorch's C++.
+    """Return the graph without devices in its tensors' metadata.
+
+    The script's device is simulated, and PyTorch's C++ code reports its tensors as being on the
+    CPU.
 
     >>> from graphviz_torch.graph import Node, TensorMeta
     >>> x = Node(0, "AccumulateGrad", (TensorMeta((8,), "float32", "cpu"),), "x", leaf="tensor")
@@ -285,8 +291,10 @@ def without_devices(graph: Graph) -> Graph:
 
 
 def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]:
-    """The memory over the step: of every few moments the one with most, each phase's first, and
-    the peak."""
+    """Return the memory over the step, at about `_MOMENTS` moments.
+
+    These include the peak, the start of each phase, and the fullest moment of each interval.
+    """
     first, last = ledger.first_moment, ledger.moment
     changes: list[tuple[int, int, Block]] = []
     for block in blocks:
@@ -311,7 +319,7 @@ def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]
 def _fullest(
     changes: Sequence[tuple[int, int, Block]], first: int, last: int, every: int
 ) -> Iterator[int]:
-    """Of each so many moments the one at which most memory is there."""
+    """Yield the moment with most memory in each interval of `every` moments."""
     now = at = 0
     for start in range(first, last + 1, every):
         most, best = -1, start

@@ -1,21 +1,23 @@
-"""Who has memory, and when: each storage from its making to its end, with its line and module.
+"""Track memory: the lifetime of each storage, with its role, line and module.
 
-A storage is counted with all its bytes, as long as anything holds it. Not counted: what a kernel
-uses inside, what an allocator rounds up, and what CUDA, NCCL and cuBLAS keep for themselves.
+A storage counts with all of its bytes for as long as anything refers to it. Not counted: memory
+that a kernel uses internally, rounding by an allocator, and memory that CUDA, NCCL and cuBLAS
+reserve.
 
-    parameter     of a module that was called, or of an optimizer; of a shard, this rank's
-    gradient      `.grad` of one, when an optimizer is about to step, and what fully_shard reduces
-    optimizer     its state, when it has stepped
+    parameter     of a module that was called, or of an optimizer; for a shard, this rank's
+    gradient      `.grad` of a parameter before an optimizer steps, and fully_shard's gradients
+    optimizer     state of an optimizer after its step
     buffer        of a module that was called
-    gathered      whole parameters that fully_shard gathers and frees by itself
-    activation    what the nodes of a graph keep when its backward begins, and nothing above
-    input         what the outermost module was called with
-    recomputed    what a checkpointed region makes when backward runs it again, and nothing above
-    sent          what collectives of wrappers read and write, and nothing above
-    other         all else: most of it gradients on their way through the graph
+    gathered      unsharded parameters that fully_shard gathers and frees by itself
+    activation    tensors saved by the graph when backward starts, unless listed above
+    input         arguments of the outermost module
+    recomputed    tensors that a checkpointed segment recomputes, unless listed above
+    communication inputs and outputs of collectives, unless listed above
+    temporary     everything else, mostly gradients inside the graph
 
-Where the program asks for CUDA, only what is on the device is counted: what the program puts there,
-and all that an operator takes or makes together with it. Where it does not, all is counted.
+If the program uses CUDA, only memory on the device is counted: tensors that the program places
+there, and all tensors that an operator uses or creates together with them. Otherwise all memory
+counts.
 """
 
 from __future__ import annotations
@@ -49,44 +51,48 @@ from ..tracing.tracer import connected
 from .blocks import LOOP, Block, Side, peak_of
 
 _flops: Any = flop_counter
-_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it has no formula
+# PyTorch has no FLOP formula for it
+_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
-# Operators whose tensors may lie on two sides; of these two, the indices.
+# Operators with tensors on both sides; for the last three, positions of other operands than
+# indices.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
-# Roles that any other takes the place of.
+# Roles that any other role replaces.
 _FREE = frozenset({"temporary", "communication", "recomputed"})
-_NUMBER = 16  # bytes: a single number may lie on the other side
+_NUMBER = 16  # bytes: a single number may be on the other side
 
 
 class Ledger:
-    """A context that counts memory and FLOPs of what runs inside.
+    """Context manager that counts memory and FLOPs of the code inside.
 
-    A step begins where the outermost module is called for the first time after an optimizer has
-    stepped; `begin_step()` forgets what was before.
+    A step starts at the first call of the outermost module after `begin_step()`, which discards
+    earlier counts.
 
     Args:
-        on_host: do these arguments of a collective name a group that sends what the host has.
+        on_host: returns True if a collective's arguments contain a group that sends CPU tensors.
     """
 
     def __init__(self, on_host: Callable[[Iterable[Any]], bool] = lambda args: False) -> None:
         self._on_host = on_host
         self.blocks: list[Block] = []
-        self.phases: list[tuple[int, str]] = []  # the moment at which each begins
-        self.moment = 0  # grows with each change
-        self.sides = False  # has the program a device
+        self.phases: list[tuple[int, str]] = []  # (first moment, phase)
+        self.moment = 0  # number of changes so far
+        self.sides = False  # True if the program uses a device
         self.flops = 0
-        self.first_moment = 0  # of the step
-        self._waits = True  # for the step to begin
-        self._blocks: dict[int, Block] = {}  # by the number of the storage
-        self._saved: list[list[Block]] = []  # of each backward
+        self.first_moment = 0  # first moment of the step
+        self._waits = True  # True until the step starts
+        self._blocks: dict[int, Block] = {}  # by number of the storage
+        self._saved: list[list[Block]] = []  # by backward
         self._paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
         self._optimizers: dict[int, Any] = {}
-        self._origins: dict[int, tuple[str, str]] = {}  # by the sequence number of a node
-        self._backward_depth: list[int] = []  # of the stack of modules, when it began
+        # (module, line) by sequence number of the node
+        self._origins: dict[int, tuple[str, str]] = {}
+        # depth of the module stack at the start of each backward
+        self._backward_depth: list[int] = []
         self._stepping = False
         self._crossing = False
         self._checkpoints = CheckpointWatch()
@@ -110,52 +116,52 @@ class Ledger:
         self._roots, self._optimizers = {}, {}
 
     def begin_step(self) -> None:
-        """The next step is counted anew, from its first module on."""
+        """Discard the counts of the current step when the next module is called."""
         self._waits = True
 
     def close_step(self) -> None:
-        """Look once more who has what, before it is asked for."""
+        """Assign roles once more at the end of the step."""
         self._name_roles()
 
     @property
     def activations(self) -> list[Block]:
-        """What was saved for the backward that had most."""
+        """Storages saved for the backward that saved most."""
         every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
     @property
     def counted(self) -> list[Block]:
-        """All storages of the step; of a program that has a device, those on it."""
+        """Storages of the step; only those on the device if the program uses one."""
         return [block for block in self.blocks if not self.sides or block.side.device]
 
-    # What the device tells and asks
+    # Placement, for the simulated accelerator
 
     def put(self, given: Any) -> None:
-        """Tensors are on the device."""
+        """Mark tensors as being on the device."""
         self.sides = True
         with unseen_calls():
             for block in self._blocks_of(tensors(given)):
                 block.side.put()
 
     def has(self, tensor: Tensor) -> bool:
-        """Is a tensor on the device. Inside of an operator no tensor is."""
+        """True if a tensor is on the device; always False inside an operator."""
         if self._storages.inside:
             return False
         with unseen_calls():
             return any(block.side.device for block in self._blocks_of([tensor]))
 
     def allocated_bytes(self) -> int:
-        """Bytes on the device now."""
+        """Return the bytes on the device now."""
         return sum(block.nbytes for block in self._blocks.values() if block.side.device)
 
     def peak_bytes(self) -> int:
-        """Bytes that were there at once, at most, in this step."""
+        """Return the peak of bytes on the device in this step."""
         there = [block for block in self.blocks if block.side.device]
         return peak_of(there, self.first_moment).nbytes
 
     @contextmanager
     def crossing(self) -> Iterator[None]:
-        """What operators make meanwhile does not lie where they found it."""
+        """Context manager in which outputs of operators do not take the inputs' placement."""
         before, self._crossing = self._crossing, True
         try:
             yield
@@ -163,10 +169,10 @@ class Ledger:
             self._crossing = before
 
     def bytes_of(self, role: str) -> int:
-        """Bytes of a role that are there now."""
+        """Return the bytes of a role that are allocated now."""
         return sum(block.nbytes for block in self._blocks.values() if block.role == role)
 
-    # What the seams tell
+    # Callbacks of the watches
 
     def _changed(self, number: int, nbytes: int) -> None:
         old = self._blocks.get(number)
@@ -211,8 +217,9 @@ class Ledger:
             self.flops += _flops.sdpa_backward_flop_count(*(each.shape for each in args[:4]))
 
     def _sends(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """What collectives of wrappers read and write, and what fully_shard makes it of."""
-        if operator._schema.name == "fsdp::chunk_cat":  # of whole gradients, to scatter them
+        """Assign roles to the buffers that FSDP and DDP collectives read and write."""
+        # concatenates whole gradients to reduce-scatter them
+        if operator._schema.name == "fsdp::chunk_cat":
             self._name(_plain(args), "gradient")
         there = self.sides and operator.namespace == "c10d" and not self._on_host(args)
         for block in self._blocks_of(_plain([result, *args, *kwargs.values()])):
@@ -221,19 +228,20 @@ class Ledger:
                 block.side.put()
 
     def _join(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """What an operator takes and makes lies on one side."""
+        """Join the placements of all tensors of an operator."""
         schema = operator._schema
         if schema.name in _COPIES:
             return
         made = self._blocks_of(_plain([result]))
         if not schema.is_mutable and all(block.side.device for block in made):
-            return  # as most: a view, or nothing
+            return  # the common case: a view, or no result
         taken = [args[i] for i in _INDEXED.get(schema.name, range(len(args))) if i < len(args)]
         given = self._blocks_of(_plain([*taken, *kwargs.values()]))
         together = [*made, *(block for block in given if block.nbytes > _NUMBER)]
         for block in together[1:]:
             together[0].side.join(block.side)
-        if any(block.side.device for block in given):  # of numbers alone, one is enough
+        # among single numbers, one on the device is enough
+        if any(block.side.device for block in given):
             for block in made:
                 block.side.put()
 
@@ -280,7 +288,7 @@ class Ledger:
 
     def _will_step(self, event: Stepping) -> None:
         self._stepping = True
-        self.moment += 1  # that the step has one, whatever it makes
+        self.moment += 1  # so that the step has a moment even if it allocates nothing
         self._mark("optimizer")
         self._optimizers[id(event.optimizer)] = event.optimizer
         with unseen_calls():
@@ -291,10 +299,10 @@ class Ledger:
         with unseen_calls():
             self._name_roles()
 
-    # Where the program is
+    # Position in the program
 
     def _here(self) -> tuple[str, tuple[str, str]]:
-        """The phase; the module and the line."""
+        """Return (phase, (module, line)) of the running code."""
         frame = sys._getframe(2)
         if self._stepping:
             return "optimizer", ("", _line(frame))
@@ -302,7 +310,7 @@ class Ledger:
             here = (self._stack[-1] if self._stack else "", _line(frame))
             self._origins[sequence_number() - 1] = here
             return ("forward" if self._stack else LOOP), here
-        if len(self._stack) > self._backward_depth[-1]:  # a checkpointed forward runs again
+        if len(self._stack) > self._backward_depth[-1]:  # a checkpointed forward is recomputed
             here = self._stack[-1], _line(frame)
             self._origins[sequence_number() - 1] = here
             return "backward", here
@@ -310,7 +318,7 @@ class Ledger:
         origin = None if node is None else self._origins.get(node._sequence_nr())
         return "backward", origin or ("", _line(frame))
 
-    # Whose memory it is
+    # Roles of memory
 
     def _name_roles(self) -> None:
         for module in self._roots.values():
@@ -334,7 +342,7 @@ class Ledger:
             yield from parameters_of(optimizer)
 
     def _name(self, given: Iterable[Tensor], role: str) -> list[Block]:
-        """Give a role to the memory of tensors that has none. Returns that memory, once each."""
+        """Assign a role to the storages of tensors that have none yet; return all the storages."""
         found = self._blocks_of(given)
         for block in found:
             if block.role in _FREE:
@@ -347,7 +355,7 @@ class Ledger:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among the arguments of an operator."""
+    """Yield the tensors among the arguments of an operator."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -356,7 +364,7 @@ def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line outside PyTorch: the user's, or a library's and the user's."""
+    """Return the innermost line outside PyTorch; for a library's line, also the user's."""
     user = user_frame(frame)
     while frame is not None and code_owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back
@@ -372,7 +380,10 @@ def _text(frame: FrameType) -> str:
 
 
 def _paths(module: Module, path: str) -> dict[int, str]:
-    """The names of a module and those below it; a wrapper has that of what it wraps."""
+    """Return the paths of a module and its children by id().
+
+    A wrapped module has the path of its wrapper.
+    """
     found = {id(module): path}
     for name, child in module._modules.items():
         if child is not None:

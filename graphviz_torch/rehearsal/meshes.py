@@ -1,4 +1,4 @@
-"""The meshes that a program makes by `init_device_mesh`: their sizes, and others in their place."""
+"""Record the sizes of meshes that a program creates with `init_device_mesh`, or replace them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sizes = tuple[int, ...]
 
 @contextmanager
 def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
-    """A context in which the sizes of each mesh that the program makes are put into a list."""
+    """Append the sizes of each mesh created inside this context to `meshes`."""
 
     def note(sizes: Sizes) -> Sizes:
         meshes.append(sizes)
@@ -28,7 +28,7 @@ def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
 
 
 def meshed(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
-    """A mesh of as many dimensions and ranks gets these sizes."""
+    """Return a change that replaces the sizes of meshes with as many dimensions and ranks."""
 
     def change(asked: Sizes) -> Sizes:
         same = len(asked) == len(sizes) and math.prod(asked) == math.prod(sizes)

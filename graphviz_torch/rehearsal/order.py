@@ -1,12 +1,12 @@
-"""Do the ranks of a group ask for the same collectives in the same order: told of rehearsals.
+"""Check that the ranks of a group issue the same collectives in the same order.
 
-Compared: what two ranks ask of each group that both are in, one after the other: kind, dtype, and
-bytes where these have to be equal; of messages, that each has its other end; then the order between
-groups that both are in, for NCCL asks for one order on all ranks, and a call that waits hangs in
-another. All counts that the run asks for, from the first process group to the end of the last
-rehearsed step.
-Not compared: messages with collectives, what ranks that nobody rehearsed ask for, and what depends
-on a value.
+For each group, the calls of two of its ranks are compared one by one: kind, dtype, and size where
+sizes have to be equal. Each message needs its counterpart on the other rank. Then the order between
+groups is compared: NCCL requires one order on all ranks, since a waiting call blocks the others.
+All calls count, from the first process group to the end of the last rehearsed step.
+
+Not compared: the order of messages relative to collectives, calls of ranks that were not rehearsed,
+and calls that depend on a value.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..internals.frames import user_frame
 from ..internals.hooks.collectives.watch import CollectiveIssued, CollectiveWatch
 from ..internals.tensors.metadata import tensor_meta
 
-# Of which each rank of the group has to give as much as the others.
+# Each rank of the group has to contribute equally many bytes.
 _EQUAL = frozenset({"all_reduce", "reduce_scatter", "broadcast", "reduce"})
 _MESSAGES = frozenset({"send", "recv"})
 
 
 class CollectiveCall(NamedTuple):
-    """A collective that a rank asked for.
+    """A collective issued by a rank.
 
     >>> print(CollectiveCall("all_reduce", (0, 1), 4096, "float32", "train.py:9"))
     all_reduce of 4.0 KiB float32 at train.py:9
     """
 
     kind: CollectiveKind
-    ranks: tuple[int, ...]  # of the group
-    nbytes: int  # that this rank gives in, or takes where it only takes
+    ranks: tuple[int, ...]  # ranks of the group
+    nbytes: int  # of this rank's input; of the output if it only receives
     dtype: str
     where: str
-    peer: int | None = None  # of a message, the other rank
+    peer: int | None = None  # the other rank of a message
 
     def __str__(self) -> str:
         size = f" of {bytes_text(self.nbytes)} {self.dtype}" if self.kind != "barrier" else ""
@@ -51,16 +51,17 @@ class CollectiveCall(NamedTuple):
 
 
 class CollectiveMismatch(NamedTuple):
-    """The first collective of a group for which two ranks do not ask alike.
+    """The first collective of a group in which two ranks do not agree.
 
     >>> asked = {0: CollectiveCall("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
     >>> print(CollectiveMismatch((0, 1), 1, asked))
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
-    ranks: tuple[int, ...]  # of the group; the two ranks, where two groups differ in order
-    number: int  # of the collective among those of the group or groups, or of the messages, from 1
-    asked: Mapping[int, CollectiveCall | None]  # by the two ranks; None: nothing more
+    ranks: tuple[int, ...]  # of the group; the two ranks if the order between groups differs
+    # position among the collectives of the group or groups, or among the messages, from 1
+    number: int
+    asked: Mapping[int, CollectiveCall | None]  # by rank; None if the rank issues no further call
 
     def __str__(self) -> str:
         groups = {each.ranks for each in self.asked.values() if each is not None}
@@ -80,7 +81,7 @@ class CollectiveMismatch(NamedTuple):
 
 
 class OrderWatch:
-    """A context that keeps which collectives are asked for."""
+    """Context manager that collects the collectives issued inside."""
 
     def __init__(self) -> None:
         self.asked: list[CollectiveCall] = []
@@ -108,15 +109,15 @@ class OrderWatch:
 
 
 def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveMismatch]:
-    """Where ranks do not ask for the same collectives in the same order: they would hang, or mix
-    up what they send.
+    """Return the mismatches between ranks, which would hang or exchange wrong data.
 
     Args:
-        orders: `Rehearsal.order` of some ranks, by the number of the rank.
+        orders: `Rehearsal.order` of some ranks, by rank.
 
     Returns:
-        For each group of which two ranks were rehearsed, the first that differs; where none does,
-        for each two ranks the first of which they ask in another order between groups.
+        The first mismatch of each group with two rehearsed ranks. If there is none, for each pair
+            of
+        ranks, the first call whose order between groups differs.
 
     >>> one = CollectiveCall("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})
@@ -138,8 +139,9 @@ def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[Collec
 
 
 def representative_ranks(rank: int, order: Sequence[CollectiveCall]) -> list[int]:
-    """Which other ranks to rehearse: of each of its groups the first, the second and the last; of
-    one that sends messages, all.
+    """Return the other ranks to rehearse: the first, second and last rank of each group of `rank`.
+
+    If the ranks of a group send messages, all of them are returned.
 
     >>> representative_ranks(0, [CollectiveCall("barrier", tuple(range(8)), 0, "", "")])
     [1, 7]
@@ -202,6 +204,6 @@ def _match(a: CollectiveCall | None, b: CollectiveCall | None) -> bool:
 
 
 def ordinal(number: int) -> str:
-    """`"2nd"`."""
+    """Return a number as "2nd"."""
     ends = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"

@@ -1,6 +1,6 @@
-"""The memory of a rank over a step, as one SVG file: who has it, and what stands at the peak.
+"""Draw the memory of a rank over a step as an SVG file, by role, with the peak.
 
-It follows the reader's dark setting and loads nothing.
+The picture follows the reader's dark mode and loads nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .blocks import LOOP
 from .order import ordinal
 from .rehearsal import ROLES, Moment, Rehearsal
 
-# Roles from below, each with its colour: what stays is below, what comes and goes above.
+# Roles from bottom to top, each with its color; long-lived memory is at the bottom.
 _FILLS = {
     "parameter": COLORS["parameter_line"],
     "optimizer": COLORS["changed"],
@@ -28,18 +28,17 @@ _FILLS = {
     "communication": COLORS["group_line"],
     "temporary": COLORS["transfer_line"],
 }
-_SEEN = 0.003  # of the height, below which an area is not seen
+_SEEN = 0.003  # fraction of the height below which an area is not visible
 _WIDTH, _HEIGHT = 860, 440
-_LEAST = 0.12  # of the width, which each phase has
+_LEAST = 0.12  # least fraction of the width per phase
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
 def draw_memory(rehearsal: Rehearsal) -> str:
-    """The memory of a rank over its step as SVG: an area for each role, the peak, and its line.
+    """Return an SVG of a rank's memory over its step: an area per role, the peak, and its line.
 
-    From left to right go the moments at which memory is given out or freed, not seconds: of many
-    the one with most memory stands for those beside it. A phase with few of them is drawn wide
-    enough to be seen.
+    The horizontal axis is the order of allocations and frees, not time. If there are many, the one
+    with most memory represents its neighbors. A short phase is widened to be visible.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -49,7 +48,8 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     >>> draw_memory(rehearse(train)).startswith("<svg")
     True
     """
-    moments = (*rehearsal.moments, *rehearsal.moments[-1:])  # the last one lasts
+    # repeats the last moment to give it a width
+    moments = (*rehearsal.moments, *rehearsal.moments[-1:])
     limit = rehearsal.device_memory or 0
     top = max(rehearsal.peak_bytes, 1) * 1.08
     if limit and limit < 2 * top:
@@ -112,7 +112,7 @@ def draw_memory(rehearsal: Rehearsal) -> str:
 
 
 def _places(moments: Sequence[Moment]) -> list[float]:
-    """Where each moment is drawn: by order, but each phase has a share of the width."""
+    """Return the x coordinate of each moment, in order, with a least width per phase."""
     counts = Counter(moment.phase for moment in moments)
     least = _LEAST * len(moments)
     wide = {phase: max(count, least if phase != LOOP else 0) for phase, count in counts.items()}
@@ -122,12 +122,12 @@ def _places(moments: Sequence[Moment]) -> list[float]:
         places.append(at)
         at += scale * wide[moment.phase] / counts[moment.phase]
     if places:
-        places[-1] = float(_WIDTH - _RIGHT)  # the last goes to the border
+        places[-1] = float(_WIDTH - _RIGHT)  # the last moment is at the border
     return places
 
 
 def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
-    """The name of each phase, below where it begins."""
+    """Return the names of the phases, each below its start."""
     out, before, last = [], "", -100.0
     for moment, at in zip(moments, places, strict=True):
         if moment.phase != before and moment.phase != LOOP and at - last > 60:

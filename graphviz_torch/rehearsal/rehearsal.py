@@ -1,4 +1,4 @@
-"""What a rehearsal tells of one rank, as plain values."""
+"""The result of a rehearsal of one rank, as plain data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
 from .order import CollectiveCall, ordinal
 
-FORMAT = "graphviz_torch rehearsal"  # of a report as JSON
+FORMAT = "graphviz_torch rehearsal"  # identifies a report in JSON
 OUTSIDE = "outside of modules"
-# How the roles of memory are called, where they are read.
+# Names of the roles of memory in texts.
 ROLES = {
     "parameter": "parameters",
     "optimizer": "optimizer state",
@@ -32,7 +32,7 @@ ROLES = {
 
 
 class Share(NamedTuple):
-    """Bytes that something has."""
+    """A name and its bytes."""
 
     name: str
     nbytes: int
@@ -40,22 +40,22 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Collectives of a step that are alike: of one kind, dtype, group, phase, module and line."""
+    """Collectives of a step with the same kind, dtype, group, phase, module and line."""
 
     kind: str
     dtype: str
-    group: str  # the mesh dimension, or "ranks 1 and 3"; "" where all ranks take part
-    group_size: int  # ranks
+    group: str  # name of the mesh dimension, or "ranks 1 and 3"; "" for all ranks
+    group_size: int  # number of ranks
     count: int
-    nbytes: int  # that this rank gives in, all of them together
-    wire_bytes: int  # that this rank sends, in a ring
+    nbytes: int  # total input of this rank
+    wire_bytes: int  # total bytes that this rank sends, with ring algorithms
     phase: str
     module: str
     where: str
 
     @property
     def whole_bytes(self) -> int:
-        """The bytes that one of them is about: of a gather, the pieces of all ranks."""
+        """Size of one of the collectives in bytes; for an all_gather, of the gathered tensor."""
         return self.nbytes // self.count * (self.group_size if self.kind == "all_gather" else 1)
 
 
@@ -68,13 +68,13 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Rehearsal:
-    """What the last rehearsed step of one rank takes. Bytes are those of storages.
+    """Memory, traffic and operations of one rank in the last rehearsed step, in bytes of storages.
 
-    `activations_bytes` is what the graph saves for backward, without parameters, buffers, inputs
-    and what fully_shard gathers; `gathered_bytes` the most that it held of whole parameters at
-    once. `peak_bytes` is the most that was there at once in the step, from the first module's call
-    on: on the device, where the script has one. `flops` are those of PyTorch's formulas, as
-    executed on this rank. `seconds` is how long the rehearsal took.
+    `activations_bytes` are the tensors that the graph saves for backward, without parameters,
+    buffers, inputs and tensors that fully_shard gathers. `gathered_bytes` is the peak of unsharded
+    parameters. `peak_bytes` is the peak in the step from the first module's call on, on the device
+    if the script uses one. `flops` follow PyTorch's formulas, as executed on this rank. `seconds`
+    is the duration of the rehearsal.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -100,42 +100,42 @@ class Rehearsal:
     flops: int
     seconds: float
     device_memory: int | None
-    at_peak: tuple[Share, ...]  # by role, most first
-    lines: tuple[Share, ...]  # at the peak by line, most first
-    saved: tuple[Share, ...]  # activations by module, most first
-    moments: tuple[Moment, ...]  # the memory over the step
+    at_peak: tuple[Share, ...]  # by role, largest first
+    lines: tuple[Share, ...]  # at the peak by line, largest first
+    saved: tuple[Share, ...]  # activations by module, largest first
+    moments: tuple[Moment, ...]  # memory over the step
     collectives: tuple[Sent, ...]
-    order: tuple[CollectiveCall, ...] = ()  # all collectives of the run, one after the other
-    printed: tuple[str, ...] = ()  # lines that ask for a value and only print it, told 0
-    meshes: tuple[tuple[int, ...], ...] = ()  # sizes, as the program passes them
+    order: tuple[CollectiveCall, ...] = ()  # all collectives of the run, in order
+    printed: tuple[str, ...] = ()  # lines that only print a value, which read 0
+    meshes: tuple[tuple[int, ...], ...] = ()  # sizes of meshes, as the program passes them
 
     @property
     def fits(self) -> bool | None:
-        """Is the peak within the device's memory; None where that was not given."""
+        """True if the peak is within the device's memory; None if `device_memory` was not given."""
         return None if self.device_memory is None else self.peak_bytes <= self.device_memory
 
     @property
     def margin_bytes(self) -> int | None:
-        """What the peak leaves of the device's memory, less than 0 where it does not fit."""
+        """Device memory left at the peak, negative if it does not fit."""
         return None if self.device_memory is None else self.device_memory - self.peak_bytes
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that this rank sends in the step, in a ring."""
+        """Bytes that this rank sends in the step, with ring algorithms."""
         return sum(each.wire_bytes for each in self.collectives)
 
     def inside(self, module: str) -> int:
-        """Bytes of activations that a module makes: checkpointing it frees at most so many."""
+        """Return bytes of activations inside a module; checkpointing it frees at most so many."""
         return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
 
     def seconds_at_least(
         self, *, tflops: float | None = None, gbytes: float | None = None
     ) -> float:
-        """A bound: no step is shorter on a device that computes and sends no faster than this.
+        """Return a lower bound for the duration of a step on a device with this speed.
 
         Args:
-            tflops: 10^12 floating-point operations a second of the device; more than 0.
-            gbytes: 10^9 bytes a second that a rank can send; more than 0.
+            tflops: 10^12 floating-point operations per second of the device, > 0.
+            gbytes: 10^9 bytes per second that a rank can send, > 0.
         """
         wire = self.wire_bytes
         computing = 0 if tflops is None else self.flops / tflops / 1e12
@@ -198,10 +198,10 @@ class Rehearsal:
     def to_dict(
         self, *, tflops: float | None = None, gbytes: float | None = None
     ) -> dict[str, Any]:
-        """What the command prints as JSON, with its keys.
+        """Return the report as JSON values, as the command prints it.
 
         Args:
-            tflops, gbytes: as in `seconds_at_least`; with one of them there is "bound" as well.
+            tflops, gbytes: as for `seconds_at_least`; if one is given, the report has a "bound".
         """
         names = Sent.__dataclass_fields__
         bound: dict[str, Any] = {}
@@ -234,7 +234,7 @@ class Rehearsal:
 
 
 def _listed(shares: Sequence[Share], nameless: str) -> str:
-    """The largest, until what is left is little, and how much that is."""
+    """List the largest shares until the rest is small, and the size of the rest."""
     whole = sum(each.nbytes for each in shares)
     said: list[str] = []
     rest = whole
@@ -249,12 +249,12 @@ def _listed(shares: Sequence[Share], nameless: str) -> str:
 
 
 def pattern(module: str) -> str:
-    """`"layers.*.attention"` of `"layers.31.attention"`."""
+    """Replace numbers in a module path: "layers.31.attention" -> "layers.*.attention"."""
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module)
 
 
 def _by_module(shares: Sequence[Share]) -> list[Share]:
-    """Shares of modules, those of numbered ones together: "40 of layers.*.attention"."""
+    """Merge the shares of numbered modules: "40 of layers.*.attention"."""
     totals, names = Counter[str](), Counter[str]()
     for each in shares:
         name = pattern(each.name)
@@ -270,7 +270,7 @@ def _by_module(shares: Sequence[Share]) -> list[Share]:
 
 
 def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
-    """Collectives of a step, those of numbered modules together, with how many those are."""
+    """Merge the collectives of numbered modules; return each with the number of modules."""
     found: dict[tuple[Any, ...], list[Sent]] = {}
     for each in every:
         size = each.nbytes / each.count, each.wire_bytes / each.count
@@ -306,9 +306,9 @@ def _row(each: Sent, modules: int) -> str:
     return f"{head}{many}, {bytes_text(each.wire_bytes)} sent · {place}"
 
 
-_SHARES, _LITTLE = 8, 0.05  # of a list: how many at most, and of what is left how little is enough
-_CLOSE = 0.1  # of a device, below which what is not counted may be more
-_ROWS = 12  # of collectives, in a text
+_SHARES, _LITTLE = 8, 0.05  # shares in a list at most; stops when less than this fraction is left
+_CLOSE = 0.1  # fraction of the device memory; memory that is not counted may need more
+_ROWS = 12  # rows of collectives in a text
 _RING: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: n - 1,
@@ -320,10 +320,11 @@ _RING: dict[str, Callable[[int], float]] = {
 
 
 def sent(graph: Graph, groups: dict[str, str]) -> tuple[Sent, ...]:
-    """The collectives of a graph, those alike once.
+    """Return the collectives of a graph, with identical ones counted together.
 
     Args:
-        groups: names of groups, by what the graph calls them.
+        graph: the graph of the step.
+        groups: names of groups, by the graph's name for them.
     """
     counts, given, wire = Counter[Any](), Counter[Any](), Counter[Any]()
     for each in graph.collectives:
@@ -342,5 +343,5 @@ def sent(graph: Graph, groups: dict[str, str]) -> tuple[Sent, ...]:
 
 
 def shares(totals: Sequence[tuple[str, int]]) -> tuple[Share, ...]:
-    """Names and bytes, without those that have none."""
+    """Return names and bytes as `Share`s, without those of 0 bytes."""
     return tuple(Share(name, nbytes) for name, nbytes in totals if nbytes)

@@ -1,4 +1,4 @@
-"""Which plans to rehearse: each alone, then those together that should fit and be cheapest."""
+"""Choose plans to rehearse: each alone, then combinations that should fit at least cost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from math import prod
 from .configurations import kind_of, ladders
 from .trials import Trial, cost
 
-# Rehearses with these changes; None where that does not run.
+# Rehearses with these changes; returns None if the script fails with them.
 Attempt = Callable[[tuple[str, ...]], Trial | None]
 
-_JOINED = 5  # plans at most in what is tried together, before all are
-_FITTING = 3  # of those together, enough to choose from
-_TRIES = 8  # of those together
-_LEAST = 0.99  # of the peak before: a plan, or more of it, that frees less is not gone on with
+_JOINED = 5  # plans at most in a combination, before all of them are combined
+_FITTING = 3  # combinations that fit, enough to choose from
+_TRIES = 8  # combinations tried
+_LEAST = 0.99  # fraction of the previous peak; a plan that frees less is not increased further
 
 
 def try_plans(
@@ -26,17 +26,18 @@ def try_plans(
     mesh: Sequence[int] = (),
     others: Sequence[str] = (),
 ) -> list[Trial]:
-    """Rehearse with plans: the script as it is, with each plan alone, and with some together.
+    """Rehearse with plans: the unchanged script, each plan alone, and some combinations.
 
-    A plan of which there can be more, such as micro-batches, is tried with more until that fits or
-    frees no more. What each frees and costs alone foretells what several do together: the cheapest
-    that should fit are rehearsed, until three do. Where none does, all are joined.
+    A plan with a size, such as micro-batches, is increased until it fits or frees no more memory.
+    The effect of a combination is predicted from the effects of its plans. The cheapest
+    combinations that should fit are rehearsed, until three of them do. If none fits, all plans are
+    combined.
 
     Args:
-        attempt: rehearses with these changes; None where that does not run.
-        size: bytes that a device has.
-        mesh: sizes of the program's mesh, the innermost last.
-        others: changes that `attempt` knows besides `plans()`.
+        attempt: rehearses with some changes; returns None if the script fails with them.
+        size: bytes of memory of a device.
+        mesh: sizes of the program's mesh, innermost last.
+        others: changes that `attempt` supports besides `plans()`.
 
     >>> def attempt(changes):
     ...     return Trial(changes, 90 - 20 * len(changes), 1, 1)
@@ -55,7 +56,7 @@ def try_plans(
 
 
 def _climbed(attempt: Attempt, ladder: list[str], plain: Trial, size: int) -> Iterator[Trial]:
-    """Each rung alone, as long as it frees more than that before."""
+    """Yield trials of each plan alone, as long as it frees more memory than the previous one."""
     best = plain
     for name in ladder:
         found = attempt((name,))
@@ -75,13 +76,13 @@ def _together(
 ) -> list[Trial]:
     fitting = [set(each.changes) for each in alone if each.peak_bytes <= size]
     found, tried, enough = list[Trial](), 0, len(fitting) + _FITTING
-    missed = 1.0  # how much more than foretold was needed
+    missed = 1.0  # largest ratio of an actual peak to its prediction
     for foretold in sorted(_foretold(alone, plain), key=lambda each: cost(each, plain)):
         if tried == _TRIES or len(fitting) == enough:
             break
         changes = set(foretold.changes)
         if foretold.peak_bytes * missed > size or any(less < changes for less in fitting):
-            continue  # it is not enough, or less is
+            continue  # it is predicted not to fit, or a subset of it fits
         trial = attempt(foretold.changes)
         tried += 1
         if trial is not None:
@@ -97,7 +98,7 @@ def _all_joined(
     plain: Trial,
     size: int,
 ) -> list[Trial]:
-    """Of each kind the plan that frees most; where that fits, without what can be left out."""
+    """Combine the strongest plan of each kind; if that fits, drop plans that are not needed."""
     kinds = _by_kind(alone)
     names = {kind: trials[-1].name for kind, trials in kinds}
     joined = attempt(tuple(names.values())) if len(names) > 1 else None
@@ -116,7 +117,10 @@ def _all_joined(
 
 
 def _foretold(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
-    """What plans of different kinds should do together, if each changes roles as it does alone."""
+    """Yield predictions for combinations of plans of different kinds.
+
+    Each plan is assumed to scale the memory of each role as it does alone.
+    """
     for count in range(2, _JOINED + 1):
         for some in combinations(_by_kind(alone), count):
             for trials in product(*(trials for _, trials in some)):
@@ -131,13 +135,13 @@ def _foretold(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
 
 
 def _joined(numbers: Sequence[int]) -> int:
-    """A number of the script as it is, changed as each of the others changes it."""
+    """Return a number of the unchanged script, scaled as each of the other trials scales it."""
     before, *after = numbers
     return round(before * prod(each / before for each in after)) if before else max(after)
 
 
 def _by_kind(alone: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
-    """Of each kind the plans as they were tried, first the kind that frees most."""
+    """Return the trials by kind of plan, with the kind that frees most first."""
     kinds: dict[str, list[Trial]] = {}
     for each in alone:
         kinds.setdefault(kind_of(each.name), []).append(each)

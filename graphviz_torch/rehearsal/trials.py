@@ -1,7 +1,6 @@
-"""Plans that were tried, as plain values: which fits and costs least, and a table of them.
+"""Compare plans that were tried: sort them by fit and cost, and print a table.
 
-What fits stands first, the cheapest before the others; what does not fit follows, the smallest peak
-before the others.
+Trials that fit come first, cheapest first; then those that do not fit, smallest peak first.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from .configurations import plan_of
 
 
 class Trial(NamedTuple):
-    """A rehearsal of a script with some things changed: plans, or arguments of its own.
+    """A rehearsal of a script with some changes: plans, or arguments of its own.
 
-    `at_peak` has the bytes of each role at the peak, as a rehearsal's has.
+    `at_peak` has the bytes of each role at the peak.
 
     >>> Trial(("fused", "bf16"), peak_bytes=8, wire_bytes=4, flops=2).name
     'fused + bf16'
@@ -31,16 +30,16 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What was changed."""
+        """The changes, joined by " + "."""
         return " + ".join(self.changes) or "as it is"
 
 
 def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
-    """What a plan costs beside the script as it is, and with how many changes.
+    """Return the cost of a trial relative to the unchanged script, and its number of changes.
 
-    Operations and bytes on the wire are shares of the plain step's, and count alike: a plan that
-    sends twice as much costs as one that computes twice as much. What sees less data in a step
-    takes as many steps more.
+    Operations and bytes on the wire are relative to the unchanged step and weighted equally: a plan
+    that sends twice as much costs as much as one that computes twice as much. A step that processes
+    less data is repeated accordingly.
 
     >>> cost(Trial(("checkpoint",), 5, wire_bytes=10, flops=8), Trial((), 9, 10, flops=6))
     (2.333..., 1)
@@ -51,7 +50,7 @@ def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
 
 
 def best_first(trials: Sequence[Trial], size: int) -> list[Trial]:
-    """Those that fit into so many bytes, the cheapest first; then the others, the smallest first.
+    """Return trials that fit into `size` bytes, cheapest first; then the others, smallest first.
 
     >>> large, small = Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)
     >>> best_first([large, small], 8)[0].name
@@ -65,12 +64,12 @@ def best_first(trials: Sequence[Trial], size: int) -> list[Trial]:
 
 
 def as_it_is(trials: Sequence[Trial]) -> Trial:
-    """That of the script without a change."""
+    """Return the trial of the unchanged script."""
     return next(each for each in trials if not each.changes)
 
 
 def trial_table(trials: Sequence[Trial], size: int) -> str:
-    """A line for each trial, the script as it is among them, and what each plan has to write.
+    """Return a table with one row per trial, followed by the code to write for each plan.
 
     >>> print(trial_table([Trial((), 4096, 1024, 1000)], 2048))
     plan         peak      left  on the wire    FLOPs
@@ -95,12 +94,12 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    names: dict[str, str] = {}  # of plans that differ in a size, the one that stands highest
+    names: dict[str, str] = {}  # for plans that differ in a size, the best one
     for each in best_first(trials, size):
         for name in each.changes:
             names.setdefault(name.partition("=")[0], name)
     for name in names.values():
-        with suppress(ValueError):  # the script's own arguments
+        with suppress(ValueError):  # arguments of the script are no plans
             lines.append(f"{name}: {plan_of(name).says}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")
@@ -108,7 +107,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
 
 
 def flops_more(trial: Trial, plain: Trial) -> str:
-    """The share of operations that a plan adds.
+    """Return the relative number of additional operations of a trial.
 
     >>> flops_more(Trial(("checkpoint",), 5, 10, flops=8), Trial((), 9, 10, flops=6))
     '+33.3%'

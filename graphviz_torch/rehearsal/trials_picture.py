@@ -1,6 +1,6 @@
-"""Plans that were tried, as one SVG file: memory against traffic, and a key.
+"""Draw plans that were tried as an SVG file: memory against traffic, with a legend.
 
-It follows the reader's dark setting and loads nothing.
+The picture follows the reader's dark mode and loads nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .trials import Trial, as_it_is, best_first, flops_more
 
 _WIDTH, _LEAST_HEIGHT = 1000, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 430, 64, 56
-_LINE, _NAME = 18, 54  # of the key: its height, and characters of a name
+_LINE, _NAME = 18, 54  # of the legend: height of a line, and characters of a name
 _DOT = 4
 
 
 def draw_trials(trials: Sequence[Trial], size: int) -> str:
-    """What each plan takes and sends, as SVG: upwards the peak, to the right the bytes on the wire.
+    """Return an SVG of the trials: the peak against the bytes on the wire.
 
-    A line is the memory of a device: what lies below it fits. A key names the points, the cheapest
-    that fits first and in bold, with the operations that each costs.
+    A horizontal line marks the memory of a device: trials below it fit. The legend lists the
+    trials, the cheapest that fits first and in bold, with the additional operations of each.
 
     Args:
-        trials: the script as it is, and with plans.
-        size: bytes that a device has.
+        trials: trials of the unchanged script and of plans.
+        size: bytes of memory of a device.
 
     >>> picture = draw_trials([Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)], 8)
     >>> picture.count("<circle"), "device 8 B" in picture
@@ -75,7 +75,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> str:
 
 
 def _numbered(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:
-    """The number of a point, at the nearest place beside it that is free."""
+    """Return the number of a point, at the nearest free position next to it."""
     ways = [(1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1.4), (0, 1.4), (1.4, 0), (-1.4, 0)]
     places = [
         (point[0] + away * right, point[1] + away * down)
