@@ -21,7 +21,7 @@ def test_the_example_runs_and_what_it_claims_holds(path: Path, tmp_path: Path) -
     done = forked(path, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     if path.name == "16_who_has_what.py":
-        page = ROOT / "docs" / "evening" / "6-many-devices.md"
+        page = ROOT / "docs" / "tutorial" / "7-many-processes.md"
         assert f"```text\n{done.stdout}```" in page.read_text("utf-8")
 
 

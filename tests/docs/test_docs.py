@@ -65,8 +65,8 @@ def test_the_site_shows_what_its_programs_printed_and_drew_and_opens_a_view_offl
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "searchindex.js").exists()  # the search needs no server
 
-    name = "evening-7-what-is-wrong-1-0.svg"
-    page = (tmp_path / "evening" / "7-what-is-wrong.html").read_text()
+    name = "tutorial-8-what-is-wrong-1-0.svg"
+    page = (tmp_path / "tutorial" / "8-what-is-wrong.html").read_text()
     text = re.sub(r"<[^>]*>", "", page)
     assert re.findall(r'src="../drawn/([\w.-]*)"', page) == [name]
     assert "features was cut by" in (tmp_path / "drawn" / name).read_text()
@@ -99,7 +99,17 @@ def test_the_reference_names_every_public_name_and_says_what_it_does() -> None:
         assert written == text, f"write {file} with `python -m docs.reference`"
 
 
-def test_the_chinese_readme_has_the_code_of_the_english_one() -> None:
-    chinese = ROOT / "docs" / "README.zh-CN.md"
-    fence = re.compile(r"^```\w+\n.*?^```", re.M | re.S)
-    assert fence.findall(chinese.read_text()) == fence.findall((ROOT / "README.md").read_text())
+def outline(text: str) -> list[str]:
+    """Return the programs, heading levels, numbers of table cells and pictures of a page."""
+    parts = re.findall(r"^```\w+\n.*?^```|^#+ |^\|.*\|$|!\[.*?\]\(.*?\)", text, re.M | re.S)
+    return [
+        str(len(re.findall(r"(?<!\\)\|", part)))
+        if part.startswith("|")
+        else re.sub(r"^!\[.*?\]\((?:docs/)?", "", part, flags=re.S)
+        for part in parts
+    ]
+
+
+def test_the_chinese_readme_has_the_code_and_the_parts_of_the_english_one() -> None:
+    chinese = (ROOT / "docs" / "README.zh-CN.md").read_text()
+    assert outline(chinese) == outline((ROOT / "README.md").read_text())
