@@ -112,7 +112,7 @@ def repaired(program: str, repair: str) -> str:
 
 def page(rule: Rule) -> str:
     """Return the page of a rule."""
-    return rule.to_markdown(table(rule.example, rule.id) if rule.example else "")
+    return rule.to_markdown([table(example, rule.id) for example in rule.examples])
 
 
 def index() -> str:

@@ -313,7 +313,7 @@ def test_files_classes_and_functions_have_no_riddles_for_names() -> None:
     for path in PATHS:
         kinds = ast.ClassDef | ast.FunctionDef
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
-        # A rule is named by its function: "dropped-gradient".
+        # A rule is named by its function: "backward-returned-none".
         rules = {
             node.name for node in nodes if "rule(" in "".join(map(ast.unparse, node.decorator_list))
         }

@@ -83,7 +83,7 @@ def float64(subject: Subject) -> Iterator[Experiment]:
             f"more than half of the digits of {name} ({row.change:.1g})"
         )
         yield subject.answer(
-            "float64", changed, message, row, run, rule="digits-lost", advice=_ADVICE
+            "float64", changed, message, row, run, rule="precision-loss", advice=_ADVICE
         )
         return
     if not digits.rows:

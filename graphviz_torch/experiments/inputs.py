@@ -110,7 +110,7 @@ def _of_input(subject: Subject, given: Input) -> Experiment:
         message,
         end,
         run,
-        rule="lost-input",
+        rule="input-without-effect",
         severity="info" if saturated else "warning",
         advice=_SATURATED if saturated else _MAPPED,
     )

@@ -254,7 +254,7 @@ def _of_positions(
         return subject.answer("positions", changed, message, row, run, holds=None)
     message = "earlier outputs differ, too, first at {operation}; their targets are later inputs"
     return subject.answer(
-        "positions", changed, message, row, run, rule="later-positions", advice=_LATER
+        "positions", changed, message, row, run, rule="future-leak", advice=_LATER
     )
 
 

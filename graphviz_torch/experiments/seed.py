@@ -44,7 +44,7 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         elif (row := _dropping(rows)) is not None:
             message = "results differ, first at {operation}, which drops values"
             yield subject.answer(
-                "seed", changed, message, row, run, rule="random-eval", advice=_ADVICE
+                "seed", changed, message, row, run, rule="random-in-eval-mode", advice=_ADVICE
             )
         else:
             message = "results differ from {operation} on, which draws random numbers"

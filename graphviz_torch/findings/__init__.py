@@ -22,13 +22,13 @@ from .run_findings import RunFindings
 from .selection import Selection
 
 # By rule: others that tell the cause of what it finds.
-_KEEPS = ("kept-history", "growing-graph")
+_KEEPS = ("retained-graph",)
 _FOLLOWS = {
-    "lost-gradient": ("optimizer-never-stepped",),
+    "zero-grad-before-step": ("optimizer-never-stepped",),
     "ignored-targets": ("nonfinite-value",),
     "vanishing-gradient": _KEEPS,
     "exploding-gradient": _KEEPS,
-    "most-memory": (*_KEEPS, "failed", *FAILURE_RULES),
+    "most-memory": (*_KEEPS, "exception", *FAILURE_RULES),
 }
 _PREVIOUS = 4  # steps that a step is compared with
 _LONGEST = 400  # characters of a line of a note
@@ -132,10 +132,10 @@ def _once(
 
 
 def diagnosis(graph: Graph) -> str:
-    """What to say of the exception that ended a recording: cause, line, what to try; "" for none.
+    """Return the cause, line and advice for the exception that ended a recording; "" for none.
 
-    At most three lines. What says exactly why stands before the general `failed`, which is left out
-    where it would only repeat the exception's own message.
+    At most three lines. A rule that reports the exact cause comes before `exception`, which is left
+    out where it would only repeat the message of the exception.
 
     >>> from graphviz_torch.graph import Failure
     >>> print(diagnosis(Graph((), failure=Failure("RuntimeError", "out of memory", "", "a.py:7"))))
@@ -149,9 +149,9 @@ def diagnosis(graph: Graph) -> str:
     blocked = Reading(graph).blocked  # then the error is what cut the way
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised_where)
-        named = found.rule == "gradient-of-a-result"  # an error where that ended the block
+        named = found.rule == "grad-of-non-leaf"  # an error where that ended the block
         exact = found.severity == "error" and (here or blocked or named)
-        if found.rule == "failed" and not found.advice and not found.nodes:
+        if found.rule == "exception" and not found.advice and not found.nodes:
             return ""
         if found.rule in FAILURE_RULES or exact:
             parts = ("", found.message), ("  line: ", found.where), ("  try: ", found.advice)
@@ -209,4 +209,4 @@ def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
     # What says exactly why a recording ended comes before that it did.
-    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule == "failed"))
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule == "exception"))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..graph import Finding, Graph, Severity
 from ..graph.text import listing, users_line
@@ -59,8 +59,6 @@ class Rule:
     sources: tuple[Source, ...]
     advanced: bool  # so special that the index lists it last
     function: Callable[..., Any]
-    reads: Reads | None = None  # None: `find` does not call the function
-    of: frozenset[type | str] = frozenset()  # what a graph contains for which `find` calls it
 
     @property
     def family(self) -> str:
@@ -89,35 +87,34 @@ class Rule:
         return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
     @property
-    def example(self) -> str:
-        """A program that has the fault; "" where the page shows none."""
-        return self._program("Example")
+    def examples(self) -> list[str]:
+        """Programs that have the fault: one for each of its causes."""
+        return _PROGRAM.findall(self.sections.get("Example", ""))
 
     @property
-    def repaired(self) -> str:
-        """The example without the fault; "" where the page shows none."""
-        return self._program("Use instead")
+    def repaired(self) -> list[str]:
+        """Programs without the fault."""
+        return _PROGRAM.findall(self.sections.get("Use instead", ""))
 
-    def _program(self, heading: str) -> str:
-        found = _PROGRAM.search(self.sections.get(heading, ""))
-        return found[1] if found else ""
-
-    def to_markdown(self, report: str = "") -> str:
+    def to_markdown(self, reports: Sequence[str] = ()) -> str:
         """Return the rule's page.
 
         Args:
-            report: printed for the example; shown below it.
+            reports: printed for the examples; each is shown below its example.
         """
         by = listing(f"`{name}`" for source in self.sources for name in _COMMANDS[source])
         parts = [f"# `{self.id}`", f"{self.severity.capitalize()}, reported by {by}.", self.summary]
-        sections = self.sections
+        sections, texts = self.sections, iter(reports)
+        if reports:
+            shown = _PROGRAM.sub(
+                lambda m: f"{m[0]}\n\n```text\n{next(texts)}\n```", sections["Example"]
+            )
+            sections["Example"] = shown
         for heading in HEADINGS:
             if heading == "Not detected":
                 parts += ["## How to silence it", _SILENCE[self.sources[0]].format(id=self.id)]
             if heading in sections:
                 parts += [f"## {heading}", sections[heading]]
-            if heading == "Example" and report:
-                parts.append(f"```text\n{report}\n```")
         return "\n\n".join(parts) + "\n"
 
 
@@ -148,8 +145,18 @@ class Rules(tuple[Rule, ...]):
     __repr__ = __str__
 
 
+class Finder(NamedTuple):
+    """A function that `find` calls, and the rule whose findings it yields."""
+
+    id: str
+    function: Function
+    reads: Reads
+    of: frozenset[type | str]  # `find` calls the function for graphs that contain one of these
+
+
 RULES: list[Rule] = []
-# Positions in RULES, by `Rule.reads`, then by each kind of `Rule.of`; None where that is empty.
+FINDERS: list[Finder] = []
+# Positions in FINDERS, by `reads`, then by each kind of `of`; None where that is empty.
 _PLACES: dict[Reads, dict[type | str | None, list[int]]] = {}
 
 
@@ -174,16 +181,37 @@ def rule(
     Raises:
         ValueError: if `of` is given for a rule that reads several graphs.
     """
+
+    def add(function: Function) -> Function:
+        id = function.__name__.replace("_", "-")
+        RULES.append(Rule(id, severity, ("find", *also), advanced, function))
+        return finds(id, reads=reads, of=of)(function)
+
+    return add
+
+
+def finds(
+    id: str, *, reads: Reads = "graph", of: Iterable[type | str] = ()
+) -> Callable[[Function], Function]:
+    """Let the decorated function find another cause of a rule's fault.
+
+    Args:
+        id: of the rule.
+        reads: the argument of the function.
+        of: as for `rule`.
+
+    Raises:
+        ValueError: if `of` is given for a function that reads several graphs.
+    """
     if of and reads not in ("graph", "end"):
         raise ValueError(f"a rule that reads {reads} is called for all graphs: leave out `of`")
 
     def add(function: Function) -> Function:
         kinds = frozenset(of)
-        id = function.__name__.replace("_", "-")
         places = _PLACES.setdefault(reads, {})
         for kind in kinds or (None,):
-            places.setdefault(kind, []).append(len(RULES))
-        RULES.append(Rule(id, severity, ("find", *also), advanced, function, reads, kinds))
+            places.setdefault(kind, []).append(len(FINDERS))
+        FINDERS.append(Finder(id, function, reads, kinds))
         return function
 
     return add
@@ -212,8 +240,8 @@ def rules() -> Rules:
 
 
 def rules_called() -> int:
-    """Return the number of rules that `find` calls."""
-    return sum(rule.reads is not None for rule in RULES)
+    """Return the number of rules that `find` reports."""
+    return sum("find" in rule.sources for rule in RULES)
 
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
@@ -221,8 +249,9 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
     kinds = subject.kinds if isinstance(subject, Reading) else ()
     places = _PLACES.get(reads, {})
     for place in sorted({place for kind in (None, *kinds) for place in places.get(kind, ())}):
-        for found in RULES[place].function(subject):
-            yield replace(found, rule=RULES[place].id)
+        finder = FINDERS[place]
+        for found in finder.function(subject):
+            yield replace(found, rule=finder.id)
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:

@@ -11,7 +11,7 @@ from ..graph import Finding, Graph
 from ..graph.units import count_text
 
 # Of these there is one for a line, whatever the results are called.
-_BY_LINE = ("both-sides-learn", "weighted-log-prob", "constant-term")
+_BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 # A module that a step never called, though others may.
 _UNCALLED = re.compile(r": (\S+) was never called\.$")
 _LEFT_OUT = "Nothing, if forward leaves it out in some steps on purpose; else call it."

@@ -248,11 +248,11 @@ NO_PARAMETERS = "optimizer got an empty parameter list"
 
 # The rules that tell why a recording ended.
 FAILURE_RULES = (
-    "failed",
+    "exception",
     "mixed-devices",
     "changed-in-place",
     "backward-twice",
-    "optimizer-got-a-result",
+    "non-leaf-in-optimizer",
 )
 
 

@@ -167,15 +167,15 @@ class Watching:
             recording.__enter__()
 
     def _take(self, report: WatchReport) -> None:
-        if report.kind == "nonfinite-gradient":
+        if report.rule == "nonfinite-gradient":
             cause = self._infinite or self._second_look.gradient()
             report = replace(report, message=f"{report.message} {cause}".rstrip())
-        if report.kind in ("nonfinite-loss", "nonfinite-gradient"):
+        if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
             self._second_look.release()
             self._second_look.seam.close()  # it is told once
         self.reports.append(report)
         self._due = _AFTER
-        _LOG.warning("step %d: %s [%s]", report.step, report.message, report.kind)
+        _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
 
     def _miss(self, error: Exception) -> None:
         """What we could not do is said once, and ends nothing."""

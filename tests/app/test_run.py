@@ -341,7 +341,7 @@ def test_a_button_makes_experiments_on_the_model_and_shows_each_answer() -> None
     press(app, "Experiments")
     assert not app.exception, app.exception
     [first] = [each.value for each in app.warning]
-    assert escape("later-positions") in first  # it has no mask, and its targets are the next tokens
+    assert escape("future-leak") in first  # it has no mask, and its targets are the next tokens
     assert "softmax" in first
     assert escape("transformer.py:23") in first
     said = "\n".join(each.value for each in (*app.success, *app.info))

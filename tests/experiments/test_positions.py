@@ -75,7 +75,7 @@ def test_what_shows_later_tokens_to_earlier_outputs_is_named(
 ) -> None:
     [found] = experiment(program(), "positions")
     assert found.finding is not None, str(found)
-    assert found.finding.rule == "later-positions"
+    assert found.finding.rule == "future-leak"
     assert operation in found.operation
     assert ".py:" in found.where
 
@@ -92,7 +92,7 @@ def test_a_loss_that_takes_the_classes_second_has_the_positions_too(function: An
         function(model(ids[:, :8]).transpose(1, 2), ids[:, 1:]).backward()
     [found] = experiment(recording, "positions")
     assert found.finding is not None, str(found)
-    assert found.finding.rule == "later-positions"
+    assert found.finding.rule == "future-leak"
 
 
 def masked() -> Any:

@@ -56,7 +56,7 @@ def alpha_dropout() -> Any:
 def test_what_drops_values_in_eval_mode_is_named(program: Callable[[], Any]) -> None:
     _, found = experiment(program(), "seed")
     assert found.finding is not None, str(found)
-    assert found.finding.rule == "random-eval"
+    assert found.finding.rule == "random-in-eval-mode"
     assert "test_seed.py:" in found.where
     assert f" at {found.finding.where}" in found.finding.message
     assert program is not functional_dropout or found.operation == "dropout"

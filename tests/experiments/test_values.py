@@ -49,11 +49,11 @@ def signs_of_what_is_positive(self: Any, x: Tensor, c: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("forward", "rule", "operation"),
     [
-        (dead_relu, "lost-input", "relu"),
-        (clamped, "lost-input", "clamp"),
+        (dead_relu, "input-without-effect", "relu"),
+        (clamped, "input-without-effect", "clamp"),
         (unused, "unused-input", ""),
         (result_unused, "unused-input", "addmm"),
-        (signs_of_what_is_positive, "lost-input", "sign"),
+        (signs_of_what_is_positive, "input-without-effect", "sign"),
     ],
 )
 def test_where_the_way_of_an_input_ends_is_named(
@@ -142,7 +142,7 @@ def small_numbers_in_half(self: Any, x: Tensor) -> Tensor:
 
 def test_a_saturated_output_is_told_and_no_alarm_is_raised() -> None:
     [found] = experiment(step(saturated), "inputs").findings
-    assert (found.rule, found.severity) == ("lost-input", "info")
+    assert (found.rule, found.severity) == ("input-without-effect", "info")
     assert "ends at sigmoid" in found.message
 
 
@@ -160,7 +160,7 @@ def test_a_saturated_output_is_told_and_no_alarm_is_raised() -> None:
 def test_where_digits_are_lost_is_named(forward: Callable[..., Any], line: str) -> None:
     [found] = experiment(step(forward), "float64")
     assert found.finding is not None, str(found)
-    assert found.finding.rule == "digits-lost"
+    assert found.finding.rule == "precision-loss"
     text = Path(__file__).read_text().splitlines()
     number = int(found.where.rpartition(":")[2])
     assert line in " ".join(text[number - 1 : number + 1])

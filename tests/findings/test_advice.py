@@ -172,10 +172,10 @@ def test_ranks_that_run_the_same_modules_skip_no_parameter() -> None:
             sum(model[name](torch.ones(3, 4)).square().mean() for name in used).backward()
         return recording.graph
 
-    said = rules_of(step(["a"]), step(["b"]))["skipped-parameter"]
+    said = rules_of(step(["a"]), step(["b"]))["ddp-unused-parameter"]
     assert said == "Run the same modules on every rank."
     both = [step(["a", "b"]), step(["a", "b"])]
-    assert "skipped-parameter" not in rules_of(*both)
+    assert "ddp-unused-parameter" not in rules_of(*both)
     gradients = [node.grad_outputs[0] for graph in both for node in graph.nodes if node.leaf]
     assert len(gradients) == 8  # two weights and two biases on two ranks
     assert all(each is not None and each.norm > 0 for each in gradients)
@@ -199,8 +199,8 @@ def test_a_rank_that_reads_once_after_many_steps_keeps_none_waiting(sim: torch.d
         return replace(recording.graph, collectives=sent), sum(values)
 
     (first, total), (second, _) = step("each step"), step("never")
-    said = rules_of(first, second)["lone-transfer"]
+    said = rules_of(first, second)["rank-only-sync"]
     assert "keep x.detach() and call item() on it once for many steps" in said
     first, after = step("after the steps")
-    assert "lone-transfer" not in rules_of(first, second)
+    assert "rank-only-sync" not in rules_of(first, second)
     assert after == total == 3 * 16.0

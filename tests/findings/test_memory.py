@@ -30,7 +30,7 @@ def test_steps_inside_a_step_are_no_history_that_was_kept() -> None:
     assert sizes == sorted(set(sizes))
     for count in range(3, 6):
         *previous, last = recording.graphs[:count]
-        assert not [f for f in find(last, previous) if f.rule == "growing-graph"]
+        assert not [f for f in find(last, previous) if f.rule == "retained-graph"]
 
 
 def test_a_sum_of_losses_grows_over_recordings_too() -> None:
@@ -41,7 +41,7 @@ def test_a_sum_of_losses_grows_over_recordings_too() -> None:
             total.backward(retain_graph=True)
         recordings.append(recording.graph)
     found = find(recordings[-1], recordings[:-1])
-    assert [each.severity for each in found if each.rule == "growing-graph"] == ["warning"]
+    assert [each.severity for each in found if each.rule == "retained-graph"] == ["warning"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_sum_of_losses_grows_over_recordings_too() -> None:
 def test_a_loss_logged_with_its_history_is_found_with_the_line_that_keeps_it(
     log: memory.Log, line: str
 ) -> None:
-    found = only("kept-history", memory.logged(log, "")(record))
+    found = only("retained-graph", memory.logged(log, "")(record))
     assert found.message.startswith("The graphs of 3 earlier steps are still alive: ")
     lines = Path(memory.__file__).read_text().splitlines()
     assert line in lines[int(found.where.split(":")[1]) - 1]
@@ -81,7 +81,7 @@ def test_what_holds_one_step_is_not_blamed_for_all() -> None:
         losses.append(loss)
         last[:] = [loss.sqrt()]  # newer, and holds the last one
 
-    assert ": losses keeps what" in only("kept-history", loop(record, step)).message
+    assert ": losses keeps what" in only("retained-graph", loop(record, step)).message
 
 
 def test_each_line_that_runs_backward_has_its_own_history() -> None:
@@ -94,7 +94,7 @@ def test_each_line_that_runs_backward_has_its_own_history() -> None:
         two.backward()
         second.append(two)
 
-    assert ": second keeps what" in only("kept-history", loop(record, step)).message
+    assert ": second keeps what" in only("retained-graph", loop(record, step)).message
 
 
 def test_a_history_that_was_dropped_is_not_told_any_more() -> None:

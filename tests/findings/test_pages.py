@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import graphviz_torch
 from docs.finding_pages import run, said
 from graphviz_torch import rules
-from graphviz_torch.findings.rule import HEADINGS, Rule
+from graphviz_torch.findings.rule import HEADINGS
 
+PACKAGE = Path(graphviz_torch.__file__).parent
 REPORTED = "  # <- reported"  # ends the line of an example that its finding is at
 # The rules whose pages lack a section. A rule leaves the list when its page has all of them.
 _LISTED = """
-accidental-broadcast alike-rows attribute-without-effect averaged-again awaited-parameter
-backward-twice batch-taken-for-time blocking-read both-sides-learn bypassed-wrapper
-called-for-each-sample changed-in-place clip-bound clipped-in-vain constant-targets
-constant-term copy-in-backward cut-collective cut-gradient data-replaced dead-relu decayed-norms
-different-collectives different-weights divided-twice dropout-in-evaluation dropped-gradient
-empty-group everything-frozen exploding-gradient failed float64-crept-in frozen gathered-again
-gradient-of-a-result graph-break graph-kept-for-nothing growing-graph ignored-targets
-kept-history local-batch-norm lone-transfer loss-call loss-input loss-is-a-leaf lost-gradient
-made-anew mixed-devices mixed-losses most-memory never-called nonfinite-gradient nonfinite-value
-norm-axis not-in-optimizer not-registered one-unit only-vectors-learn optimizer-epsilon
-optimizer-got-a-result optimizer-never-stepped outside-autocast pageable-copy parted-buffers
-parted-ranks rate-of-zero recompilation redistributed-back repeated-average repeated-batch
-repeated-copy round-trip same-batch scheduler-stepped-first scheduler-steps
-scheduler-without-steps shared-by-optimizers skipped-function skipped-parameter skipped-step
-softmax-axis step-without-gradients still-parameters sum-with-itself targets-outside tiny-copies
-trained-in-eval-mode unaveraged-parameter uncleared-gradient unstepped-term untied-weights
-unused-copy unused-result vanished-epsilon vanishing-gradient view-across-axes
-view-keeps-storage weighted-log-prob zero-factors zero-gradient zero-second-derivative
+accidental-broadcast attribute-without-effect backward-returned-none backward-twice
+batch-taken-for-time called-for-each-sample changed-in-place collapsed-weight
+compile-graph-break compile-recompile compile-skipped compiled-differs constant-targets
+constant-term copy-in-backward cut-gradient data-assignment ddp-bypassed ddp-unused-parameter
+dead-relu device-sync diverged-buffers diverged-replicas divided-twice dropout-in-eval-mode
+empty-parameter-group epsilon-underflow exception exploding-gradient extreme-clip-norm frozen
+fsdp-regather fsdp-single-unit future-leak grad-of-non-leaf gradient-spike growing-memory
+ignored-targets ineffective-clipping input-without-effect large-update learning-rate-jump
+loss-input loss-is-a-leaf memory-order mismatched-collectives missing-zero-grad mixed-devices
+mixed-losses most-memory never-called no-gradient no-update non-differentiable-all-gather
+non-leaf-in-optimizer nonfinite-gradient nonfinite-loss nonfinite-value normalization-axis
+not-in-optimizer not-registered only-norms-train optimizer-never-stepped output-not-in-loss
+outside-autocast pageable-copy parameter-in-two-optimizers precision-loss random-in-eval-mode
+rank-only-sync recreated-optimizer redistributed-back redundant-all-reduce repeated-batch
+repeated-copy replaced-parameters retained-graph round-trip sample-leak scheduler-out-of-step
+self-add skipped-step stale-average step-without-gradients sum-loss symmetric-init
+target-not-detached target-out-of-range target-shift tiny-copies trained-in-eval-mode
+undetached-advantage unintended-float64 unneeded-retain-graph unstepped-term unsynced-batch-norm
+untied-weights unused-copy unused-input vanishing-gradient view-across-axes view-retains-storage
+weight-decay-on-norms zero-grad-before-step zero-gradient zero-init-pair zero-learning-rate
+zero-second-derivative
 """
 INCOMPLETE = frozenset(_LISTED.split())
-EXAMPLES = [rule for rule in rules() if rule.example]
-REPAIRED = [rule for rule in rules() if rule.repaired]
+EXAMPLES = {
+    f"{rule.id} {i}": (rule, program) for rule in rules() for i, program in enumerate(rule.examples)
+}
+REPAIRED = {
+    f"{rule.id} {i}": (rule, program) for rule in rules() for i, program in enumerate(rule.repaired)
+}
 
 
 def test_ids_are_unique_and_summaries_are_sentences() -> None:
@@ -41,30 +53,44 @@ def test_ids_are_unique_and_summaries_are_sentences() -> None:
     assert not [rule.id for rule in rules() if set(rule.sections) - set(HEADINGS)]
 
 
+def test_what_watch_and_experiments_report_is_in_the_table_and_all_of_that_is_reported() -> None:
+    calls = {
+        "watch": r'(?:WatchReport\(|_say\()\s*\w+,\s*"([\w-]+)"',
+        "experiment": r'(?:Finding\(\s*|rule=|compared\([^)]*, )"([a-z0-9]+-[a-z0-9-]+)"',
+    }
+    folders = {"watch": ("recording/health", "tensorboard"), "experiment": ("experiments",)}
+    for source, pattern in calls.items():
+        files = (file for name in folders[source] for file in (PACKAGE / name).rglob("*.py"))
+        reported = {id for file in files for id in re.findall(pattern, file.read_text())}
+        assert reported == {rule.id for rule in rules() if source in rule.sources}
+
+
 def test_the_pages_that_are_not_listed_as_incomplete_have_all_sections() -> None:
     assert {rule.id for rule in rules() if set(rule.sections) != set(HEADINGS)} == INCOMPLETE
 
 
-@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: rule.id)
-def test_an_example_reports_its_rule_first_at_the_marked_line(rule: Rule) -> None:
-    found = said(rule.example)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_reports_its_rule_first_at_the_marked_line(name: str) -> None:
+    rule, program = EXAMPLES[name]
+    found = said(program)
     firsts = [f for f in found if f.severity == found[0].severity or f.severity == "info"]
     own = [finding for finding in firsts if finding.rule == rule.id]
     assert own, [finding.rule for finding in found]
-    marked = [i for i, line in enumerate(rule.example.split("\n"), 1) if line.endswith(REPORTED)]
+    marked = [i for i, line in enumerate(program.split("\n"), 1) if line.endswith(REPORTED)]
     assert [own[0].where] == [f"train.py:{number}" for number in marked] or not marked
     assert marked or not own[0].where or rule.id in INCOMPLETE
-    lines = [line for line in rule.example.splitlines() if line.strip()]
+    lines = [line for line in program.splitlines() if line.strip()]
     assert sum(not line.startswith(("import ", "from ")) for line in lines) <= 12
 
 
-@pytest.mark.parametrize("rule", REPAIRED, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("name", REPAIRED)
 def test_a_repaired_program_reports_nothing_and_what_should_learn_has_a_gradient(
-    rule: Rule,
+    name: str,
 ) -> None:
-    assert rule.repaired != rule.example
-    assert [f for f in said(rule.repaired) if f.severity != "info" or f.rule == rule.id] == []
-    module = run(rule.repaired)
+    rule, program = REPAIRED[name]
+    assert program not in rule.examples
+    assert [f for f in said(program) if f.severity != "info" or f.rule == rule.id] == []
+    module = run(program)
     recordings = getattr(module, "ranks", None) or [module.recording]
     graphs = [graph for each in recordings for graph in getattr(each, "graphs", [each])]
     learning = {

@@ -207,8 +207,8 @@ def test_what_is_done_with_weights_between_forwards_is_no_cut(
                 for mean, weight in zip(means, model.parameters(), strict=True):
                     use(mean, weight)
             model(torch.randn(8, 4)).sum().backward()
-    assert "a.weight" in only("unused-result", recording.graph).message
-    assert [f.rule for f in find(recording.graph)] == ["unused-result"]
+    assert "a.weight" in only("output-not-in-loss", recording.graph).message
+    assert [f.rule for f in find(recording.graph)] == ["output-not-in-loss"]
 
 
 @pytest.mark.filterwarnings("ignore:.*global hooks.*")
@@ -217,7 +217,7 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
     model.spare = nn.Linear(4, 4)
     graph = trained(torch.compile(model, backend="aot_eager"), torch.randn(8, 4))
     assert "spare was never called" in only("never-called", graph).message
-    assert "a ran, but the loss does not depend" in only("unused-result", graph).message
+    assert "a ran, but the loss does not depend" in only("output-not-in-loss", graph).message
 
 
 class TwoResults(nn.Module):
@@ -243,7 +243,7 @@ def test_a_result_that_the_loss_leaves_out_is_not_laid_to_ddps_own_node() -> Non
     sink = next(node for node in graph.nodes if node.name == "_DDPSinkBackward")
     assert len(sink.outputs) == 2  # and one of them has no gradient
     found = find(graph)
-    assert "second ran, but the loss does not depend" in only("unused-result", graph).message
+    assert "second ran, but the loss does not depend" in only("output-not-in-loss", graph).message
     assert "DDPSink" not in " ".join(each.message + each.advice for each in found)
 
 
@@ -253,7 +253,7 @@ def test_nobody_is_told_to_mend_a_function_of_torchs_own(ours: bool) -> None:
     graph = passed(None, 1.0, 1.0)
     leaf, step, loss = graph.nodes
     graph = replace(graph, nodes=(leaf, step._replace(name=name), loss))
-    assert bool(only("dropped-gradient", graph).advice) is ours
+    assert bool(only("backward-returned-none", graph).advice) is ours
 
 
 @pytest.mark.filterwarnings("ignore:.*global hooks.*")
@@ -264,7 +264,7 @@ def test_of_what_a_closed_region_does_not_use_it_is_not_told_whether_it_ran() ->
     with record(run, compiled="closed") as recording:
         run(torch.randn(8, 4)).sum().backward()
     graph = recording.graph
-    spare, forgotten = only("unused-result", graph), only("dropped-gradient", graph)
+    spare, forgotten = only("output-not-in-loss", graph), only("backward-returned-none", graph)
     assert "spare.weight and spare.bias got no gradient: what torch.compile made" in spare.message
     assert forgotten.message.startswith("a.weight and a.bias got no gradient: ")
     assert forgotten.severity == "warning"

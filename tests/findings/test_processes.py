@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from graphviz_torch.findings.rule import RULES
+from graphviz_torch.findings.rule import FINDERS
 from tests.support.processes.launch import launched
 
 if not dist.is_available():
@@ -17,8 +17,8 @@ from tests.support.processes.healthy import HEALTHY
 from tests.support.processes.mistakes import ROWS
 
 FAMILIES = ("processes", "steps_and_ranks", "replicas")
-OURS = {each.id for each in RULES if each.find.__module__.rpartition(".")[2] in FAMILIES}
-OURS |= {"clipped-in-vain"}
+OURS = {each.id for each in FINDERS if each.function.__module__.rpartition(".")[2] in FAMILIES}
+OURS |= {"ineffective-clipping"}
 Reports = dict[str, list[dict[str, Any]]]
 
 

@@ -31,7 +31,7 @@ def step(number: int) -> Graph:
 
 
 def test_a_loss_kept_with_its_history_makes_the_graph_grow() -> None:
-    found = [f for f in find(step(3), [step(1), step(2)]) if f.rule == "growing-graph"]
+    found = [f for f in find(step(3), [step(1), step(2)]) if f.rule == "retained-graph"]
     assert [f.severity for f in found] == ["warning"]
     assert "2 nodes in each step (3, 5 and 7 nodes)" in found[0].message
     assert "train.py:8" in found[0].message
@@ -52,7 +52,7 @@ def test_gradients_averaged_in_each_micro_batch_are_told_by_what_is_sent_in_vain
     size: int, severity: str
 ) -> None:
     *before, last = micro_batches(synced=2, size=size)
-    [found] = [f for f in find(last, before) if f.rule == "repeated-average"]
+    [found] = [f for f in find(last, before) if f.rule == "redundant-all-reduce"]
     assert found.severity == severity
     assert found.message.startswith(
         "The gradients of body.weight are averaged 2 times at train.py:9 before an optimizer steps "
@@ -79,7 +79,7 @@ def test_gradients_averaged_once_for_a_step_are_left_alone(graphs: list[Graph]) 
 def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
     good, bad = model(parameter("head.weight")), model(lost("head.weight", module_called=False))
     (found,) = find_across([good, bad, good])
-    assert (found.rule, found.severity) == ("skipped-parameter", "error")
+    assert (found.rule, found.severity) == ("ddp-unused-parameter", "error")
     assert found.message == (
         "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
         "called there."
@@ -109,7 +109,7 @@ def test_a_group_is_compared_by_itself_where_several_have_the_name_of_its_mesh_d
     same = [on("a", MESH), on("a", MESH)]
     assert find_across([*same, on("b", MESH, EXCHANGED), on("b", MESH, EXCHANGED)]) == []
     [found] = find_across([*same, on("b", MESH, EXCHANGED), on("b", EXCHANGED, MESH)])
-    assert found.rule == "different-collectives"
+    assert found.rule == "mismatched-collectives"
     assert found.message == (
         "The ranks do not ask for the same: number 1 of the collectives of tp is all_reduce of 4 B "
         "float32 at train.py:11 on rank 2, and all_gather of 4 B float32 at train.py:11 on rank 3."
@@ -141,12 +141,12 @@ def test_ranks_that_come_apart_with_other_rates_name_the_first_pair_that_differs
     rates: list[tuple[float | None, ...]], said: str
 ) -> None:
     ranks = [rated(sums, *own) for sums, own in zip((SAME, LATE), rates, strict=True)]
-    [found] = [each for each in find_across(ranks) if each.rule == "parted-ranks"]
+    [found] = [each for each in find_across(ranks) if each.rule == "diverged-replicas"]
     assert found.message.endswith(said)
 
 
 def test_of_a_replicated_part_of_a_dtensor_no_average_is_told() -> None:
     ranks = [summed(rank(), *sums, wrapper="DTensor") for sums in (SAME, LATE)]
-    [found] = [each for each in find_across(ranks) if each.rule == "parted-ranks"]
+    [found] = [each for each in find_across(ranks) if each.rule == "diverged-replicas"]
     assert "averaged" not in found.message
     assert "which have the same part of a DTensor" in found.message

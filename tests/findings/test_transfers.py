@@ -58,16 +58,16 @@ def test_a_round_trip_of_little_data_is_a_note(side: int, severity: str) -> None
 
 def test_what_a_library_reads_in_a_forward_is_told_without_an_advice() -> None:
     known = {"operation": "bool", "in_forward": True, "label": "", "tensor": NUMBER}
-    (found,) = every("blocking-read", moved(read(**known, library="transformers")))
+    (found,) = every("device-sync", moved(read(**known, library="transformers")))
     assert found.severity == "info"
     assert found.message.startswith("a f32[] is read by transformers with bool() in the forward")
     assert not found.advice
-    (own,) = every("blocking-read", moved(read(**known)))
+    (own,) = every("device-sync", moved(read(**known)))
     assert (own.severity, "torch.where" in own.advice) == ("warning", True)
 
 
 def test_a_mask_in_a_library_has_its_size_read_by_that() -> None:
     known = {"operation": "getitem", "label": "mask", "tensor": NUMBER._replace(dtype="int32")}
-    (found,) = every("blocking-read", moved(read(**known, module="first", library="pyg")))
+    (found,) = every("device-sync", moved(read(**known, module="first", library="pyg")))
     assert found.message.startswith("Indexing with mask by pyg in the forward of first")
     assert not found.advice

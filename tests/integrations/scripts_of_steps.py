@@ -428,16 +428,16 @@ for _ in range(4):
 
 # A script, the rule that names its mistake, what the script is repaired.
 MISTAKES = {
-    "SGD without zero_grad": (NO_ZERO_GRAD.format(kind="SGD"), "uncleared-gradient"),
-    "AdamW without zero_grad": (NO_ZERO_GRAD.format(kind="AdamW"), "uncleared-gradient"),
-    "clipped after the step": (CLIPPED_LATE, "clipped-in-vain"),
-    "a running loss": (RUNNING_LOSS, "kept-history"),
-    "a list of losses": (LIST_OF_LOSSES, "kept-history"),
+    "SGD without zero_grad": (NO_ZERO_GRAD.format(kind="SGD"), "missing-zero-grad"),
+    "AdamW without zero_grad": (NO_ZERO_GRAD.format(kind="AdamW"), "missing-zero-grad"),
+    "clipped after the step": (CLIPPED_LATE, "ineffective-clipping"),
+    "a running loss": (RUNNING_LOSS, "retained-graph"),
+    "a list of losses": (LIST_OF_LOSSES, "retained-graph"),
     "weights that are NaN from a batch on": (NAN_IN_ONE_BATCH, "nonfinite-value"),
     "weights that are NaN from a gradient on": (INFINITE_SLOPE, "nonfinite-gradient"),
     "stepped between forward and backward": (STEPPED_BETWEEN, "changed-in-place"),
     "an optimizer that never steps": (NEVER_STEPPED, "optimizer-never-stepped"),
-    "dropout in an evaluation at the end": (DROPS_IN_EVALUATION, "dropout-in-evaluation"),
+    "dropout in an evaluation at the end": (DROPS_IN_EVALUATION, "dropout-in-eval-mode"),
     "a state with its history": (STATE_CARRIED_OVER, "backward-twice"),
     "one optimizer under two names": (HEAD_WITHOUT_OPTIMIZER, "not-in-optimizer"),
     "layers in a list": (LAYERS_IN_A_LIST, "not-registered"),

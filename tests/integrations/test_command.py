@@ -175,9 +175,9 @@ def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
     file = save(failed(), tmp_path / "failed.json")
     assert main(["find", file]) == 1
     assert capsys.readouterr().out == (
-        "error[failed]: addmm at net.py:9 ended with RuntimeError: no such thing.\n"
+        "error[exception]: addmm at net.py:9 ended with RuntimeError: no such thing.\n"
         " --> net.py:9\n\n"
-        "1 error\nRead more: graphviz-torch rule failed\n"
+        "1 error\nRead more: graphviz-torch rule exception\n"
         f"See it: graphviz-torch view {file}, or graphviz-torch app {file}\n"
     )
 
@@ -195,7 +195,7 @@ def test_find_reads_several_files_as_steps_or_as_ranks(
         total = total + x.sin()
         files.append(save(trace(total), tmp_path / f"{step}.json"))
     assert main(["find", *files]) == 0
-    assert "[growing-graph]" in capsys.readouterr().out
+    assert "[retained-graph]" in capsys.readouterr().out
 
     parameter = Parameter("fc.weight", META, requires_grad=True, has_grad=True)
     graphs = [Graph((), parameters=(replace(parameter, has_grad=has),)) for has in (True, False)]

@@ -79,7 +79,7 @@ def test_a_state_whose_history_never_fails_is_told_with_the_line_that_carries_it
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     findings, _ = found(STATE_WITH_ITS_HISTORY, tmp_path, capsys, "--steps", "0")
-    [told] = [each for each in findings if each["rule"] == "kept-history"]
+    [told] = [each for each in findings if each["rule"] == "retained-graph"]
     lines = (MODEL + STATE_WITH_ITS_HISTORY).splitlines()
     line = 1 + next(i for i, text in enumerate(lines) if text.endswith("# cause"))
     assert f"train.py:{line}" in f"{told['where']} {told['message']}"
@@ -90,7 +90,7 @@ def test_a_missing_zero_grad_is_told_where_steps_in_between_are_not_recorded(
 ) -> None:
     options = ("--steps", "2", "--every", "4")
     findings, _ = found(NO_ZERO_GRAD.format(kind="SGD"), tmp_path, capsys, *options)
-    assert [each["rule"] for each in findings] == ["uncleared-gradient"]
+    assert [each["rule"] for each in findings] == ["missing-zero-grad"]
     assert found(ZERO_GRAD.format(kind="SGD"), tmp_path, capsys, *options)[0] == []
 
 
@@ -128,11 +128,11 @@ def test_a_graph_that_is_kept_in_each_step_is_told_unless_a_later_step_runs_thro
 ) -> None:
     kept = ZERO_GRAD.format(kind="SGD").replace("backward()", "backward(retain_graph=True)")
     findings, _ = found(kept, tmp_path, capsys)
-    [told] = [each for each in findings if each["rule"] == "graph-kept-for-nothing"]
+    [told] = [each for each in findings if each["rule"] == "unneeded-retain-graph"]
     assert told["where"] == "train.py:11"
     assert " 3 times" in told["message"]
     findings, _ = found(CARRIED_OVER, tmp_path, capsys)
-    assert "graph-kept-for-nothing" not in [each["rule"] for each in findings]
+    assert "unneeded-retain-graph" not in [each["rule"] for each in findings]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -167,8 +167,8 @@ def test_what_an_evaluation_shows_that_no_step_follows_is_in_the_file_of_the_las
     assert isinstance(run, Training)
     assert [step.number for step in run.steps] == [0, 1]
     assert "2 steps recorded" in said
-    assert "dropout-in-evaluation" in [each.rule for each in find(run)]
-    assert [each["rule"] for each in findings] == ["dropout-in-evaluation"]
+    assert "dropout-in-eval-mode" in [each.rule for each in find(run)]
+    assert [each["rule"] for each in findings] == ["dropout-in-eval-mode"]
 
 
 ONCE_CUT = """\

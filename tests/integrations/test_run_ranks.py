@@ -126,7 +126,7 @@ def test_steps_of_ranks_that_are_not_the_same_one_are_not_compared() -> None:
     graph = step(torch.ones(3, requires_grad=True))
     sent = replace(graph, collectives=(Collective("barrier", 0, group_size=2),))
     reports = [RankReport(r, 1, (), TrainingStep(0, (g,))) for r, g in enumerate((sent, graph))]
-    assert [found.rule for found in one_list(reports)] == ["different-collectives"]
+    assert [found.rule for found in one_list(reports)] == ["mismatched-collectives"]
     later = RankReport(1, 2, (), TrainingStep(1, (graph,)))
     assert one_list([reports[0], later]) == []
 

@@ -77,7 +77,7 @@ def test_dropout_in_an_evaluation_after_the_last_step_is_told_with_that_step(
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
         with torch.no_grad():
             model.eval()(torch.ones(2, 3))
-    assert [finding.rule for finding in steps.findings] == ["dropout-in-evaluation"]
+    assert [finding.rule for finding in steps.findings] == ["dropout-in-eval-mode"]
     assert numbers(tmp_path / "run.json.gz") == [0, 1]
 
 

@@ -41,7 +41,7 @@ KINDS = [torch.optim.SGD, torch.optim.AdamW]
 def test_a_missing_zero_grad_is_told_by_one_recording_for_each_step(
     kind: type[torch.optim.Optimizer], micro: int
 ) -> None:
-    assert each_step(kind, "never", micro=micro) == [[], *[["uncleared-gradient"]] * 3]
+    assert each_step(kind, "never", micro=micro) == [[], *[["missing-zero-grad"]] * 3]
 
 
 @pytest.mark.parametrize("micro", [1, 2])

@@ -92,7 +92,7 @@ FAULTS = {
 def test_what_made_a_loss_or_gradient_nan_is_named_once(fault: str) -> None:
     reports, *_ = train(fault, watched=True)
     kind, words = FAULTS[fault]
-    assert [(each.kind, each.step) for each in reports] == [(kind, 3)]
+    assert [(each.rule, each.step) for each in reports] == [(kind, 3)]
     assert words in reports[0].message
 
 
@@ -100,7 +100,7 @@ def test_what_made_a_loss_or_gradient_nan_is_named_once(fault: str) -> None:
 def test_it_is_named_on_the_simulated_accelerator_too(fault: str, sim: torch.device) -> None:
     reports, *_ = train(fault, watched=True, on=sim)
     kind, words = FAULTS[fault]
-    assert (reports[0].kind, reports[0].step) == (kind, 3)
+    assert (reports[0].rule, reports[0].step) == (kind, 3)
     assert words in reports[0].message
 
 
@@ -179,4 +179,4 @@ def test_a_loss_that_is_nan_in_a_closure_is_told_with_the_step_that_called_it() 
                 return loss
 
             optimizer.step(closure)  # type: ignore[no-untyped-call]
-    assert [(r.step, r.kind) for r in watching.reports][:1] == [(2, "nonfinite-loss")]
+    assert [(r.step, r.rule) for r in watching.reports][:1] == [(2, "nonfinite-loss")]

@@ -201,35 +201,35 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
     ),
     "an optimizer for each step": (
         optimizer_of_each_step,
-        "new-optimizer",
+        "recreated-optimizer",
         50,
         60,
         "Adam at {} is made anew for each step, from step 50 on",
     ),
     "losses in a list": (
         losses_in_a_list,
-        "growing-graphs",
+        "retained-graph",
         60,
         110,
         "losses in losses_in_a_list() holds the graph of each step, from step 60 on",
     ),
     "a sum with its history": (
         sum_with_its_history,
-        "growing-graphs",
+        "retained-graph",
         60,
         110,
         "total in sum_with_its_history() holds the graph of each step, from step 60 on",
     ),
     "a rate of zero": (
         rate(0.0),
-        "learning-rate",
+        "zero-learning-rate",
         60,
         70,
         "The learning rate of Adam at {} is 0 from step 60 on",
     ),
     "a rate a thousand times larger": (
         rate(1.0),
-        "learning-rate",
+        "learning-rate-jump",
         60,
         60,
         "The learning rate of Adam at {} is 1 in step 60: the largest before was 0.001",
@@ -243,42 +243,42 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
     ),
     "gradients not cleared (SGD)": (
         gradients_not_cleared(torch.optim.SGD, True),
-        "uncleared-gradient",
+        "missing-zero-grad",
         60,
         70,
         "The gradients are not cleared from step 60 on: SGD at {}",
     ),
     "gradients not cleared (AdamW)": (
         gradients_not_cleared(torch.optim.AdamW, False),
-        "uncleared-gradient",
+        "missing-zero-grad",
         60,
         70,
         "The gradients are not cleared from step 60 on: AdamW at {}",
     ),
     "weights of 1e-6": (
         weights_made_tiny,
-        "shrunken-weight",
+        "collapsed-weight",
         100,
         160,
         "of what it was before step",
     ),
     "an average that is written and stays": (
         average(lambda mean, p: mean.lerp_(p, 0.0)),
-        "still-average",
+        "stale-average",
         0,
         512,
         "ema has the weights that it had in step 0, though it is written again and again",
     ),
     "an average that an object keeps by name": (
         average_by_name,
-        "still-average",
+        "stale-average",
         0,
         512,
         "follower.shadow has the weights that it had in step 0, though it is written again and",
     ),
     "an average that is bound anew": (
         average(rebound),
-        "still-average",
+        "stale-average",
         0,
         1200,
         "ema has the weights that it had in step 0: the steps",
@@ -292,7 +292,7 @@ def test_a_fault_that_changes_no_number_at_once_is_told_with_the_step_where_it_b
 ) -> None:
     run, kind, at, by, words = FAULTS[name]
     reports = run(1300 if by > 1000 else max(400, by + 1), at)
-    assert [each.kind for each in reports] == [kind], reports
+    assert [each.rule for each in reports] == [kind], reports
     assert reports[0].step <= by
     code, first = inspect.getsourcelines(run)
     cause = [first + i for i, line in enumerate(code) if line.rstrip().endswith("# cause")]

@@ -119,7 +119,7 @@ def test_an_operation_of_a_training_step_after_the_forward_is_named_with_its_lin
 ) -> None:
     step = kind.training_step
     [report] = fit(kind)[0]
-    assert (report.step, report.kind) == (2, "nonfinite-loss")
+    assert (report.step, report.rule) == (2, "nonfinite-loss")
     assert f"log at {cause()} made NaN" in report.message
     assert kind.training_step is step
     assert len(LOSSES) == 5  # of 4 batches: once more for the first NaN, and never again
@@ -140,12 +140,12 @@ def test_what_a_training_step_draws_counts_and_logs_is_as_without_a_second_look(
 
 def test_a_datum_of_a_batch_is_named() -> None:
     [report] = fit(Task, spoil=99, spoilt_data=True)[0]
-    assert (report.step, report.kind) == (2, "nonfinite-loss")
+    assert (report.step, report.rule) == (2, "nonfinite-loss")
     assert "The data are not finite already: batch[0] holds 1 NaN in row 1." in report.message
 
 
 def test_a_training_step_that_steps_its_optimizers_itself_is_not_made_again() -> None:
     [report] = fit(Manual)[0]
-    assert (report.step, report.kind) == (2, "nonfinite-loss")
+    assert (report.step, report.rule) == (2, "nonfinite-loss")
     assert "log after the model" in report.message
     assert LOSSES == [0, 1, 2, 3]

@@ -111,7 +111,12 @@ BRANCH = ("second.0.weight", "second.0.bias")
             id="a branch that is left out",
         ),
         pytest.param(
-            setting(80, "scale", 1000.0), "spike", 80, "in step 80: the largest", (), id="a spike"
+            setting(80, "scale", 1000.0),
+            "gradient-spike",
+            80,
+            "in step 80: the largest",
+            (),
+            id="a spike",
         ),
     ],
 )
@@ -120,20 +125,20 @@ def test_a_late_fault_is_told_with_its_step(
 ) -> None:
     reports, _ = train(fault)
     first = reports[0]
-    assert (first.kind, first.step) == (kind, step)
+    assert (first.rule, first.step) == (kind, step)
     assert words in first.message
     assert parameters is None or first.parameters == parameters
-    assert len([each for each in reports if each.kind == kind]) == 1
+    assert len([each for each in reports if each.rule == kind]) == 1
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [(rate(20, 0.0), "learning-rate"), (rate(60, 3.0), "large-update")],
+    [(rate(20, 0.0), "zero-learning-rate"), (rate(60, 3.0), "large-update")],
     ids=["a rate of zero", "a rate that ran off"],
 )
 def test_a_rate_that_changes_weights_no_more_or_too_much_is_told(fault: Fault, kind: str) -> None:
     reports, _ = train(fault, steps=1000)
-    assert kind in {each.kind for each in reports}
+    assert kind in {each.rule for each in reports}
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
@@ -262,8 +267,8 @@ def test_a_loss_that_is_not_finite_is_told_in_its_step_though_all_take_too_long_
     # The first bias is read in every step; of 6 parameters all in every fourth, of 80 a part;
     # of a weight that is sampled two: what it was, and its change.
     assert set(counts[-20:]) == ({2, 10, 11} if wide else {1, 2, 6})
-    [report] = [each for each in watching.reports if each.kind == "nonfinite-gradient"]
-    assert (report.kind, report.step) == ("nonfinite-gradient", 221)
+    [report] = [each for each in watching.reports if each.rule == "nonfinite-gradient"]
+    assert (report.rule, report.step) == ("nonfinite-gradient", 221)
     assert len(report.parameters) == (80 if wide else 6)
 
 
@@ -271,4 +276,4 @@ def test_a_norm_that_jumps_where_the_training_has_converged_is_not_told() -> Non
     signs = Signs(["weight"])
     norms = [1.0] * 50 + [1e-8] * 60 + [1e-6] + [1e-8] * 60 + [0.5]
     told = [each for i, norm in enumerate(norms) for each in signs.gradients(i, {0: norm})]
-    assert [(each.kind, each.step) for each in told] == [("spike", len(norms) - 1)]
+    assert [(each.rule, each.step) for each in told] == [("gradient-spike", len(norms) - 1)]

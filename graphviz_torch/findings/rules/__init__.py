@@ -8,3 +8,4 @@ from .meaning import axes, roles, weights, targets  # isort: skip # noqa: F401
 from .meaning import arguments, computations, calls, compiled  # isort: skip # noqa: F401
 from . import values, transfers, memory  # isort: skip # noqa: F401
 from .ranks import processes, steps_and_ranks, replicas  # isort: skip # noqa: F401
+from . import watched, perturbed  # isort: skip # noqa: F401

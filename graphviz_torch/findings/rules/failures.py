@@ -111,7 +111,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("error", of=(Failure,))
-def failed(reading: Reading) -> Iterator[Finding]:
+def exception(reading: Reading) -> Iterator[Finding]:
     """The recording ended with an exception; the graph goes as far as the failure.
 
     ## Example
@@ -130,7 +130,7 @@ def failed(reading: Reading) -> Iterator[Finding]:
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:
         return
     if _NON_LEAF in failure.message:
-        return  # optimizer-got-a-result tells it
+        return  # non-leaf-in-optimizer tells it
     if NO_PARAMETERS in failure.message and reading.events(UnregisteredParameters):
         return  # not-registered tells it
     if failure.node is not None and (failure.modified is not None or failure.causes):

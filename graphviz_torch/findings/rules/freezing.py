@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Failure, Finding, Parameter
+from ...graph import Finding, Parameter
 from ...graph.events import AttributeAssignment, EvalMode, ParameterFreeze
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -55,39 +55,6 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("error", of=(Failure,))
-def everything_frozen(reading: Reading) -> Iterator[Finding]:
-    """Every parameter is frozen: backward has nothing to give a gradient to.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Linear(4, 1)
-    with record(model) as recording:
-        for parameter in model.parameters():
-            parameter.requires_grad = False
-        model(torch.randn(8, 4)).mean().backward()
-    ```
-    """
-    parameters, failure = reading.graph.parameters, reading.graph.failure
-    if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
-        return
-    line = next((e.where for e in reading.events(ParameterFreeze)), "")
-    many = len(parameters) > 1
-    frozen = f"All {len(parameters)} parameters are" if many else "The only parameter is"
-    yield finding(
-        "error",
-        f"{frozen} frozen{at(line)}: requires_grad is False, so the loss needs no gradient.",
-        cause="everything is frozen",
-        advice="Call requires_grad_(True) on what should learn.",
-        where=line or (failure.where if failure else ""),
-    )
-
-
 @rule("warning", of=(EvalMode,))
 def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A model was trained while all its dropout and batch norm was in eval mode.
@@ -129,10 +96,10 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("info", of=(Parameter,))
+@rule("error", of=(Parameter,))
 def frozen(reading: Reading) -> Iterator[Finding]:
-    """Parameters get no gradient because requires_grad is False, though an optimizer holds them, or
-    none has stepped that could tell which are to learn.
+    """Parameters get no gradient because requires_grad is False, though an optimizer holds them or
+    nothing else is left to learn.
 
     ## Example
 
@@ -146,7 +113,23 @@ def frozen(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 4)).mean().backward()
     ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        for parameter in model.parameters():
+            parameter.requires_grad = False
+        model(torch.randn(8, 4)).mean().backward()
+    ```
     """
+    everything = _everything_frozen(reading)
+    if everything is not None:
+        yield everything
+        return
     evaluated = {row.path for row in reading.graph.modules if row.mode == "eval"}
     still = [
         p
@@ -165,3 +148,20 @@ def frozen(reading: Reading) -> Iterator[Finding]:
             cause="frozen",
             nodes=nodes_of(still),
         )
+
+
+def _everything_frozen(reading: Reading) -> Finding | None:
+    """Return the error of a backward for which every parameter is frozen."""
+    parameters, failure = reading.graph.parameters, reading.graph.failure
+    if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
+        return None
+    line = next((e.where for e in reading.events(ParameterFreeze)), "")
+    many = len(parameters) > 1
+    frozen = f"All {len(parameters)} parameters are" if many else "The only parameter is"
+    return finding(
+        "error",
+        f"{frozen} frozen{at(line)}: requires_grad is False, so the loss needs no gradient.",
+        cause="everything is frozen",
+        advice="Call requires_grad_(True) on what should learn.",
+        where=line or (failure.where if failure else ""),
+    )

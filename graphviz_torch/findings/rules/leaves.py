@@ -52,7 +52,7 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("error", of=(GradientRead,))
-def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
+def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
     """The `.grad` of a tensor that is not a leaf was read: it is None.
 
     ## Example
@@ -87,7 +87,7 @@ def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("error", of=(Failure,))
-def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
+def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """An optimizer was given a tensor that is not a leaf, such as the result of to(device).
 
     ## Example
@@ -123,7 +123,7 @@ def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", of=(DataAssignment,))
-def data_replaced(reading: Reading) -> Iterator[Finding]:
+def data_assignment(reading: Reading) -> Iterator[Finding]:
     """x.data = h takes the values of h and leaves its history behind.
 
     ## Example

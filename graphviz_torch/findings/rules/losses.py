@@ -9,7 +9,7 @@ from ...graph import Finding, Node
 from ...graph.events import Broadcast, LossCall
 from ..axes import number
 from ..graph_reading import Reading
-from ..rule import finding, rule
+from ..rule import finding, finds, rule
 from ..words import at
 
 # They hand on values as they are.
@@ -63,9 +63,8 @@ _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
 @rule("warning", of={*_LOSSES, *_OF_SAMPLES, LossCall})
 def loss_input(reading: Reading) -> Iterator[Finding]:
-    """A loss got the wrong input: cross_entropy the result of a softmax, nll_loss values that are
-    not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
-    sigmoid, or a loss of distributions those of a softmax over the samples.
+    """A loss got probabilities, logits or log-probabilities where it takes another of them:
+    cross_entropy the result of a softmax, nll_loss or kl_div values that are not logarithms.
 
     ## Example
 
@@ -78,6 +77,18 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
     target = torch.randint(3, (8,))
     with record(model) as recording:
         nn.functional.cross_entropy(model(torch.randn(8, 4)), target).backward()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        probabilities = model(torch.randn(8, 4)).softmax(1)
+        target = torch.randn(8, 3).softmax(1)
+        nn.functional.kl_div(probabilities, target, reduction="batchmean").backward()
     ```
     """
     yield from _over_samples(reading)
@@ -118,24 +129,9 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", of=(LossCall,))
+@finds("loss-input", of=(LossCall,))
 def loss_call(reading: Reading) -> Iterator[Finding]:
-    """kl_div got probabilities where it takes log-probabilities.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Linear(4, 3)
-    with record(model) as recording:
-        probabilities = model(torch.randn(8, 4)).softmax(1)
-        target = torch.randn(8, 3).softmax(1)
-        nn.functional.kl_div(probabilities, target, reduction="batchmean").backward()
-    ```
-    """
+    """kl_div got probabilities where it takes log-probabilities."""
     nodes = reading.graph.nodes
     for event in reading.events(LossCall):
         node = event.operands[0].node if event.operands else None

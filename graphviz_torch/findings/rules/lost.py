@@ -60,7 +60,7 @@ _ADVICE = {
 
 
 @rule("error", of=(Parameter,))
-def dropped_gradient(reading: Reading) -> Iterator[Finding]:
+def backward_returned_none(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because a node received one and gave none to its input, as a
     custom Function does whose backward returns None.
 

@@ -279,9 +279,10 @@ def _place(module: str, operation: str = "") -> str:
     return f"module {module}" if module.isdigit() else module or operation
 
 
-@rule("warning", of=(RetainedGraphs,))
-def kept_history(reading: Reading) -> Iterator[Finding]:
-    """The graphs of earlier steps are still alive: a result was kept with its history.
+@rule("warning", of=(RetainedGraphs,), also=("watch",))
+def retained_graph(reading: Reading) -> Iterator[Finding]:
+    """The graphs of earlier steps are still alive, or the graph grows from step to step: a result
+    was kept with its history.
 
     ## Example
 
@@ -299,6 +300,18 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
             loss.backward()
             optimizer.step()
             total += loss
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    w, total = torch.randn(4, requires_grad=True), 0
+    with record() as recording:
+        for _ in range(4):
+            total = total + (w * torch.randn(4)).sum()
+            total.backward(retain_graph=True)
     ```
     """
     kept = reading.graph.step.retained
@@ -325,7 +338,7 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", of=("float64",))
-def float64_crept_in(reading: Reading) -> Iterator[Finding]:
+def unintended_float64(reading: Reading) -> Iterator[Finding]:
     """A result became float64 although the parameters are not: twice the memory, half the speed.
 
     ## Example
@@ -370,8 +383,8 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule("warning", of=(SavedTensor,))
-def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
+@rule("warning", of=(SavedTensor,), advanced=True)
+def view_retains_storage(reading: Reading) -> Iterator[Finding]:
     """A small view saved for backward keeps alive a large storage that nothing else needs.
 
     ## Example

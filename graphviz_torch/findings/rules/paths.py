@@ -65,7 +65,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", of=(Parameter,))
-def unused_result(reading: Reading) -> Iterator[Finding]:
+def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, and nothing cut the way: its result was
     not part of what backward ran on.
 
@@ -89,7 +89,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
     lost = [p for p in ran if p.name not in known and p.node not in reading.receivers]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
-        lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
+        lost = [p for p in lost if p.node is not None]  # data-assignment may be about the others
     if not lost:
         return
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
@@ -169,7 +169,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         and not p.in_optimizer
     ]
     if idle:
-        targets = idle_targets(reading)  # both-sides-learn tells of them
+        targets = idle_targets(reading)  # target-not-detached tells of them
         idle = [p for p in idle if p.node not in targets]
     if not idle or reading.graph.failure is not None:
         return

@@ -104,7 +104,7 @@ def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     return any(reading.graph.nodes[user].order is not None for user in users)
 
 
-@rule("warning", of=(GradientStats,))
+@rule("warning", of=(GradientStats,), advanced=True)
 def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """autograd.grad took a second derivative through activations made of straight pieces, such as
     ReLU: it is zero wherever it is defined, and what is made from it trains nothing.

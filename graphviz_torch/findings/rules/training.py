@@ -17,12 +17,12 @@ from ...graph.events import (
 )
 from ...graph.text import listing
 from ..graph_reading import Reading
-from ..rule import finding, rule
+from ..rule import finding, finds, rule
 from ..words import at, times
 
 
-@rule("warning")
-def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
+@rule("warning", also=("watch",))
+def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
     """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
     them in between.
 
@@ -54,7 +54,7 @@ def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", reads="end", of=(GradientClearing, DiscardedGradients))
-def lost_gradient(reading: Reading) -> Iterator[Finding]:
+def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before any optimizer had stepped with them.
 
     ## Example
@@ -106,7 +106,7 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", reads="end", of=(GradientClip,))
-def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
+def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, while they
     were still multiplied by the loss scale, or before the ranks averaged them.
 
@@ -242,28 +242,9 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="end", of=(EarlySchedulerStep,))
+@finds("scheduler-out-of-step", reads="end", of=(EarlySchedulerStep,))
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
-    """A learning rate scheduler stepped before its optimizer had stepped once.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
-    with record(model) as recording:
-        for _ in range(3):
-            scheduler.step()
-            optimizer.zero_grad()
-            model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
-    ```
-    """
+    """A learning rate scheduler stepped before its optimizer had stepped once."""
     for event in reading.events(EarlySchedulerStep):
         yield finding(
             "warning",

@@ -270,7 +270,7 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", of=(Transfer,))
-def blocking_read(reading: Reading) -> Iterator[Finding]:
+def device_sync(reading: Reading) -> Iterator[Finding]:
     """A value is read back from a device inside a forward, or in a loop, and the program waits.
 
     ## Example

@@ -280,7 +280,7 @@ def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
     ][:1]
 
 
-@rule("error", of=(GradientStats,))
+@rule("error", of=(GradientStats,), also=("watch",))
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     """A node turned a finite gradient into NaN or Inf: the first one in backward order.
 

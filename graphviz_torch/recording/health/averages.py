@@ -88,7 +88,7 @@ class Averages:
             text = f"{name} has the weights that it had in step {known.step}"
             text += ", though it is written again and again" if written else ""
             text += f": the steps up to {step} changed {key} of the model, and not its own."
-            yield WatchReport(step, "still-average", text)
+            yield WatchReport(step, "stale-average", text)
 
 
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:

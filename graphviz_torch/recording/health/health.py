@@ -202,7 +202,7 @@ class Health:
         if self._renewed == _RENEWED:
             text = f"{past.name}{line_of(frame)} is made anew for each step, from step "
             text += f"{step - _RENEWED} on: what it keeps of its steps is lost."
-            self._pass([WatchReport(step, "new-optimizer", text)])
+            self._pass([WatchReport(step, "recreated-optimizer", text)])
         if step % _AVERAGES_EVERY == 0:
             self._pass(self._averages.look(step, frame))
 
@@ -309,7 +309,7 @@ class Health:
 
     def _pass(self, reports: Iterable[WatchReport]) -> None:
         for report in reports:
-            if report.kind != "no-gradient" or not self._any(report.parameters):
+            if report.rule != "no-gradient" or not self._any(report.parameters):
                 for each in self._signs.judge(report):
                     self._tell(each)
 

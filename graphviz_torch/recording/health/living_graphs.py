@@ -60,7 +60,7 @@ class LivingGraphs:
         self._marks.clear()
         what = f"{name}{place} holds" if name else "Something holds"
         text = f"{what} the graph of each step, from step {min(steps)} on."
-        yield WatchReport(step, "growing-graphs", text)
+        yield WatchReport(step, "retained-graph", text)
 
     def _holder(self, frame: FrameType) -> tuple[str, str]:
         """What a variable of the program that holds them is called, and where it is."""

@@ -74,7 +74,7 @@ class OptimizerPast:
         if self._zero == _ZERO_FOR:
             text = f"The learning rate of {self.name}{line_of(frame)} is 0 from step "
             text += f"{step - _ZERO_FOR + 1} on: its steps change nothing."
-            yield WatchReport(step, "learning-rate", text)
+            yield WatchReport(step, "zero-learning-rate", text)
         if rates != self._rates:
             yield from self._jump(step, rates, groups, frame)
             self._rates = rates
@@ -96,7 +96,7 @@ class OptimizerPast:
                     f"The learning rate of {self.name}{line_of(frame)} is {number_text(rate)} in "
                 )
                 text += f"step {step}: the largest before was {number_text(usual)}."
-                yield WatchReport(step, "learning-rate", text)
+                yield WatchReport(step, "learning-rate-jump", text)
                 told = True
         self._largest = largest
 
@@ -128,7 +128,7 @@ class OptimizerPast:
         """Tell since when its gradients are not cleared."""
         text = f"The gradients are not cleared from step {self._since} on: {self.name}"
         text += f"{line_of(frame)} steps with their sum."
-        yield WatchReport(step, "uncleared-gradient", text)
+        yield WatchReport(step, "missing-zero-grad", text)
 
     def backward_began(self) -> None:
         """Backward is about to add to gradients, maybe to those of this one."""

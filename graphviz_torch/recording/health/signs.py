@@ -13,28 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 from ...graph.text import listing
 from ...graph.units import bytes_text, number_text
 from ...internals.frames import user_frame
-
-Kind = Literal[
-    "nonfinite-loss",
-    "nonfinite-gradient",
-    "no-gradient",
-    "spike",
-    "large-update",
-    "no-update",
-    "growing-memory",
-    "learning-rate",
-    "uncleared-gradient",
-    "new-optimizer",
-    "replaced-parameters",
-    "growing-graphs",
-    "still-average",
-    "shrunken-weight",
-]
 
 PATIENCE = 20  # steps without a gradient
 _PAST = 50  # steps that a norm is held against
@@ -43,22 +25,36 @@ _NOTABLE = 0.01  # of the largest norm that the training began with: below, it h
 _LARGE = 0.1  # of a weight's norm, in one step
 _AGAIN = 3  # samples in a row
 _SHRUNKEN = 1e-3  # of the norm that a weight had
-# What follows from what, and is not said in the steps after it.
-_EFFECTS: dict[Kind, set[Kind]] = {
+_OF_A_RATE = {
+    "gradient-spike",
+    "large-update",
+    "no-update",
+    "nonfinite-gradient",
+    "nonfinite-loss",
+}
+# By rule, the rules whose reports follow from its own, and are left out in the steps after it.
+_EFFECTS: dict[str, set[str]] = {
     "nonfinite-loss": {
         "nonfinite-loss",
         "nonfinite-gradient",
-        "spike",
+        "gradient-spike",
         "large-update",
         "no-update",
     },
-    "learning-rate": {"spike", "large-update", "no-update", "nonfinite-gradient", "nonfinite-loss"},
-    "uncleared-gradient": {"spike", "large-update", "nonfinite-gradient"},
-    "nonfinite-gradient": {"nonfinite-loss", "spike", "large-update", "no-update"},
-    "replaced-parameters": {"no-gradient", "no-update", "spike"},
-    "new-optimizer": {"spike", "large-update"},
-    "growing-graphs": {"growing-memory"},
-    "shrunken-weight": {"shrunken-weight", "spike", "large-update", "no-gradient", "no-update"},
+    "zero-learning-rate": _OF_A_RATE,
+    "learning-rate-jump": _OF_A_RATE,
+    "missing-zero-grad": {"gradient-spike", "large-update", "nonfinite-gradient"},
+    "nonfinite-gradient": {"nonfinite-loss", "gradient-spike", "large-update", "no-update"},
+    "replaced-parameters": {"no-gradient", "no-update", "gradient-spike"},
+    "recreated-optimizer": {"gradient-spike", "large-update"},
+    "retained-graph": {"growing-memory"},
+    "collapsed-weight": {
+        "collapsed-weight",
+        "gradient-spike",
+        "large-update",
+        "no-gradient",
+        "no-update",
+    },
 }
 _FOLLOWS = 1000  # steps
 _SAMPLES = 8  # of the memory, each larger than the one before
@@ -70,7 +66,7 @@ class WatchReport:
     """Something that went wrong in a step of a training that is watched."""
 
     step: int  # from 0
-    kind: Kind
+    rule: str  # its id, as `rules()` lists it
     message: str
     parameters: tuple[str, ...] = ()
 
@@ -89,8 +85,8 @@ class Signs:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._idle: dict[int, tuple[int, int, bool]] = {}  # first step, how many, is it None
-        self._known: set[tuple[Kind, int]] = set()  # what was said
-        self._causes: dict[Kind, int] = {}  # what was said, and when
+        self._known: set[tuple[str, int]] = set()  # what was said
+        self._causes: dict[str, int] = {}  # what was said, and when
         self._largest = 0.0  # norm of the gradients in the first steps
         self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
         self._updates: dict[int, int] = {}  # samples in a row
@@ -139,7 +135,7 @@ class Signs:
         if total > _SPIKE * largest and total > _NOTABLE * self._largest:
             text = f"The norm of the gradients is {number_text(total)} in step {step}: the largest "
             text += f"of the {_PAST} steps before is {number_text(largest)}."
-            yield from self._say(step, "spike", (), text, once=True)
+            yield from self._say(step, "gradient-spike", (), text, once=True)
         past.append(total)
 
     def update(
@@ -152,7 +148,7 @@ class Signs:
         elif weight < _SHRUNKEN * largest:
             part = f"{number_text(weight / largest)} of" if weight else "0, and not"
             text = f"The norm of {{}} before step {step} is {part} what it was before step {when}."
-            yield from self._say(step, "shrunken-weight", (parameter,), text)
+            yield from self._say(step, "collapsed-weight", (parameter,), text)
         large = step > _PAST and weight > 0 and change > _LARGE * weight
         self._updates[parameter] = self._updates.get(parameter, 0) + 1 if large else 0
         if self._updates[parameter] == _AGAIN:
@@ -186,7 +182,7 @@ class Signs:
                 yield from self._say(step, "growing-memory", (), text, once=True)
 
     def _say(
-        self, step: int, kind: Kind, parameters: Iterable[int], text: str, *, once: bool = False
+        self, step: int, kind: str, parameters: Iterable[int], text: str, *, once: bool = False
     ) -> Iterator[WatchReport]:
         """A report of what was not said before."""
         keys = {(kind, -1 if once else i) for i in parameters} or {(kind, -1)}
@@ -198,13 +194,13 @@ class Signs:
 
     def judge(self, report: WatchReport) -> Iterator[WatchReport]:
         """A report, if it does not follow from an earlier one."""
-        told = self._causes.get(report.kind) if report.kind == "nonfinite-loss" else None
+        told = self._causes.get(report.rule) if report.rule == "nonfinite-loss" else None
         if told is not None or any(
-            report.kind in _EFFECTS.get(kind, ()) and report.step - step < _FOLLOWS
+            report.rule in _EFFECTS.get(kind, ()) and report.step - step < _FOLLOWS
             for kind, step in self._causes.items()
         ):
             return
-        self._causes[report.kind] = report.step
+        self._causes[report.rule] = report.step
         yield report
 
 

@@ -15,8 +15,8 @@ from .stream import State
 _NAMES = 1  # of parameters in the sentence
 LEARN_NOTHING: Final = frozenset(  # ids of the rules that say why a parameter learns nothing
     (
-        *("cut-gradient", "dropped-gradient", "never-called", "not-in-optimizer"),
-        *("not-registered", "unused-result", "zero-gradient"),
+        *("cut-gradient", "backward-returned-none", "never-called", "not-in-optimizer"),
+        *("not-registered", "output-not-in-loss", "zero-gradient"),
     )
 )
 

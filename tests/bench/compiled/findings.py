@@ -35,7 +35,7 @@ for file in sorted((Path(cases.__file__).parents[1] / "mistakes").glob("*.py")):
     import_module(f"tests.findings.mistakes.{file.stem}")
 
 Row = tuple[cases.Program, str | None]
-OF_COMPILED = ("graph-break", "recompilation", "skipped-function")
+OF_COMPILED = ("compile-graph-break", "compile-recompile", "compile-skipped")
 
 
 def programs() -> dict[str, Row]:

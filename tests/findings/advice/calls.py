@@ -20,7 +20,7 @@ def loss_of(model: nn.Module) -> Tensor:
     return F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3)
 
 
-@follows("dropout-in-evaluation", "Pass training=self.training")
+@follows("dropout-in-eval-mode", "Pass training=self.training")
 def dropout_without_a_mode(record: Record, followed: bool) -> Tensor:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -40,7 +40,7 @@ def dropout_without_a_mode(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("graph-kept-for-nothing", "Leave out retain_graph=True")
+@follows("unneeded-retain-graph", "Leave out retain_graph=True")
 def graph_that_is_retained(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -54,7 +54,7 @@ def graph_that_is_retained(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-steps", "once for each step of the optimizer")
+@follows("scheduler-out-of-step", "once for each step of the optimizer")
 def scheduler_that_steps_twice(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -69,7 +69,7 @@ def scheduler_that_steps_twice(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-steps", "Make T_max the number of steps")
+@follows("scheduler-out-of-step", "Make T_max the number of steps")
 def scheduler_past_its_end(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -83,7 +83,7 @@ def scheduler_past_its_end(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-without-steps", "for that one")
+@follows("scheduler-out-of-step", "for that one")
 def scheduler_of_an_optimizer_that_was_replaced(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -100,7 +100,7 @@ def scheduler_of_an_optimizer_that_was_replaced(record: Record, followed: bool) 
     return first
 
 
-@follows("rate-of-zero", "Look at what sets the lr")
+@follows("zero-learning-rate", "Look at what sets the lr")
 def schedule_that_counts_epochs(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -118,7 +118,7 @@ def schedule_that_counts_epochs(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("made-anew", "once, before the loop")
+@follows("recreated-optimizer", "once, before the loop")
 def optimizer_for_each_step(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = Adam(model.parameters())
@@ -158,17 +158,17 @@ def decayed(record: Record, names: tuple[str, ...], by_dimension: bool) -> Tenso
     return loss
 
 
-@follows("empty-group", "Compare the names")
+@follows("empty-parameter-group", "Compare the names")
 def names_that_fit_nothing(record: Record, followed: bool) -> Tensor:
     return decayed(record, ("gamma", "beta") if not followed else ("bias", "ln_"), False)
 
 
-@follows("decayed-norms", "number of dimensions")
+@follows("weight-decay-on-norms", "number of dimensions")
 def names_that_fit_biases_alone(record: Record, followed: bool) -> Tensor:
     return decayed(record, ("bias", "LayerNorm.weight"), followed)
 
 
-@follows("optimizer-epsilon", "Keep the parameters in float32", rounded=0.02)
+@follows("epsilon-underflow", "Keep the parameters in float32", rounded=0.02)
 def epsilon_below_float16(record: Record, followed: bool) -> Tensor:
     model = mlp()
     if not followed:
@@ -181,7 +181,7 @@ def epsilon_below_float16(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("clip-bound", "Raise max_norm")
+@follows("extreme-clip-norm", "Raise max_norm")
 def bound_that_is_always_reached(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -196,7 +196,7 @@ def bound_that_is_always_reached(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("clip-bound", "Raise clip_value")
+@follows("extreme-clip-norm", "Raise clip_value")
 def bound_that_leaves_signs(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -234,7 +234,7 @@ def product_with_each_row(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("vanished-epsilon", "Pass a larger one, such as eps=1e-4")
+@follows("epsilon-underflow", "Pass a larger one, such as eps=1e-4")
 def divisor_kept_away_by_nothing(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 8).half()
     with record(model):
@@ -326,7 +326,7 @@ def head_that_begins_as_a_copy(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("zero-factors", "one zero of the two is enough", "1.weight")
+@follows("zero-init-pair", "one zero of the two is enough", "1.weight")
 def factors_that_are_both_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False))
     nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
@@ -356,7 +356,7 @@ class Gated(nn.Module):
         return result
 
 
-@follows("zero-factors", "Begin with random values for branch.weight", "gate")
+@follows("zero-init-pair", "Begin with random values for branch.weight", "gate")
 def gate_and_branch_that_are_both_zero(record: Record, followed: bool) -> Tensor:
     model = Gated()
     x, y = torch.randn(8, 6), torch.randn(8, 6)
@@ -368,7 +368,7 @@ def gate_and_branch_that_are_both_zero(record: Record, followed: bool) -> Tensor
     return loss
 
 
-@follows("alike-rows", "nn.init.kaiming_uniform_", same_loss=False)
+@follows("symmetric-init", "nn.init.kaiming_uniform_", same_loss=False)
 def weights_that_begin_alike(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     for weight in (model[0].weight, model[2].weight):
@@ -381,7 +381,7 @@ def weights_that_begin_alike(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("still-parameters", "Keep the parameters in float32", rounded=0.02)
+@follows("no-update", "Keep the parameters in float32", rounded=0.02)
 def weights_that_bfloat16_keeps(record: Record, followed: bool) -> Tensor:
     model, first = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), torch.zeros(())
     with torch.no_grad():
@@ -401,7 +401,7 @@ def weights_that_bfloat16_keeps(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("targets-outside", "Pass it log_softmax of the scores", same_loss=False)
+@follows("target-out-of-range", "Pass it log_softmax of the scores", same_loss=False)
 def scores_for_log_probabilities(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)
     with record(model):
@@ -412,7 +412,7 @@ def scores_for_log_probabilities(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("targets-outside", "Pass log_target=True", same_loss=False)
+@follows("target-out-of-range", "Pass log_target=True", same_loss=False)
 def log_probabilities_for_a_target(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)
     with record(model):
@@ -422,7 +422,7 @@ def log_probabilities_for_a_target(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("targets-outside", "Pass softmax(dim=1) of scores", same_loss=False)
+@follows("target-out-of-range", "Pass softmax(dim=1) of scores", same_loss=False)
 def scores_of_a_teacher_for_a_target(record: Record, followed: bool) -> Tensor:
     model, teacher = nn.Linear(6, 3), torch.randn(8, 3)
     with record(model):
@@ -433,7 +433,7 @@ def scores_of_a_teacher_for_a_target(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("targets-outside", "Pass 2 * target - 1", same_loss=False)
+@follows("target-out-of-range", "Pass 2 * target - 1", same_loss=False)
 def cosine_targets_of_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 4)
     with record(model):
@@ -444,7 +444,7 @@ def cosine_targets_of_zero(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("targets-outside", "Pass (target + 1) / 2", same_loss=False)
+@follows("target-out-of-range", "Pass (target + 1) / 2", same_loss=False)
 def probabilities_of_signs(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 1)
     with record(model):
@@ -481,7 +481,7 @@ class Doubling(nn.Module):
         return given + h
 
 
-@follows("sum-with-itself", "Add what the branch was given", same_loss=False)
+@follows("self-add", "Add what the branch was given", same_loss=False)
 def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 8), Doubling(followed), nn.Linear(8, 3))
     with record(model):
@@ -490,7 +490,7 @@ def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("made-anew", "Make the scheduler once, before the loop.")
+@follows("recreated-optimizer", "Make the scheduler once, before the loop.")
 def scheduler_in_the_loop(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -506,7 +506,7 @@ def scheduler_in_the_loop(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("made-anew", "Make the scaler once, before the loop.")
+@follows("recreated-optimizer", "Make the scaler once, before the loop.")
 def scaler_in_the_loop(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -524,7 +524,7 @@ def scaler_in_the_loop(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-steps", "Make T_max the number of steps")
+@follows("scheduler-out-of-step", "Make T_max the number of steps")
 def cosine_after_a_warm_up_that_is_too_short(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -540,7 +540,7 @@ def cosine_after_a_warm_up_that_is_too_short(record: Record, followed: bool) -> 
     return first
 
 
-@follows("rate-of-zero", "a schedule that is past its end")
+@follows("zero-learning-rate", "a schedule that is past its end")
 def schedule_shorter_than_the_training(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)

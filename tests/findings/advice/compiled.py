@@ -33,12 +33,12 @@ def trained(
     return loss
 
 
-@follows("graph-break", "Keep it a tensor")
+@follows("compile-graph-break", "Keep it a tensor")
 def divided_by_a_number(record: Record, followed: bool) -> Tensor:
     return trained(record, lambda h: h / (h.abs().max() if followed else h.abs().max().item()))
 
 
-@follows("graph-break", "choose with torch.where()")
+@follows("compile-graph-break", "choose with torch.where()")
 def branch_on_a_value(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         if followed:
@@ -48,7 +48,7 @@ def branch_on_a_value(record: Record, followed: bool) -> Tensor:
     return trained(record, between)
 
 
-@follows("graph-break", "Use a mask and torch.where()")
+@follows("compile-graph-break", "Use a mask and torch.where()")
 def values_picked_by_a_mask(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         positive = torch.where(h > 0, h, 0) if followed else h[h > 0]
@@ -57,7 +57,7 @@ def values_picked_by_a_mask(record: Record, followed: bool) -> Tensor:
     return trained(record, between)
 
 
-@follows("graph-break", "Move it out of the compiled function")
+@follows("compile-graph-break", "Move it out of the compiled function")
 def print_inside(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         if not followed:
@@ -67,7 +67,7 @@ def print_inside(record: Record, followed: bool) -> Tensor:
     return trained(record, between, at_last=print if followed else int)
 
 
-@follows("graph-break", "Call backward() outside")
+@follows("compile-graph-break", "Call backward() outside")
 def backward_inside(record: Record, followed: bool) -> Tensor:
     model, x = nn.Linear(6, 3), torch.randn(8, 6)
 
@@ -84,7 +84,7 @@ def backward_inside(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("recompilation", "torch.compile(dynamic=True)")
+@follows("compile-recompile", "torch.compile(dynamic=True)")
 def batches_of_several_sizes(record: Record, followed: bool) -> Tensor:
     model, losses = nn.Linear(6, 3), []
     forward = compiled(lambda x: model(x).relu(), dynamic=True if followed else None)
@@ -96,7 +96,7 @@ def batches_of_several_sizes(record: Record, followed: bool) -> Tensor:
     return losses[0]
 
 
-@follows("recompilation", "Pass scale as a tensor")
+@follows("compile-recompile", "Pass scale as a tensor")
 def number_that_changes(record: Record, followed: bool) -> Tensor:
     model, losses = nn.Linear(6, 3), []
     forward = compiled(lambda x, scale: model(x) * scale)

@@ -56,7 +56,7 @@ def move_that_is_not_kept(record: Record, followed: bool) -> Tensor:
         return loss.cpu()
 
 
-@follows("blocking-read", "Make the distribution with validate_args=False")
+@follows("device-sync", "Make the distribution with validate_args=False")
 def distribution_that_looks_at_its_values(record: Record, followed: bool) -> Tensor:
     checked = {"validate_args": not followed}
 
@@ -106,7 +106,7 @@ def weight_moved_in_each_forward(record: Record, followed: bool) -> Tensor:
         return trained(record, sim, model, lambda: torch.ones(8, 6).to(sim))
 
 
-@follows("blocking-read", "torch.where and masks")
+@follows("device-sync", "torch.where and masks")
 def branch_on_a_value(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         if followed:
@@ -117,7 +117,7 @@ def branch_on_a_value(record: Record, followed: bool) -> Tensor:
         return trained(record, sim, Inside(between).to(sim), lambda: torch.ones(8, 6).to(sim))
 
 
-@follows("blocking-read", "read it after the loop or every so many steps")
+@follows("device-sync", "read it after the loop or every so many steps")
 def loss_read_in_each_step(record: Record, followed: bool) -> Tensor:
     with simulate_accelerator() as [sim]:
         model, x, y = mlp().to(sim), torch.randn(8, 6).to(sim), CLASSES.to(sim)
@@ -134,7 +134,7 @@ def loss_read_in_each_step(record: Record, followed: bool) -> Tensor:
         return torch.tensor(total)
 
 
-@follows("blocking-read", "use torch.where(mask, x, 0)")
+@follows("device-sync", "use torch.where(mask, x, 0)")
 def positive_ones_picked_by_a_mask(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         total = torch.where(h > 0, h, 0).sum() if followed else h[h > 0].sum()
@@ -178,7 +178,7 @@ def batch_left_on_the_cpu(record: Record, followed: bool) -> Tensor:
         return loss.cpu()
 
 
-@follows("optimizer-got-a-result", "requires_grad=True", raises="non-leaf", same_loss=False)
+@follows("non-leaf-in-optimizer", "requires_grad=True", raises="non-leaf", same_loss=False)
 def leaf_that_was_moved(record: Record, followed: bool) -> Tensor:
     with simulate_accelerator() as [sim]:
         if followed:

@@ -65,7 +65,7 @@ def view_that_is_added_to(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("everything-frozen", "Call requires_grad_(True)", "weight", raises="grad", same_loss=False)
+@follows("frozen", "Call requires_grad_(True)", "weight", raises="grad", same_loss=False)
 def model_that_is_frozen(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3).requires_grad_(followed)
     with record(model):
@@ -74,7 +74,7 @@ def model_that_is_frozen(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("gradient-of-a-result", "detach().requires_grad_()", raises="NoneType", same_loss=False)
+@follows("grad-of-non-leaf", "detach().requires_grad_()", raises="NoneType", same_loss=False)
 def gradient_of_a_scaled_input(record: Record, followed: bool) -> Tensor:
     model = mlp()
     with record(model):
@@ -99,7 +99,7 @@ def loss_that_is_made_anew(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("lost-gradient", "Call optimizer.step() after backward()")
+@follows("zero-grad-before-step", "Call optimizer.step() after backward()")
 def gradients_that_no_step_uses(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -114,7 +114,7 @@ def gradients_that_no_step_uses(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("lost-gradient", "Call zero_grad() once for each step()", same_loss=False)
+@follows("zero-grad-before-step", "Call zero_grad() once for each step()", same_loss=False)
 def gradients_cleared_in_each_part(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -227,7 +227,7 @@ class Doubled(torch.autograd.Function):
         return (2 * grads[0] if ctx.given else None), None  # type: ignore[attr-defined]
 
 
-@follows("dropped-gradient", "Return a gradient for every input", "body.weight", "body.bias")
+@follows("backward-returned-none", "Return a gradient for every input", "body.weight", "body.bias")
 def function_without_a_gradient(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 8), nn.Linear(8, 3))
     with record(model):
@@ -237,7 +237,7 @@ def function_without_a_gradient(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("data-replaced", "Use h itself in place of", "body.weight")
+@follows("data-assignment", "Use h itself in place of", "body.weight")
 def values_put_into_a_buffer(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 8), nn.Linear(8, 3))
     with record(model):
@@ -261,7 +261,7 @@ def head_that_is_not_called(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("unused-result", "Use what", "head.weight", same_loss=False)
+@follows("output-not-in-loss", "Use what", "head.weight", same_loss=False)
 def head_whose_result_is_left(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 8), nn.Linear(8, 8))
     with record(model):

@@ -52,7 +52,7 @@ def layers_in_a_plain_list(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("uncleared-gradient", "Call optimizer.zero_grad() before backward()")
+@follows("missing-zero-grad", "Call optimizer.zero_grad() before backward()")
 def gradients_that_add_up(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -67,7 +67,7 @@ def gradients_that_add_up(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("clipped-in-vain", "Clip between backward() and optimizer.step()")
+@follows("ineffective-clipping", "Clip between backward() and optimizer.step()")
 def clipped_when_it_is_over(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -85,7 +85,7 @@ def clipped_when_it_is_over(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-stepped-first", "after the optimizer's step()")
+@follows("scheduler-out-of-step", "after the optimizer's step()")
 def scheduler_before_its_optimizer(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -115,7 +115,7 @@ def trained_after_an_evaluation(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("kept-history", "Keep a number of it, item()")
+@follows("retained-graph", "Keep a number of it, item()")
 def losses_that_are_kept(record: Record, followed: bool) -> Tensor:
     model, losses, first = mlp(), [], torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -141,7 +141,7 @@ def softmax_before_cross_entropy(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("loss-call", "Pass it log_softmax of the raw scores", same_loss=False)
+@follows("loss-input", "Pass it log_softmax of the raw scores", same_loss=False)
 def probabilities_into_kl_div(record: Record, followed: bool) -> Tensor:
     model = mlp()
     with record(model):

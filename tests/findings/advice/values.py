@@ -75,7 +75,7 @@ def logarithm_of_zero(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("float64-crept-in", "torch.as_tensor(array, dtype=torch.float32)", "weight")
+@follows("unintended-float64", "torch.as_tensor(array, dtype=torch.float32)", "weight")
 def array_of_doubles(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)
     with record(model):
@@ -86,7 +86,7 @@ def array_of_doubles(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("view-keeps-storage", "Use clone() on the slice", "body.weight")
+@follows("view-retains-storage", "Use clone() on the slice", "body.weight")
 def slice_of_a_large_tensor(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(2, 8), nn.Linear(8, 3))
     with record(model):
@@ -120,7 +120,7 @@ class Attention(nn.Module):
         return result
 
 
-@follows("softmax-axis", "mostly dim=-1", "body.q.weight", same_loss=False)
+@follows("normalization-axis", "mostly dim=-1", "body.q.weight", same_loss=False)
 def weights_normalised_over_queries(record: Record, followed: bool) -> Tensor:
     model = two(Attention(-1 if followed else 1), nn.Linear(8, 3))
     with record(model):
@@ -130,7 +130,7 @@ def weights_normalised_over_queries(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("norm-axis", "Pass dim=-1", "body.weight", same_loss=False)
+@follows("normalization-axis", "Pass dim=-1", "body.weight", same_loss=False)
 def vectors_normalised_over_positions(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 7), nn.Linear(25, 3))
     with record(model):
@@ -162,7 +162,7 @@ def view_of_the_data_in_place_of_a_permute(record: Record, followed: bool) -> Te
     return loss
 
 
-@follows("softmax-axis", "mostly dim=1", "body.weight", "gate.weight", same_loss=False)
+@follows("normalization-axis", "mostly dim=1", "body.weight", "gate.weight", same_loss=False)
 def gate_over_the_samples(record: Record, followed: bool) -> Tensor:
     model = nn.ModuleDict({"body": nn.Linear(6, 8), "gate": nn.Linear(8, 8)})
     model["head"] = nn.Linear(8, 3)
@@ -205,7 +205,7 @@ def attention_without_batch_first(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("both-sides-learn", "or compute it under torch.no_grad()", "0.weight")
+@follows("target-not-detached", "or compute it under torch.no_grad()", "0.weight")
 def target_that_learns(record: Record, followed: bool) -> Tensor:
     model = mlp(4, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -218,7 +218,7 @@ def target_that_learns(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("weighted-log-prob", "where it weights the log_prob", "policy.weight", "value.weight")
+@follows("undetached-advantage", "where it weights the log_prob", "policy.weight", "value.weight")
 def advantage_with_history(record: Record, followed: bool) -> Tensor:
     policy, value = nn.Linear(4, 3), nn.Linear(4, 1)
     model = nn.ModuleDict({"policy": policy, "value": value})

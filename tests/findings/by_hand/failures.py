@@ -25,7 +25,7 @@ def again(*nodes: int, where: str = "train.py:9") -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "failed": Case(
+    "exception": Case(
         mixed("cpu", "cpu"),
         "error",
         "addmm at net.py:9 ended with RuntimeError: bad shapes; it got x (f32[4] cpu) and "

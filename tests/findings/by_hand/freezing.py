@@ -32,7 +32,7 @@ CASES: dict[str, Case] = {
             )
         ],
     ),
-    "everything-frozen": Case(
+    "frozen (everything)": Case(
         Graph(
             (),
             parameters=(parameter("fc.weight", requires_grad=False),),

@@ -28,21 +28,21 @@ CASES: dict[str, Case] = {
         "has no history, so nothing else gets a gradient.",
         [told(event(LeafBackward, label="x", nodes=(0,)))],  # backward starts from what follows
     ),
-    "gradient-of-a-result": Case(
+    "grad-of-non-leaf": Case(
         told(event(GradientRead, label="y", tensor=COLUMN, nodes=(1,)), failure=NONE),
         "error",
         "y.grad at train.py:7 is None, because y is not a leaf: it was computed at train.py:5 by "
         "addmm.",
         [told(failure=NONE)],
     ),
-    "optimizer-got-a-result": Case(
+    "non-leaf-in-optimizer": Case(
         told(failure=NON_LEAF),
         "error",
         "The optimizer at train.py:7 got y, which is not a leaf: it was computed at train.py:5 by "
         "addmm.",
         [told(failure=NONE)],
     ),
-    "data-replaced": Case(
+    "data-assignment": Case(
         told(event(DataAssignment, label="x", value=COLUMN, nodes=(1,))),
         "warning",
         "x.data = y at train.py:7 takes the values and cuts the gradient: what y came from learns "

@@ -36,7 +36,7 @@ CASES: dict[str, Case] = {
             told(event(Broadcast, operation="mse_loss", operands=(SCALAR, SCALAR))),
         ],
     ),
-    "loss-call": Case(
+    "loss-input (kl_div)": Case(
         replace(
             chain("w", "SoftmaxBackward0", "SqueezeBackward0"),
             events=(event(LossCall, function="kl_div", operands=(replace(COLUMN, node=2), ROW)),),

@@ -20,7 +20,7 @@ def passed(*norms: float | None, step: str = "MulBackward0") -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "dropped-gradient": Case(
+    "backward-returned-none": Case(
         passed(None, 1.0, 1.0, step="ScaleBackward0"),
         "error",
         "body.weight got no gradient: scale received one and gave none on the way there.",

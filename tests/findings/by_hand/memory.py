@@ -15,7 +15,7 @@ def wide(**dtypes: str) -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "kept-history": Case(
+    "retained-graph": Case(
         replace(
             chain("w", "MulBackward0"), step=Step(retained=RetainedGraphs(4, "total", "train.py:8"))
         ),
@@ -30,13 +30,13 @@ CASES: dict[str, Case] = {
         "Backward keeps 4.0 MiB of activations, most of it in fc (addmm, 4.0 MiB, 100%).",
         [kept(saved(1000, 250)), kept(saved(3 * MIB, MIB, kind="parameter"))],
     ),
-    "float64-crept-in": Case(
+    "unintended-float64": Case(
         wide(mul="float64", sum="float64"),
         "warning",
         "mul made float64, and 2 of 3 nodes hold it, though the parameters are float32.",
         [wide(), wide(w="float64", mul="float64", sum="float64")],
     ),
-    "view-keeps-storage": Case(
+    "view-retains-storage": Case(
         kept(saved(8 * MIB, 1000)),
         "warning",
         "addmm in fc saves self (f32[1000] cpu, 3.9 KiB), a view that keeps 8.0 MiB alive.",

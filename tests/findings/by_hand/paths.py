@@ -31,7 +31,7 @@ CASES: dict[str, Case] = {
             ),
         ],
     ),
-    "unused-result": Case(
+    "output-not-in-loss": Case(
         model(lost("head.weight")),
         "warning",
         "head.weight got no gradient: head ran, but the loss does not depend on its result.",

@@ -111,7 +111,7 @@ DDP = "DistributedDataParallel"
 
 
 RANKS: dict[str, RankCase] = {
-    "parted-ranks": RankCase(
+    "diverged-replicas": RankCase(
         [summed(ALONE, *SAME, wrapper=DDP), summed(ALONE, *LATE, wrapper=DDP)],
         "error",
         "body.weight differs between the ranks since step 2: DistributedDataParallel wraps the "
@@ -138,7 +138,7 @@ RANKS: dict[str, RankCase] = {
             [replace(rank(AVERAGE), events=(STEPPED,)), failed(rank(AVERAGE))],
         ],
     ),
-    "parted-buffers": RankCase(
+    "diverged-buffers": RankCase(
         [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, LATE)],
         "warning",
         "body.mean differs between the ranks, which train one model: each rank evaluates with its "
@@ -149,14 +149,14 @@ RANKS: dict[str, RankCase] = {
             [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, ONCE)],
         ],
     ),
-    "skipped-parameter": RankCase(
+    "ddp-unused-parameter (on a rank)": RankCase(
         [model(parameter("head.weight")), model(lost("head.weight", module_called=False))],
         "error",
         "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
         "called there.",
         [twice(model(lost("head.weight")))],
     ),
-    "different-collectives": RankCase(
+    "mismatched-collectives": RankCase(
         [rank(AVERAGE, LOSS), rank(AVERAGE)],
         "error",
         "The ranks do not ask for the same: number 2 of the collectives of all ranks is all_reduce "
@@ -172,7 +172,7 @@ RANKS: dict[str, RankCase] = {
             [rank(replace(AVERAGE, phase="backward")), rank(replace(OTHER, phase="backward"))],
         ],
     ),
-    "lone-transfer": RankCase(
+    "rank-only-sync": RankCase(
         [rank(AVERAGE, READ), rank(AVERAGE, gradient=2)],
         "info",
         "Rank 0 alone reads values back from a device, 1 time at train.py:12: the other ranks wait "
@@ -183,7 +183,7 @@ RANKS: dict[str, RankCase] = {
             [rank(AVERAGE, replace(READ, kind="HtoD")), rank(AVERAGE, gradient=2)],
         ],
     ),
-    "different-weights": RankCase(
+    "diverged-replicas (from the start)": RankCase(
         [rank(AVERAGE, norm=1.0), rank(AVERAGE, norm=1.1, gradient=2.0)],
         "error",
         "The values of body.weight differ between the ranks, which average the gradients at "
@@ -195,7 +195,7 @@ RANKS: dict[str, RankCase] = {
             [rank(HALF, norm=1.0), rank(HALF, norm=1.1)],  # with other ranks than these
         ],
     ),
-    "same-batch": RankCase(
+    "repeated-batch (on all ranks)": RankCase(
         twice(ONE),
         "warning",
         "Both ranks computed the same gradients before they averaged them at train.py:9: each had "
@@ -208,7 +208,7 @@ RANKS: dict[str, RankCase] = {
             [ONE],
         ],
     ),
-    "unaveraged-parameter": RankCase(
+    "diverged-replicas (not averaged)": RankCase(
         [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=3)],
         "error",
         "head.weight got another gradient on each rank and nothing averages it, while the "
@@ -281,7 +281,7 @@ BY_DDP = replace(AVERAGE, phase="backward", node=0, own=True, where="train.py:8"
 CELLS = tuple(f"{i}.weight" for i in range(4))
 
 CASES: dict[str, Case] = {
-    "bypassed-wrapper": Case(
+    "ddp-bypassed": Case(
         model(events=(BYPASS,)),
         "error",
         "The forward at train.py:7 went past model, and nothing averaged the gradients that the "
@@ -292,7 +292,7 @@ CASES: dict[str, Case] = {
             model(events=(STEP,)),
         ],
     ),
-    "awaited-parameter": Case(
+    "ddp-unused-parameter": Case(
         model(events=(event(UnusedInWrapper, parameters=("spare.weight", "spare.bias")),)),
         "error",
         "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, which the "
@@ -300,7 +300,7 @@ CASES: dict[str, Case] = {
         "in, and its next forward raises an error.",
         [model(events=(STEP,))],
     ),
-    "averaged-again": Case(
+    "redundant-all-reduce": Case(
         sending(BY_DDP, AVERAGE),
         "warning",
         "The gradients of body.weight, which DistributedDataParallel has averaged in backward, are "
@@ -314,7 +314,7 @@ CASES: dict[str, Case] = {
             sending(BY_DDP, LOSS),
         ],
     ),
-    "cut-collective": Case(
+    "non-differentiable-all-gather": Case(
         model(cuts=(Cut("all_gather", META, 0, (1,), "train.py:9", label="features"),)),
         "warning",
         "all_gather at train.py:9 gives no gradient, and the loss uses its copy of features: no "
@@ -324,7 +324,7 @@ CASES: dict[str, Case] = {
             model(cuts=(Cut("detach", META, 0, (1,), "train.py:9"),)),
         ],
     ),
-    "gathered-again": Case(
+    "fsdp-regather": Case(
         cell(GATHER, GATHER, GATHER, SCATTER),
         "info",
         "The parameters of cell are gathered 3 times in one forward at train.py:8: they are freed "
@@ -337,7 +337,7 @@ CASES: dict[str, Case] = {
             cell(GATHER, GATHER, SCATTER, scopes=("cell", "other#2.cell")),
         ],
     ),
-    "one-unit": Case(
+    "fsdp-single-unit": Case(
         units(CELLS),
         "info",
         "All 4 parameters, 64.0 MiB, are gathered at once at train.py:8: nothing is computed "
@@ -360,7 +360,7 @@ CASES: dict[str, Case] = {
             replace(BACK, collectives=()),  # nothing is sent
         ],
     ),
-    "local-batch-norm": Case(
+    "unsynced-batch-norm": Case(
         NORMS,
         "info",
         "norm normalises the 2 rows of each rank by themselves, while the ranks average gradients.",

@@ -19,21 +19,21 @@ STEP = event(OptimizerStep, optimizer="optimizer", where="train.py:9")
 
 
 CASES: dict[str, Case] = {
-    "uncleared-gradient": Case(
+    "missing-zero-grad": Case(
         replace(chain("w", "MulBackward0"), step=Step(stale_gradients="train.py:9")),
         "warning",
         "The optimizer's step at train.py:9 used the gradients of an earlier step again: they were "
         "not cleared in between.",
         [chain("w", "MulBackward0")],
     ),
-    "scheduler-stepped-first": Case(
+    "scheduler-out-of-step (first)": Case(
         told(event(EarlySchedulerStep, scheduler="scheduler", optimizer="optimizer")),
         "warning",
         "scheduler.step() at train.py:7 ran before optimizer had stepped once: the first learning "
         "rate of the schedule is never used.",
         [told(STEP)],
     ),
-    "lost-gradient": Case(
+    "zero-grad-before-step": Case(
         told(event(GradientClearing, by_optimizer=True, times=6), STEP),
         "warning",
         "optimizer.zero_grad() at train.py:7 cleared gradients that no step had used, 6 times.",
@@ -42,7 +42,7 @@ CASES: dict[str, Case] = {
             told(event(GradientClearing, times=6)),  # by model.zero_grad(), and nobody steps
         ],
     ),
-    "clipped-in-vain": Case(
+    "ineffective-clipping": Case(
         told(event(GradientClip, function="clip_grad_norm_", moment="after the step")),
         "warning",
         "clip_grad_norm_() at train.py:7 clips gradients after the step that used them, and so "

@@ -112,7 +112,7 @@ CASES: dict[str, Case] = {
             moved(*[sent(label="body.weight") for _ in range(20)]),
         ],
     ),
-    "blocking-read": Case(
+    "device-sync": Case(
         moved(read(operation="item", in_forward=True)),
         "warning",
         "x is read with item() in the forward of the model at train.py:12: each waits for all "

@@ -88,7 +88,7 @@ class Reported:
     def misled(self, findings: list[Finding]) -> bool:
         """Does the first finding, a warning or an error, name another cause?"""
         first = findings[0] if findings else None
-        if first is None or first.severity == "info" or first.rule == "failed":
+        if first is None or first.severity == "info" or first.rule == "exception":
             return False
         return not self.names_cause(first) and not self.names_line(first)
 

@@ -49,7 +49,7 @@ def test_a_custom_function_whose_backward_fails(
         y.sin().sum().backward()
 
     graph = failing(program, said)
-    found = only("failed", graph)
+    found = only("exception", graph)
     assert f", in Broken at {line(program, 'custom')}" in found.message
     assert (found.where == line(refuse, "raises")) is (backward is refuse)
     assert graph.failure is not None
@@ -89,7 +89,7 @@ def test_the_error_of_a_worker_is_told_with_its_own_message_and_line() -> None:
     recording, batches = record(), torch.utils.data.DataLoader(Labels(), num_workers=1)
     with pytest.raises(ValueError, match="Caught"), recording:
         next(iter(batches))
-    found = only("failed", recording.graph)
+    found = only("exception", recording.graph)
     assert found.where == line(Labels.__getitem__, "raises")
     assert "raised in a worker of the DataLoader" in found.message
     assert "label 0 is of no class" in found.message
@@ -110,7 +110,7 @@ def test_shapes_are_to_be_looked_at_only_where_the_error_speaks_of_them(
     recording = record()
     with suppress(RuntimeError), recording:
         call()
-    found = only("failed", recording.graph)
+    found = only("exception", recording.graph)
     assert found.advice.startswith(advice)
     assert bool(found.advice) is bool(advice)
 
@@ -125,7 +125,7 @@ def test_an_error_after_one_that_was_caught_is_its_own() -> None:
 
     graph = failing(program, "no such file")
     (found,) = [f for f in find(graph) if f.severity == "error"]
-    assert found.rule == "failed"
+    assert found.rule == "exception"
     assert "no such file" in found.message
     assert graph.failure is not None
     assert graph.failure.message == "no such file"
@@ -141,7 +141,7 @@ def test_a_backward_that_failed_says_nothing_of_cuts_and_optimizers() -> None:
         other(y).sum().backward()
 
     rules = {f.rule for f in find(failing(program, "no gradient today")) if f.severity != "info"}
-    assert rules == {"failed"}
+    assert rules == {"exception"}
 
 
 def test_an_exception_that_was_caught_is_not_held() -> None:
@@ -192,7 +192,7 @@ def test_a_quotation_ends_with_its_sentence_and_a_rank_in_vain_is_told_of_the_ot
 ) -> None:
     operand = Operand("x", TensorMeta((2,), "float32", "cpu"))
     failure = Failure("RuntimeError", message, "all_reduce", "train.py:9", operands=(operand,))
-    [found] = [f for f in find(Graph((), failure=failure)) if f.rule == "failed"]
+    [found] = [f for f in find(Graph((), failure=failure)) if f.rule == "exception"]
     assert quoted.rstrip(".") in found.message
     assert "and by" not in found.message
     assert found.advice.startswith(advice)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tests.findings.corpus.cases import Record
 from tests.findings.mistakes.rows import says, silent
 
-AXES = ("view-across-axes", "softmax-axis", "norm-axis", "batch-taken-for-time")
+AXES = ("view-across-axes", "normalization-axis", "batch-taken-for-time")
 
 
 @says("view-across-axes", "makes [3, 2, 5, 4] of [3, 5, 2, 4]", advice="with permute or transpose")
@@ -63,17 +63,17 @@ def pooled(record: Record, dim: int) -> None:
         F.cross_entropy(out, torch.arange(4) % 3).backward()
 
 
-@says("softmax-axis", "runs over dimension 0 of [4, 5, 1], the samples")
+@says("normalization-axis", "runs over dimension 0 of [4, 5, 1], the samples")
 def pool_that_is_normalised_over_the_samples(record: Record) -> None:
     pooled(record, 0)
 
 
-@silent("softmax-axis")
+@silent("normalization-axis")
 def pool_that_is_normalised_over_positions(record: Record) -> None:
     pooled(record, 1)
 
 
-@says("softmax-axis", "runs over dimension 0 of [4, 8], the samples")
+@says("normalization-axis", "runs over dimension 0 of [4, 8], the samples")
 def gate_that_is_normalised_over_the_samples(record: Record) -> None:
     body, gate, head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
     with record(nn.ModuleList([body, gate, head])):
@@ -82,7 +82,7 @@ def gate_that_is_normalised_over_the_samples(record: Record) -> None:
         F.cross_entropy(head(h), torch.arange(4) % 3).backward()
 
 
-@says("softmax-axis", "runs over dimension 0 of [4, 1, 8], the samples")
+@says("normalization-axis", "runs over dimension 0 of [4, 1, 8], the samples")
 def gate_of_means_that_is_normalised_over_the_samples(record: Record) -> None:
     body, gate, head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
     with record(nn.ModuleList([body, gate, head])):
@@ -91,7 +91,7 @@ def gate_of_means_that_is_normalised_over_the_samples(record: Record) -> None:
         F.cross_entropy(head(h.mean(1)), torch.arange(4) % 3).backward()
 
 
-@silent("softmax-axis")
+@silent("normalization-axis")
 def samples_that_are_weighted_in_the_loss(record: Record) -> None:
     """Hard samples count more; experts' gates, and classes, are normalised over themselves."""
     body, gate, head = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 3)
@@ -459,7 +459,7 @@ def matches_in_both_directions(record: Record) -> None:
         loss.backward()
 
 
-@says("norm-axis", "runs over dimension 0 of [5, 6]", advice="dim=-1")
+@says("normalization-axis", "runs over dimension 0 of [5, 6]", advice="dim=-1")
 def embeddings_normalised_over_the_batch(record: Record) -> None:
     one, other = nn.Linear(4, 6), nn.Linear(3, 6)
     with record(nn.ModuleList([one, other])):

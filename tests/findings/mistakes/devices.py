@@ -82,7 +82,7 @@ def parameter_left_on_another_accelerator(record: Record) -> None:
             (torch.randn(64, 4).to(second) @ model.fc1.weight.to(second).t()).sum().backward()
 
 
-@says("blocking-read", ", 4 times: ")
+@says("device-sync", ", 4 times: ")
 def result_copied_in_each_forward(record: Record) -> None:
     class Returns(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -209,14 +209,14 @@ def entry_left_on_the_cpu(record: Record) -> None:
             model(torch.ones(2, 4, device=sim)) - batch["y"]  # cause
 
 
-@says("failed", "f32[3, 5] cpu", raises="shapes cannot be multiplied")
+@says("exception", "f32[3, 5] cpu", raises="shapes cannot be multiplied")
 def batch_of_another_width(record: Record) -> None:
     model = nn.Linear(4, 2)
     with record(model):
         model(torch.randn(3, 5))  # cause
 
 
-@says("blocking-read", "in the forward of the model", severity="warning")
+@says("device-sync", "in the forward of the model", severity="warning")
 def number_read_in_a_forward(record: Record) -> None:
     class Reads(MLP):
         def forward(self, x: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ def number_read_in_a_forward(record: Record) -> None:
                 model(torch.randn(64, 4).to(sim)).sum().backward()
 
 
-@says("blocking-read", "loss is read with item() in a loop at {cause}", severity="info")
+@says("device-sync", "loss is read with item() in a loop at {cause}", severity="info")
 def loss_read_in_a_loop(record: Record) -> None:
     losses = []
     with simulate_accelerator() as [sim]:
@@ -242,7 +242,7 @@ def loss_read_in_a_loop(record: Record) -> None:
                 losses.append(loss.item())  # cause
 
 
-@says("blocking-read", "Indexing with mask in the forward of the model at ", severity="info")
+@says("device-sync", "Indexing with mask in the forward of the model at ", severity="info")
 @silent("copy-in-backward")
 def mask_of_the_device_and_where_with_three(record: Record) -> None:
     class Masks(MLP):

@@ -63,7 +63,7 @@ def set_anew(p: Any) -> None:
 
 
 for way in (in_place, of_data, set_anew):
-    says("kept-history", "losses keeps what ", "appended at {appended}")(by_hand(way))
+    says("retained-graph", "losses keeps what ", "appended at {appended}")(by_hand(way))
 
 
 def scheduled(layer: nn.Module, optimizer: Any, scheduler: Any) -> None:
@@ -74,7 +74,7 @@ def scheduled(layer: nn.Module, optimizer: Any, scheduler: Any) -> None:
         optimizer.zero_grad()
 
 
-@says("scheduler-stepped-first", "scheduler.step", " before optimizer")
+@says("scheduler-out-of-step", "scheduler.step", " before optimizer")
 def scheduler_made_in_a_function(record: Record) -> None:
     layer = nn.Linear(4, 1)
 
@@ -89,7 +89,7 @@ def scheduler_made_in_a_function(record: Record) -> None:
         train()
 
 
-@says("scheduler-stepped-first", "trainer.scheduler.step()")
+@says("scheduler-out-of-step", "trainer.scheduler.step()")
 def scheduler_of_a_trainer(record: Record) -> None:
     class Trainer:
         def __init__(self) -> None:
@@ -177,7 +177,7 @@ REFUSED = {  # a target that cross_entropy refuses, by what to try
     "target.max()": (torch.full((8,), 3), "beyond_the_classes"),
 }
 for advice, (target, name) in REFUSED.items():
-    says("failed", raises=".", advice=advice)(refused(target, name))
+    says("exception", raises=".", advice=advice)(refused(target, name))
 
 
 @silent()

@@ -85,7 +85,7 @@ def images_through_a_batch_norm(record: Record) -> None:
         F.cross_entropy(out, torch.arange(12) % 3).backward()
 
 
-@silent("scheduler-steps")
+@silent("scheduler-out-of-step")
 def cosine_that_was_past_its_end_before(record: Record) -> None:
     """A rate that swings on purpose: nothing new happens to it while it is watched."""
     model = mlp()
@@ -111,12 +111,12 @@ def clipped_by_value(record: Record, bound: float) -> None:
             optimizer.step()
 
 
-@says("clip-bound", "clip_grad_value_()", "cut none of 6 gradients", advice="")
+@says("extreme-clip-norm", "clip_grad_value_()", "cut none of 6 gradients", advice="")
 def bound_of_values_that_is_never_reached(record: Record) -> None:
     clipped_by_value(record, 1e4)
 
 
-@silent("clip-bound")
+@silent("extreme-clip-norm")
 def bound_of_values_that_some_reach(record: Record) -> None:
     clipped_by_value(record, 0.05)
 
@@ -253,7 +253,7 @@ def data_that_are_there_four_times(record: Record) -> None:
     trained_on(record, DataLoader(ConcatDataset([samples(16)] * 4), 4, num_workers=2))
 
 
-@silent("still-parameters")
+@silent("no-update")
 def bfloat16_with_a_rate_that_it_can_tell(record: Record) -> None:
     model = mlp().bfloat16()
     optimizer = SGD(model.parameters(), lr=1.0)
@@ -277,7 +277,7 @@ class Remembering(SGD):
                 p.copy_(new)
 
 
-@silent("still-parameters")
+@silent("no-update")
 def bfloat16_that_remembers_the_rest(record: Record) -> None:
     model = nn.Linear(6, 3)
     nn.init.ones_(model.weight)
@@ -299,7 +299,7 @@ class Forgetful(SGD):
                 p = p - group["lr"] * p.grad
 
 
-@says("still-parameters", "The step at {cause} leaves weight as it was: 100%", severity="warning")
+@says("no-update", "The step at {cause} leaves weight as it was: 100%", severity="warning")
 def step_that_assigns_to_its_own_variable(record: Record) -> None:
     model = nn.Linear(6, 3)
     optimizer = Forgetful(model.parameters(), lr=0.1)
@@ -310,7 +310,7 @@ def step_that_assigns_to_its_own_variable(record: Record) -> None:
             optimizer.step()  # cause
 
 
-@silent("still-parameters")
+@silent("no-update")
 def rows_of_a_table_that_were_not_read(record: Record) -> None:
     table = nn.Embedding(100, 8)
     optimizer = SGD(table.parameters(), lr=0.1)
@@ -334,7 +334,7 @@ class Modulated(nn.Module):
         return result
 
 
-@silent("zero-factors", "alike-rows")
+@silent("zero-init-pair", "symmetric-init")
 def modulation_that_begins_at_zero(record: Record) -> None:
     model = Modulated()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -359,7 +359,7 @@ class Rezero(nn.Module):
         return result
 
 
-@silent("zero-factors")
+@silent("zero-init-pair")
 def gate_or_branch_that_begins_at_zero(record: Record) -> None:
     for gate, weight in ((0.0, 0.1), (1.0, 0.0)):
         model = Rezero(gate, weight)
@@ -367,7 +367,7 @@ def gate_or_branch_that_begins_at_zero(record: Record) -> None:
             F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
 
 
-@silent("alike-rows")
+@silent("symmetric-init")
 def filters_that_begin_as_a_mean(record: Record) -> None:
     model = nn.Sequential(nn.Conv1d(4, 4, 3, groups=4, bias=False), nn.Flatten(), nn.Linear(16, 3))
     nn.init.constant_(model[0].weight, 1 / 3)  # type: ignore[arg-type]
@@ -383,7 +383,7 @@ def layers_of_equal_shape(record: Record) -> None:
         F.cross_entropy(head(table(torch.arange(12))), torch.arange(12)).backward()
 
 
-@says("sum-with-itself", "to itself, which only doubles it", severity="info", advice="")
+@says("self-add", "to itself, which only doubles it", severity="info", advice="")
 def residual_of_the_root_without_its_branch(record: Record) -> None:
     body = nn.Linear(6, 3)
     with record(body):
@@ -392,7 +392,7 @@ def residual_of_the_root_without_its_branch(record: Record) -> None:
         F.cross_entropy(h, CLASSES).backward()
 
 
-@silent("sum-with-itself")
+@silent("self-add")
 def residual_that_is_added(record: Record) -> None:
     class Block(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def batch_norm_that_may_not_run_twice(record: Record) -> None:
         model(torch.randn(2048, 64)).sum().backward()
 
 
-@says("float64-crept-in", severity="info")
+@says("unintended-float64", severity="info")
 def sum_that_was_cast_and_what_joins_it(record: Record) -> None:
     model, others = nn.Linear(4, 3), torch.zeros(8, dtype=torch.float64)
     with record(model):
@@ -57,7 +57,7 @@ def sum_that_was_cast_and_what_joins_it(record: Record) -> None:
         (sums.double().square() + (others + sums)).mean().backward()
 
 
-@says("float64-crept-in", severity="warning")
+@says("unintended-float64", severity="warning")
 def array_from_numpy(record: Record) -> None:
     model, scale = MLP(), torch.from_numpy(np.ones(2))
     with record(model):
@@ -79,7 +79,7 @@ def sliced(clone: bool) -> Program:
     return program
 
 
-says("view-keeps-storage", severity="warning")(sliced(clone=False))
+says("view-retains-storage", severity="warning")(sliced(clone=False))
 silent()(sliced(clone=True))
 
 
@@ -92,7 +92,7 @@ def last_of_a_sequence_that_keeps_little_of_it_all(record: Record) -> None:
         head(results[:, -1]).square().mean().backward()
 
 
-@says("growing-graph")
+@says("retained-graph")
 def loss_summed_with_its_history(record: Record) -> None:
     model, total = MLP(), torch.zeros(())
     with record(model):
@@ -101,7 +101,7 @@ def loss_summed_with_its_history(record: Record) -> None:
             total.backward(retain_graph=True)
 
 
-@silent("growing-graph")
+@silent("retained-graph")
 def sequence_that_is_longer_in_each_step(record: Record) -> None:
     """As a horizon that grows, in a curriculum: nothing is carried over."""
     cell = nn.RNNCell(4, 4)
@@ -164,10 +164,10 @@ LOGS: dict[str, Log] = {
     "kept_until_the_next": lambda meter, loss: loss,
 }
 for name, log in LOGS.items():
-    silent("kept-history")(logged(log, name))
+    silent("retained-graph")(logged(log, name))
 
 
-@silent("kept-history")
+@silent("retained-graph")
 def one_function_that_trains_two_players(record: Record) -> None:
     player, rival = MLP(), nn.Linear(4, 1)
     optimizers = SGD(player.parameters(), lr=0.01), SGD(rival.parameters(), lr=0.01)
@@ -188,7 +188,7 @@ def one_function_that_trains_two_players(record: Record) -> None:
     del log
 
 
-@silent("kept-history")
+@silent("retained-graph")
 def one_line_that_trains_several_models(record: Record) -> None:
     models = [nn.Linear(4, 1) for _ in range(4)]
     optimizers = [SGD(model.parameters(), lr=0.01) for model in models]
@@ -204,7 +204,7 @@ def one_line_that_trains_several_models(record: Record) -> None:
     del last
 
 
-@says("kept-history", ": total keeps what memory.py:")
+@says("retained-graph", ": total keeps what memory.py:")
 def one_function_whose_losses_are_added_up(record: Record) -> None:
     models = [nn.Linear(4, 1) for _ in range(2)]
     total = torch.zeros(())
@@ -222,7 +222,7 @@ def one_function_whose_losses_are_added_up(record: Record) -> None:
                 total = total + update(model(torch.randn(8, 4)).square().mean(), optimizer)
 
 
-@says("kept-history", ": total keeps what memory.py:")
+@says("retained-graph", ": total keeps what memory.py:")
 def variable_that_keeps_history(record: Record) -> None:
     model, total = MLP(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -235,7 +235,7 @@ def variable_that_keeps_history(record: Record) -> None:
             total += loss
 
 
-@says("kept-history", "The graphs of 4 earlier steps")
+@says("retained-graph", "The graphs of 4 earlier steps")
 def loss_behind_a_detach(record: Record) -> None:
     generator, critic, meter = nn.Linear(4, 1), nn.Linear(1, 1), Meter()
 
@@ -247,7 +247,7 @@ def loss_behind_a_detach(record: Record) -> None:
     loop(record, step)
 
 
-@says("kept-history", "still alive: state keeps what")
+@says("retained-graph", "still alive: state keeps what")
 def state_of_a_closure_that_backward_does_not_run(record: Record) -> None:
     cell, head, state = nn.RNNCell(4, 4), nn.Linear(4, 1), [torch.zeros(2, 4)]
 
@@ -258,7 +258,7 @@ def state_of_a_closure_that_backward_does_not_run(record: Record) -> None:
     loop(record, step)
 
 
-@says("kept-history", "of 4 earlier steps are still alive: ")
+@says("retained-graph", "of 4 earlier steps are still alive: ")
 def part_that_another_backward_of_the_step_ran(record: Record) -> None:
     trunk, heads, meter = nn.Linear(4, 4), [nn.Linear(4, 1), nn.Linear(4, 1)], Meter()
 
@@ -272,7 +272,7 @@ def part_that_another_backward_of_the_step_ran(record: Record) -> None:
     loop(record, step)
 
 
-@silent("kept-history")
+@silent("retained-graph")
 def circle_that_waits_for_the_collector(record: Record) -> None:
     model = MLP()
 
@@ -285,7 +285,7 @@ def circle_that_waits_for_the_collector(record: Record) -> None:
     loop(record, step, 20)
 
 
-@says("kept-history", severity="info")
+@says("retained-graph", severity="info")
 def two_results_kept_on_purpose(record: Record) -> None:
     model, best = MLP(), dict[str, Any]()
 
@@ -301,7 +301,7 @@ def two_results_kept_on_purpose(record: Record) -> None:
     loop(record, step)
 
 
-@says("kept-history")
+@says("retained-graph")
 def list_beside_a_subclass_without_a_grad_fn(record: Record) -> None:
     class Odd(Tensor):
         @property
@@ -319,8 +319,7 @@ def list_beside_a_subclass_without_a_grad_fn(record: Record) -> None:
     assert type(odd) is Odd
 
 
-@says("kept-history", "3 earlier steps are still alive, and backward runs through them again")
-@silent("growing-graph")
+@says("retained-graph", "3 earlier steps are still alive, and backward runs through them again")
 def state_carried_on_with_its_history(record: Record) -> None:
     cell, state = nn.RNNCell(4, 4), torch.zeros(2, 4)
     other = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)

@@ -26,7 +26,7 @@ class Lookahead(torch.optim.Optimizer):
         self.inside.step()
 
 
-@silent("scheduler-without-steps", "shared-by-optimizers")
+@silent("scheduler-out-of-step", "parameter-in-two-optimizers")
 def scheduler_of_a_wrapper(record: Record) -> None:
     model = mlp()
     inside = SGD(model.parameters(), lr=0.1)
@@ -37,7 +37,7 @@ def scheduler_of_a_wrapper(record: Record) -> None:
             scheduler.step()
 
 
-@silent("scheduler-without-steps")
+@says("scheduler-out-of-step", "had stepped once", cause="scheduler stepped first")
 def scheduler_of_what_steps_at_last(record: Record) -> None:
     body, head = nn.Linear(6, 8), nn.Linear(8, 3)
     first, second = SGD(head.parameters(), lr=0.1), SGD(body.parameters(), lr=0.1)
@@ -50,7 +50,7 @@ def scheduler_of_what_steps_at_last(record: Record) -> None:
             scheduler.step()
 
 
-@silent("rate-of-zero")
+@silent("zero-learning-rate")
 def rate_that_rises_from_zero(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -61,7 +61,7 @@ def rate_that_rises_from_zero(record: Record) -> None:
             scheduler.step()
 
 
-@silent("decayed-norms", "empty-group")
+@silent("weight-decay-on-norms", "empty-parameter-group")
 def groups_by_rate(record: Record) -> None:
     body, norm, table = nn.Linear(6, 8), nn.LayerNorm(8), nn.Embedding(4, 6)
     own = [*body.parameters(), *norm.parameters()]
@@ -71,7 +71,7 @@ def groups_by_rate(record: Record) -> None:
         step(optimizer, norm(body(table(CLASSES))).square().mean())
 
 
-@silent("optimizer-epsilon")
+@silent("epsilon-underflow")
 def epsilon_in_bfloat16(record: Record) -> None:
     model = mlp().bfloat16()
     with record(model):
@@ -79,7 +79,7 @@ def epsilon_in_bfloat16(record: Record) -> None:
         step(Adam(model.parameters()), F.cross_entropy(model(x).float(), CLASSES))
 
 
-@silent("clipped-in-vain")
+@silent("ineffective-clipping")
 def gradients_that_are_cleared_before_they_are_clipped(record: Record) -> None:
     """That they were cleared is told by itself: backward does not run later."""
     model = mlp()
@@ -92,7 +92,7 @@ def gradients_that_are_cleared_before_they_are_clipped(record: Record) -> None:
             optimizer.step()
 
 
-@silent("clipped-in-vain")
+@silent("ineffective-clipping")
 def backward_that_reaches_nothing_before_it_is_clipped(record: Record) -> None:
     model = mlp()
     optimizer = AdamW(model.parameters())
@@ -103,7 +103,7 @@ def backward_that_reaches_nothing_before_it_is_clipped(record: Record) -> None:
         optimizer.step()
 
 
-@says("clipped-in-vain", "found no gradient to clip: backward runs later", severity="warning")
+@says("ineffective-clipping", "found no gradient to clip: backward runs later", severity="warning")
 def gradients_that_are_clipped_before_they_are_there(record: Record) -> None:
     model = mlp()
     optimizer = AdamW(model.parameters())
@@ -116,7 +116,7 @@ def gradients_that_are_clipped_before_they_are_there(record: Record) -> None:
             optimizer.zero_grad()
 
 
-@silent("clip-bound")
+@silent("extreme-clip-norm")
 def bound_that_is_reached_at_times(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -129,7 +129,7 @@ def bound_that_is_reached_at_times(record: Record) -> None:
             optimizer.step()
 
 
-@says("clip-bound", "shortened none of 6 gradients", severity="info")
+@says("extreme-clip-norm", "shortened none of 6 gradients", severity="info")
 def bound_that_is_never_reached(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -141,7 +141,7 @@ def bound_that_is_never_reached(record: Record) -> None:
             optimizer.step()
 
 
-@says("clip-bound", "clip_grads_with_norm_() at {cause} shortened each of 6 gradients")
+@says("extreme-clip-norm", "clip_grads_with_norm_() at {cause} shortened each of 6 gradients")
 def bound_of_another_function(record: Record) -> None:
     model = mlp()
     optimizer = Adam(model.parameters(), lr=0.01)
@@ -154,7 +154,7 @@ def bound_of_another_function(record: Record) -> None:
             optimizer.step()
 
 
-@says("made-anew", "The scheduler scheduler of the step at {cause}", "each of 4 steps")
+@says("recreated-optimizer", "The scheduler scheduler of the step at {cause}", "each of 4 steps")
 def scheduler_made_in_each_step(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -167,7 +167,7 @@ def scheduler_made_in_each_step(record: Record) -> None:
             scheduler.step()
 
 
-@silent("made-anew")
+@silent("recreated-optimizer")
 def scheduler_made_in_each_epoch(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -193,22 +193,26 @@ def scaled_steps(record: Record, anew: bool, enabled: bool = True) -> None:
             scaler.update()
 
 
-@says("made-anew", "The scaler scaler of the step at ", "4 steps: it begins with its first scale")
+@says(
+    "recreated-optimizer",
+    "The scaler scaler of the step at ",
+    "4 steps: it begins with its first scale",
+)
 def scaler_made_in_each_step(record: Record) -> None:
     scaled_steps(record, anew=True)
 
 
-@silent("made-anew")
+@silent("recreated-optimizer")
 def scaler_of_the_whole_run(record: Record) -> None:
     scaled_steps(record, anew=False)
 
 
-@silent("made-anew")
+@silent("recreated-optimizer")
 def scaler_that_is_off(record: Record) -> None:
     scaled_steps(record, anew=True, enabled=False)
 
 
-@says("graph-kept-for-nothing", "(create_graph=True) 3 times", advice="leave out create_graph=True")
+@says("unneeded-retain-graph", "(create_graph=True) 3 times", advice="leave out create_graph=True")
 def slope_whose_graph_is_not_used(record: Record) -> None:
     model = mlp()
     with record(model):
@@ -217,7 +221,7 @@ def slope_whose_graph_is_not_used(record: Record) -> None:
             torch.autograd.grad(loss, list(model.parameters()), create_graph=True)  # cause
 
 
-@silent("graph-kept-for-nothing")
+@silent("unneeded-retain-graph")
 def penalty_of_a_slope(record: Record) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -240,22 +244,22 @@ def decayed(record: Record, *, steps: int, many: int, floor: float = 0.0) -> Non
             scheduler.step()
 
 
-@says("rate-of-zero", "a learning rate of 0 in the last 4 of 8 steps", severity="warning")
+@says("zero-learning-rate", "a learning rate of 0 in the last 4 of 8 steps", severity="warning")
 def schedule_that_ends_too_early(record: Record) -> None:
     decayed(record, steps=4, many=8)
 
 
-@says("rate-of-zero", "below 0, in 3 of 8 steps", cause="a learning rate below 0")
+@says("zero-learning-rate", "below 0, in 3 of 8 steps", cause="a learning rate below 0")
 def schedule_that_goes_below_zero(record: Record) -> None:
     decayed(record, steps=4, many=8, floor=-9.0)
 
 
-@silent("rate-of-zero")
+@silent("zero-learning-rate")
 def schedule_that_ends_with_the_training(record: Record) -> None:
     decayed(record, steps=8, many=9)
 
 
-@says("rate-of-zero", "Group 0 of the 2 groups of optimizer", severity="info")
+@says("zero-learning-rate", "Group 0 of the 2 groups of optimizer", severity="info")
 def rate_of_zero_for_a_part(record: Record) -> None:
     body, head = nn.Linear(6, 8), nn.Linear(8, 3)
     groups = [{"params": body.parameters(), "lr": 0.0}, {"params": head.parameters()}]
@@ -267,7 +271,7 @@ def rate_of_zero_for_a_part(record: Record) -> None:
             optimizer.step()  # cause
 
 
-@says("rate-of-zero", "in each of 4 steps: they change nothing")
+@says("zero-learning-rate", "in each of 4 steps: they change nothing")
 def rate_of_zero_as_a_tensor(record: Record) -> None:
     model = mlp()
     optimizer = Adam(model.parameters(), lr=torch.tensor(0.0))

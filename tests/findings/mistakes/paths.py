@@ -85,7 +85,7 @@ def metric_beside_the_loss(record: Record) -> None:
         F.cross_entropy(logits, target).backward()
 
 
-@says("unused-result", "unused.weight and unused.bias got no gradient: unused ran")
+@says("output-not-in-loss", "unused.weight and unused.bias got no gradient: unused ran")
 def result_that_the_loss_does_not_use(record: Record) -> None:
     model = nn.ModuleDict({"used": nn.Linear(4, 2), "unused": nn.Linear(4, 2)})
     with record(model):
@@ -115,7 +115,9 @@ class Doubled(torch.autograd.Function):
         return None
 
 
-@says("dropped-gradient", "0.weight and 0.bias got no gradient: Doubled at ", severity="error")
+@says(
+    "backward-returned-none", "0.weight and 0.bias got no gradient: Doubled at ", severity="error"
+)
 def function_whose_backward_returns_none(record: Record) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with record(model):
@@ -259,7 +261,9 @@ def term_of_the_loss_that_is_a_parameter(record: Record) -> None:
         model.log_variance.backward()
 
 
-@says("unused-result", "out.weight and out.bias got no gradient: out ran, but the loss does not")
+@says(
+    "output-not-in-loss", "out.weight and out.bias got no gradient: out ran, but the loss does not"
+)
 def straight_through_beside_the_loss(record: Record) -> None:
     """What is cut for the result that nobody uses cut nothing of the loss."""
     into, out = nn.Linear(4, 4), nn.Linear(4, 4)
@@ -279,7 +283,10 @@ def codes_of_data_that_does_not_learn(record: Record) -> None:
         loss.backward()
 
 
-@says("unused-result", "head.weight and head.bias got no gradient: head ran, but the loss does not")
+@says(
+    "output-not-in-loss",
+    "head.weight and head.bias got no gradient: head ran, but the loss does not",
+)
 @silent("cut-gradient")
 def accuracy_of_a_part_that_the_loss_leaves_out(record: Record) -> None:
     trunk, head = nn.Linear(4, 4), nn.Linear(4, 3)
@@ -289,7 +296,7 @@ def accuracy_of_a_part_that_the_loss_leaves_out(record: Record) -> None:
         h.square().mean().backward()
 
 
-@says("scheduler-stepped-first", "ran before optimizer had stepped once")
+@says("scheduler-out-of-step", "ran before optimizer had stepped once")
 def scheduler_that_does_not_wait_for_an_optimizer_with_a_name(record: Record) -> None:
     layer = nn.Linear(4, 1)
     optimizer = SGD(layer.parameters(), lr=0.1)
@@ -300,7 +307,7 @@ def scheduler_that_does_not_wait_for_an_optimizer_with_a_name(record: Record) ->
         optimizer.step()
 
 
-@silent("data-replaced")
+@silent("data-assignment")
 def input_that_is_moved_by_hand(record: Record) -> None:
     """As an attack does: what it is moved to was computed from itself."""
     model, delta = nn.Linear(4, 3), torch.zeros(5, 4, requires_grad=True)

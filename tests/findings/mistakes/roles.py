@@ -23,7 +23,9 @@ def q_values(model: nn.Module, hold: bool) -> tuple[Tensor, Tensor]:
     return q, target
 
 
-@says("both-sides-learn", "a squared difference at {cause}", "target moves", advice="Detach target")
+@says(
+    "target-not-detached", "a squared difference at {cause}", "target moves", advice="Detach target"
+)
 def temporal_difference_by_hand(record: Record) -> None:
     model = nn.Linear(4, 3)
     with record(model):
@@ -31,7 +33,7 @@ def temporal_difference_by_hand(record: Record) -> None:
         (q - target).pow(2).mean().backward()  # cause
 
 
-@silent("both-sides-learn")
+@silent("target-not-detached")
 def temporal_difference_by_hand_with_a_target_that_is_held(record: Record) -> None:
     model = nn.Linear(4, 3)
     with record(model):
@@ -39,7 +41,7 @@ def temporal_difference_by_hand_with_a_target_that_is_held(record: Record) -> No
         (q - target).pow(2).mean().backward()
 
 
-@says("both-sides-learn", "p and z are pulled towards each other", severity="info", advice="")
+@says("target-not-detached", "p and z are pulled towards each other", severity="info", advice="")
 def views_that_are_both_pulled(record: Record) -> None:
     encoder, predictor = nn.Linear(4, 3), nn.Linear(3, 3)
     with record(nn.ModuleList([encoder, predictor])):
@@ -48,7 +50,7 @@ def views_that_are_both_pulled(record: Record) -> None:
         (-F.cosine_similarity(p, z).mean()).backward()
 
 
-@silent("both-sides-learn")
+@silent("target-not-detached")
 def views_of_which_one_is_held(record: Record) -> None:
     encoder, predictor = nn.Linear(4, 3), nn.Linear(3, 3)
     with record(nn.ModuleList([encoder, predictor])):
@@ -70,7 +72,7 @@ def towards(record: Record, *, held: bool) -> None:
 
 
 @says(
-    "both-sides-learn",
+    "target-not-detached",
     "The target target of mse_loss",
     "takes gradients through old.weight and old.bias, which no optimizer updates.",
     severity="warning",
@@ -81,7 +83,7 @@ def target_of_a_network_that_nothing_updates(record: Record) -> None:
     towards(record, held=False)
 
 
-@says("both-sides-learn", "which the optimizer of this step does not hold", severity="info")
+@says("target-not-detached", "which the optimizer of this step does not hold", severity="info")
 def target_of_a_network_that_another_optimizer_holds(record: Record) -> None:
     towards(record, held=True)
 
@@ -106,7 +108,7 @@ def prediction_that_no_optimizer_updates(record: Record) -> None:
     apart(record, lambda now, old: F.mse_loss(old, now))
 
 
-@says("both-sides-learn", "in a squared difference", severity="warning", advice="give them to")
+@says("target-not-detached", "in a squared difference", severity="warning", advice="give them to")
 def difference_to_what_no_optimizer_updates(record: Record) -> None:
     apart(record, lambda now, old: (old - now).pow(2).mean())
 
@@ -122,7 +124,7 @@ def inputs_that_get_a_gradient_through_a_teacher(record: Record) -> None:
         optimizer.step()
 
 
-@silent("both-sides-learn")
+@silent("target-not-detached")
 def centers_that_no_network_computes(record: Record) -> None:
     """They are there to learn: that no optimizer has them is told as that."""
     body, centers = nn.Linear(4, 2), nn.ParameterList([torch.zeros(3, 2)])
@@ -133,7 +135,7 @@ def centers_that_no_network_computes(record: Record) -> None:
         optimizer.step()
 
 
-@silent("both-sides-learn", "weighted-log-prob")
+@silent("target-not-detached", "undetached-advantage")
 def an_entropy_and_a_gate(record: Record) -> None:
     """Both factors of a product come from one result: nothing is compared."""
     policy, gate = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -145,7 +147,7 @@ def an_entropy_and_a_gate(record: Record) -> None:
         (entropy + h.square().mean()).backward()
 
 
-@silent("both-sides-learn")
+@silent("target-not-detached")
 def critic_of_two_batches(record: Record) -> None:
     """As of a Wasserstein distance: a difference, which is scaled and not squared."""
     critic = nn.Linear(4, 1)
@@ -154,7 +156,7 @@ def critic_of_two_batches(record: Record) -> None:
         ((fake - real) * 10).mean().backward()
 
 
-@says("both-sides-learn", "a squared difference at {cause}", severity="info", advice="")
+@says("target-not-detached", "a squared difference at {cause}", severity="info", advice="")
 def difference_multiplied_by_itself(record: Record) -> None:
     layer = nn.Linear(4, 3)
     with record(layer):
@@ -162,7 +164,7 @@ def difference_multiplied_by_itself(record: Record) -> None:
         (apart * apart).mean().backward()  # cause
 
 
-@says("both-sides-learn", "p and z are pulled", severity="info", advice="")
+@says("target-not-detached", "p and z are pulled", severity="info", advice="")
 def views_that_one_call_encodes(record: Record) -> None:
     encoder = nn.Linear(4, 3)
     with record(encoder):
@@ -171,7 +173,7 @@ def views_that_one_call_encodes(record: Record) -> None:
         (2 - 2 * (p * z).sum(1)).mean().backward()  # cause
 
 
-@silent("both-sides-learn")
+@silent("target-not-detached")
 def parts_of_one_result_that_are_no_views(record: Record) -> None:
     """Neighbours in time, whose rows overlap; a gate; queries and keys."""
     layer = nn.Linear(4, 6)
@@ -183,7 +185,7 @@ def parts_of_one_result_that_are_no_views(record: Record) -> None:
         (smooth + (a * b).mean() + (q * k).mean()).backward()
 
 
-@says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
+@says("undetached-advantage", "is weighted by advantage", "trains value.bias and value.weight, too")
 def normal_policy_whose_advantage_has_a_history(record: Record) -> None:
     policy, value = nn.Linear(4, 2), nn.Linear(4, 1)
     with record(nn.ModuleDict({"policy": policy, "value": value})):
@@ -204,17 +206,17 @@ def policy_of_many_dimensions(record: Record, held: bool) -> None:
         (-(drawn.log_prob(drawn.sample()) * advantage).mean()).backward()
 
 
-@says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
+@says("undetached-advantage", "is weighted by advantage", "trains value.bias and value.weight, too")
 def policy_of_many_dimensions_whose_advantage_has_a_history(record: Record) -> None:
     policy_of_many_dimensions(record, held=False)
 
 
-@silent("weighted-log-prob")
+@silent("undetached-advantage")
 def policy_of_many_dimensions_whose_advantage_is_held(record: Record) -> None:
     policy_of_many_dimensions(record, held=True)
 
 
-@silent("weighted-log-prob")
+@silent("undetached-advantage")
 def likelihood_of_the_data_weighted_by_what_learns(record: Record) -> None:
     mean, share = nn.Linear(4, 2), nn.Linear(4, 1)
     with record(nn.ModuleList([mean, share])):
@@ -223,7 +225,7 @@ def likelihood_of_the_data_weighted_by_what_learns(record: Record) -> None:
         (-(density.log_prob(y) * share(x).squeeze(1).sigmoid()).mean()).backward()
 
 
-@says("weighted-log-prob", "is weighted by advantage", "trains value.bias and value.weight, too")
+@says("undetached-advantage", "is weighted by advantage", "trains value.bias and value.weight, too")
 def coin_whose_advantage_has_a_history(record: Record) -> None:
     policy, value = nn.Linear(4, 1), nn.Linear(4, 1)
     with record(nn.ModuleDict({"policy": policy, "value": value})):
@@ -233,7 +235,7 @@ def coin_whose_advantage_has_a_history(record: Record) -> None:
         (-(drawn.log_prob(drawn.sample()) * advantage).mean()).backward()
 
 
-@silent("weighted-log-prob")
+@silent("undetached-advantage")
 def likelihood_weighted_by_what_learns_the_share(record: Record) -> None:
     """Of a mixture: the data are no draws, and each share has to learn by the likelihood."""
     means, share = nn.Parameter(torch.randn(3)), nn.Linear(1, 3)

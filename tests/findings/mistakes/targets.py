@@ -14,7 +14,7 @@ CLASSES = torch.arange(8) % 3
 
 
 @says(
-    "targets-outside",
+    "target-out-of-range",
     "cross_entropy at {cause} takes class numbers, or probabilities that sum to 1, and 6 of 12",
     advice="for samples of several classes, use binary_cross_entropy_with_logits",
 )
@@ -25,7 +25,7 @@ def classes_of_which_a_sample_has_several(record: Record) -> None:
         F.cross_entropy(model(torch.randn(4, 6)), y).backward()  # cause
 
 
-@silent("targets-outside")
+@silent("target-out-of-range")
 def probabilities_of_pixels_and_of_one_sample(record: Record) -> None:
     """The classes are the second dimension, or the only one."""
     model = nn.Conv2d(2, 3, 1)
@@ -35,7 +35,7 @@ def probabilities_of_pixels_and_of_one_sample(record: Record) -> None:
         (loss + F.cross_entropy(scores[0, :, 0, 0], torch.tensor([0.2, 0.5, 0.3]))).backward()
 
 
-@silent("targets-outside", "ignored-targets", "constant-targets")
+@silent("target-out-of-range", "ignored-targets", "constant-targets")
 def targets_that_fit(record: Record) -> None:
     model = nn.Linear(6, 3)
     with record(model):

@@ -69,7 +69,7 @@ says("nonfinite-gradient", "sqrt at values.py:", severity="error")(
 )
 
 
-@says("uncleared-gradient")
+@says("missing-zero-grad")
 def gradients_that_are_never_cleared(record: Record) -> None:
     model = MLP()
     optimizer = AdamW(model.parameters(), lr=0.1)

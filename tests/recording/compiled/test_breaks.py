@@ -106,7 +106,9 @@ def compiled(function: Function) -> tuple[Function, Backend]:
 def told(function: Function, *args: Any) -> list[Finding]:
     with record() as recording:
         function(torch.linspace(-1, 1, 12).view(3, 4), *args).backward()
-    return [one for one in find(recording) if one.rule in ("graph-break", "recompilation")]
+    return [
+        one for one in find(recording) if one.rule in ("compile-graph-break", "compile-recompile")
+    ]
 
 
 def line_of(function: Function) -> str:
@@ -134,7 +136,11 @@ def test_a_break_is_told_with_its_line_and_is_gone_where_its_advice_is_followed(
         run, backend = compiled(function)
         if warm:
             run(torch.linspace(-1, 1, 12).view(3, 4))
-        said = [(one.where, why in one.message) for one in told(run) if one.rule == "graph-break"]
+        said = [
+            (one.where, why in one.message)
+            for one in told(run)
+            if one.rule == "compile-graph-break"
+        ]
         assert said == ([(line_of(breaks), True)] if function is breaks else [])
         assert backend.graphs == graphs
 
@@ -202,7 +208,7 @@ def test_another_size_is_told_and_compiled_for_all_sizes_it_is_compiled_once() -
         run(torch.ones(3, 4))
         with record() as recording:
             run(torch.ones(5, 4)).backward()
-        messages = [one.message for one in find(recording) if one.rule == "recompilation"]
+        messages = [one.message for one in find(recording) if one.rule == "compile-recompile"]
         assert len(messages) == (dynamic is None)
         assert all("size mismatch at index 0. expected 3, actual 5" in one for one in messages)
 

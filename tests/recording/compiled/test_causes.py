@@ -189,7 +189,7 @@ def recorded(forward: Forward, backend: str | None, before: int = 0) -> Graph:
     return recording.graph
 
 
-LOST = ("cut-gradient", "dropped-gradient", "zero-gradient")
+LOST = ("cut-gradient", "backward-returned-none", "zero-gradient")
 
 
 def told(graph: Graph) -> list[Any]:

@@ -269,7 +269,7 @@ def test_a_region_whose_own_result_is_not_used_has_its_cut(
             step()
         recording.graph.check()
         # From 2.15 on dynamo compiles layers in place, too, and the second one once more.
-        told = [one for one in find(recording) if one.rule != "recompilation"]
+        told = [one for one in find(recording) if one.rule != "compile-recompile"]
         found.append([(one.rule, one.where, one.cause) for one in told])
     assert found[0] == found[1] != []
 

@@ -127,5 +127,5 @@ def test_what_is_wrong_with_a_compiled_step_is_said_as_of_any(steps: Steps, comp
     _, graphs, found = run(steps, MAKES[0], compiled, recorded=True)
     assert graphs > 0
     _, _, eager = run(steps, MAKES[0], by_python, recorded=True)
-    ours = [one for one in found if one.rule not in ("recompilation", "graph-break")]
+    ours = [one for one in found if one.rule not in ("compile-recompile", "compile-graph-break")]
     assert [row[:2] for row in told(ours)] == [row[:2] for row in told(eager)] != []

@@ -93,7 +93,7 @@ def described(graph: Graph) -> list[str]:
 def told(graph: Graph) -> tuple[list[Finding], list[Finding]]:
     """What is said of functions that are skipped, and what else."""
     found = find(graph)
-    said = [one for one in found if one.rule == "skipped-function"]
+    said = [one for one in found if one.rule == "compile-skipped"]
     return said, [one for one in found if one not in said]
 
 
@@ -220,7 +220,7 @@ def test_a_cut_between_layers_of_pytorchs_that_are_compiled_in_place_is_told_as_
             [
                 (one.rule, one.message, one.where)
                 for one in find(recording)
-                if one.rule != "recompilation"
+                if one.rule != "compile-recompile"
             ]
         )
     assert found[1] == found[0]

@@ -140,7 +140,7 @@ def test_each_rule_that_says_what_learns_nothing_is_a_rule() -> None:
 )
 def test_a_finding_tells_of_a_parameter_by_its_whole_name(message: str, place: str) -> None:
     graph = Graph((), parameters=(Parameter("encoder.w", F32, True), Parameter("b", F32, True)))
-    found = Finding("unused-result", "warning", message, where="a.py:1")
+    found = Finding("output-not-in-loss", "warning", message, where="a.py:1")
     assert river_of(graph, (found,)).sentence == f"2 of 2 parameters learn nothing: {place}"
 
 

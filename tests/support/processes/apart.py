@@ -107,7 +107,7 @@ def ddp_agent() -> Agent:
     return Agent(policy)
 
 
-@says("bypassed-wrapper", "went past the wrapper", "nothing averaged", inside=Agent.objective)
+@says("ddp-bypassed", "went past the wrapper", "nothing averaged", inside=Agent.objective)
 def method_past_a_wrapper_that_no_variable_holds(repaired: bool) -> None:
     agent = ddp_agent()
     if repaired:
@@ -116,7 +116,7 @@ def method_past_a_wrapper_that_no_variable_holds(repaired: bool) -> None:
         agent.update()
 
 
-@says("parted-ranks", "3.bias", "since step 0", "nothing averages")
+@says("diverged-replicas", "3.bias", "since step 0", "nothing averages")
 def parameter_forgotten_in_the_average(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -129,7 +129,7 @@ def parameter_forgotten_in_the_average(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("parted-buffers", "1.running_mean", "1.running_var")
+@says("diverged-buffers", "1.running_mean", "1.running_var")
 def buffers_that_nobody_broadcasts(repaired: bool) -> None:
     model = DDP(net(nn.BatchNorm1d(8)), broadcast_buffers=repaired)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -139,7 +139,7 @@ def buffers_that_nobody_broadcasts(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("parted-ranks", "since step 0")
+@says("diverged-replicas", "since step 0")
 def clipped_by_the_norm_before_the_average(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -154,7 +154,7 @@ def clipped_by_the_norm_before_the_average(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("different-weights", "The values of 0.weight", "average the gradients")
+@says("diverged-replicas", "The values of 0.weight", "average the gradients")
 def weights_of_another_seed_averaged_by_hand(repaired: bool) -> None:
     torch.manual_seed(dist.get_rank())
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -170,7 +170,7 @@ def weights_of_another_seed_averaged_by_hand(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("parted-ranks", "since step 2", "nothing averages")
+@says("diverged-replicas", "since step 2", "nothing averages")
 def model_made_anew_without_its_wrapper(repaired: bool) -> None:
     model: nn.Module = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -184,7 +184,7 @@ def model_made_anew_without_its_wrapper(repaired: bool) -> None:
         optimizer.step()  # cause
 
 
-@says("parted-ranks", "since step 0")
+@says("diverged-replicas", "since step 0")
 def momentum_that_one_rank_has_loaded(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -197,7 +197,7 @@ def momentum_that_one_rank_has_loaded(repaired: bool) -> None:
         optimizer.step()  # cause
 
 
-@says("parted-ranks", "since step 0", "learning rate")
+@says("diverged-replicas", "since step 0", "learning rate")
 def learning_rate_of_each_rank(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1 if repaired else 0.1 * (1 + dist.get_rank()))
@@ -221,7 +221,7 @@ def step_that_one_rank_skips(repaired: bool) -> None:
             optimizer.step()  # cause
 
 
-@says("parted-ranks", "since step 1", line=False)
+@says("diverged-replicas", "since step 1", line=False)
 def weights_that_one_rank_loads_on_the_way(repaired: bool) -> None:
     model = DDP(net())
     state = copy.deepcopy(model.module.state_dict())
@@ -234,7 +234,7 @@ def weights_that_one_rank_loads_on_the_way(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("parted-ranks", "since step 0", "nothing averages", "is not the .grad")
+@says("diverged-replicas", "since step 0", "nothing averages", "is not the .grad")
 def average_of_copies(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -249,7 +249,7 @@ def average_of_copies(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("cut-collective", "all_gather")
+@says("non-differentiable-all-gather", "all_gather")
 def features_gathered_without_gradient(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -277,7 +277,7 @@ def loss_and_gradients_both_divided(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("repeated-average", "2 times")
+@says("redundant-all-reduce", "2 times")
 def shards_reduced_in_every_micro_batch(repaired: bool) -> None:
     model = net()
     sharded = fully_shard(model)
@@ -290,7 +290,7 @@ def shards_reduced_in_every_micro_batch(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("parted-ranks", "since step 0", "nothing averages")
+@says("diverged-replicas", "since step 0", "nothing averages")
 def never_synchronised(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -302,7 +302,7 @@ def never_synchronised(repaired: bool) -> None:
         optimizer.step()  # cause
 
 
-@says("parted-ranks", "critic.weight and critic.bias", "since step 0", line=False)
+@says("diverged-replicas", "critic.weight and critic.bias", "since step 0", line=False)
 def player_without_a_wrapper(repaired: bool) -> None:
     torch.manual_seed(0)
     generator, critic = DDP(nn.Linear(4, 4)), nn.Linear(4, 1)

@@ -67,7 +67,7 @@ def average(parameters: Any) -> None:
         parameter.grad /= dist.get_world_size()
 
 
-@says("different-collectives", "all_reduce of 0.weight", "all_reduce of 1.weight at")
+@says("mismatched-collectives", "all_reduce of 0.weight", "all_reduce of 1.weight at")
 def gradients_averaged_in_the_order_of_a_set(record: Record, repaired: bool) -> None:
     """https://github.com/NVIDIA/Megatron-LM/pull/2218"""
     torch.manual_seed(0)
@@ -80,7 +80,7 @@ def gradients_averaged_in_the_order_of_a_set(record: Record, repaired: bool) -> 
         average(parameters)
 
 
-@says("different-collectives", "4 B float32 at", "on rank 0, and nothing on rank 1")
+@says("mismatched-collectives", "4 B float32 at", "on rank 0, and nothing on rank 1")
 def loss_that_one_rank_alone_reduces(record: Record, repaired: bool) -> None:
     """https://github.com/NVIDIA/nccl/issues/257, https://github.com/pytorch/pytorch/issues/64629"""
     model = net()
@@ -104,7 +104,7 @@ class TwoHeads(nn.Module):
         return self.head(self.body(x).relu())
 
 
-@says("awaited-parameter", "spare.weight and spare.bias")
+@says("ddp-unused-parameter", "spare.weight and spare.bias")
 def head_that_ddp_waits_for(record: Record, repaired: bool) -> None:
     """https://github.com/pytorch/pytorch/issues/112152"""
     model = DDP(TwoHeads(), find_unused_parameters=repaired)
@@ -114,7 +114,7 @@ def head_that_ddp_waits_for(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("awaited-parameter", "spare.weight and spare.bias")
+@says("ddp-unused-parameter", "spare.weight and spare.bias")
 def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
     """The same: its second forward raises."""
     model = DDP(TwoHeads(), find_unused_parameters=repaired)
@@ -122,7 +122,7 @@ def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
         train(model, steps=2)
 
 
-@says("bypassed-wrapper", "went past model,")
+@says("ddp-bypassed", "went past model,")
 def forward_past_the_wrapper(record: Record, repaired: bool) -> None:
     """https://github.com/jingyaogong/minimind/pull/854"""
     model = DDP(net())
@@ -150,7 +150,7 @@ class Policy(nn.Module):
         return self.net(x).square().mean()
 
 
-@says("bypassed-wrapper", "went past model,")
+@says("ddp-bypassed", "went past model,")
 def method_of_what_the_wrapper_holds(record: Record, repaired: bool) -> None:
     model = DDP(Policy())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -161,7 +161,7 @@ def method_of_what_the_wrapper_holds(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("bypassed-wrapper", "went past model,")
+@says("ddp-bypassed", "went past model,")
 def method_that_calls_a_part(record: Record, repaired: bool) -> None:
     model = DDP(Policy())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -184,10 +184,10 @@ def weights_that_came_apart(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-says("different-weights", "The values of 0.weight differ", "in backward")(weights_that_came_apart)
+says("diverged-replicas", "The values of 0.weight differ", "in backward")(weights_that_came_apart)
 
 
-@says("different-weights", "0.weight, 0.bias, 2.weight and 1 more differ")
+@says("diverged-replicas", "0.weight, 0.bias, 2.weight and 1 more differ")
 def weights_of_another_seed(record: Record, repaired: bool) -> None:
     """https://github.com/pytorch/torchtitan/issues/166"""
     torch.manual_seed(dist.get_rank())
@@ -202,7 +202,7 @@ def weights_of_another_seed(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("same-batch", "Both ranks", severity="warning")
+@says("repeated-batch", "Both ranks", severity="warning")
 def no_distributed_sampler(record: Record, repaired: bool) -> None:
     """https://github.com/yaak-ai/rbyte/pull/106"""
     model = DDP(net())
@@ -217,7 +217,7 @@ def no_distributed_sampler(record: Record, repaired: bool) -> None:
             optimizer.step()
 
 
-@says("repeated-average", "4 times", severity="info")
+@says("redundant-all-reduce", "4 times", severity="info")
 def average_in_every_micro_batch(record: Record, repaired: bool) -> None:
     """https://github.com/pytorch/pytorch/issues/43201"""
     model = DDP(net())
@@ -229,7 +229,7 @@ def average_in_every_micro_batch(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("repeated-average", "2 times", severity="info")
+@says("redundant-all-reduce", "2 times", severity="info")
 def sync_left_out_at_the_backward_alone(record: Record, repaired: bool) -> None:
     """https://github.com/baidu-baige/LoongForge/pull/163"""
     model = DDP(net())
@@ -247,7 +247,7 @@ def sync_left_out_at_the_backward_alone(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("averaged-again", "0.weight, 0.bias, 2.weight and 3 more, which", severity="warning")
+@says("redundant-all-reduce", "0.weight, 0.bias, 2.weight and 3 more, which", severity="warning")
 def averaged_by_ddp_and_by_hand(record: Record, repaired: bool) -> None:
     """https://github.com/kubeflow/pytorch-operator/issues/122, pytorch/tutorials issue 2305"""
     model = DDP(net())
@@ -260,7 +260,7 @@ def averaged_by_ddp_and_by_hand(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("clipped-in-vain", severity="warning")
+@says("ineffective-clipping", severity="warning")
 def clipped_before_the_average(record: Record, repaired: bool) -> None:
     """https://github.com/facebookresearch/fairscale/pull/167"""
     model = net()
@@ -290,7 +290,7 @@ class Recurrent(nn.Module):
         return self.head(x)
 
 
-@says("gathered-again", "3 times", severity="info")
+@says("fsdp-regather", "3 times", severity="info")
 def cell_that_is_gathered_at_each_call(record: Record, repaired: bool) -> None:
     """https://github.com/pytorch/pytorch/issues/149029"""
     model = Recurrent()
@@ -300,7 +300,7 @@ def cell_that_is_gathered_at_each_call(record: Record, repaired: bool) -> None:
         model(batch()).square().mean().backward()
 
 
-@says("unaveraged-parameter", "0.weight and 0.bias got")
+@says("diverged-replicas", "0.weight and 0.bias got")
 def root_that_is_not_sharded(record: Record, repaired: bool) -> None:
     """https://github.com/Tencent-Hunyuan/UniRL/pull/7"""
     model = net()
@@ -314,7 +314,7 @@ def root_that_is_not_sharded(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("one-unit", "72.0 MiB", severity="info")
+@says("fsdp-single-unit", "72.0 MiB", severity="info")
 def whole_model_in_one_unit(record: Record, repaired: bool) -> None:
     """https://discuss.pytorch.org: fully_shard of the model alone gathers all of it at once."""
     with torch.device("cpu"):
@@ -340,7 +340,7 @@ def activations_gathered_and_sharded_again(record: Record, repaired: bool) -> No
         h.relu().sum().full_tensor().backward()
 
 
-@says("local-batch-norm", "2 rows", severity="info")
+@says("unsynced-batch-norm", "2 rows", severity="info")
 def batch_norm_of_two_rows(record: Record, repaired: bool) -> None:
     """https://github.com/pytorch/pytorch/issues/2584"""
     model = DDP(net(nn.GroupNorm(2, 8) if repaired else nn.BatchNorm1d(8)))

@@ -15,10 +15,10 @@ _LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 
 
-@rule("warning", of=_BOUNDS)
-def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
-    """A small number that is to keep a divisor away from 0 is 0 in the dtype of what it meets, as
-    1e-8 is in float16.
+@rule("warning", of=_BOUNDS, advanced=True)
+def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
+    """A small number that keeps a divisor away from 0 is 0 in the dtype of the divisor, as 1e-8 is
+    in float16: in the forward, or as the eps of an optimizer.
 
     ## Example
 
@@ -32,6 +32,18 @@ def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
         h = model(torch.randn(3, 4).half())
         norm = h.norm(dim=1, keepdim=True).clamp(min=1e-8)
         (h / norm).float().sum().backward()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3).half()
+    optimizer = torch.optim.Adam(model.parameters(), eps=1e-8)
+    with record(model) as recording:
+        model(torch.randn(8, 6).half()).float().square().mean().backward()
+        optimizer.step()
     ```
     """
     broken = {node for event in reading.events(NonfiniteValue) for node in event.nodes}

@@ -22,7 +22,7 @@ from ...axes import (
     numbers,
 )
 from ...graph_reading import Reading
-from ...rule import finding, rule
+from ...rule import finding, finds, rule
 from ...words import at
 
 # Between scores and their softmax, and between that and its product.
@@ -117,9 +117,8 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 
 
 @rule("warning", of=("softmax",))
-def softmax_axis(reading: Reading) -> Iterator[Finding]:
-    """The weights of an attention are normalised over another axis than the one that the next
-    product sums over; or those of a pool or a gate over the samples.
+def normalization_axis(reading: Reading) -> Iterator[Finding]:
+    """A softmax or a norm runs over another axis than the one that the next product sums over.
 
     ## Example
 
@@ -134,6 +133,19 @@ def softmax_axis(reading: Reading) -> Iterator[Finding]:
         q, k = model["qk"](x).chunk(2, -1)
         weights = (q @ k.transpose(1, 2)).softmax(1)
         (weights @ model["v"](x)).mean().backward()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"image": nn.Linear(6, 8), "text": nn.Linear(5, 8)})
+    with record(model) as recording:
+        image = F.normalize(model["image"](torch.randn(4, 7, 6)))
+        text = F.normalize(model["text"](torch.randn(4, 5)))
+        (image @ text.t()).mean().backward()
     ```
     """
     nodes = reading.graph.nodes
@@ -221,26 +233,10 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
     return False
 
 
-@rule("warning", of=("linalg_vector_norm",))
+@finds("normalization-axis", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
     """Vectors are divided by a norm over another axis than the one that their product sums over, as
-    by F.normalize without dim on (batch, tokens, features).
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-    from graphviz_torch import record
-
-    model = nn.ModuleDict({"image": nn.Linear(6, 8), "text": nn.Linear(5, 8)})
-    with record(model) as recording:
-        image = F.normalize(model["image"](torch.randn(4, 7, 6)))
-        text = F.normalize(model["text"](torch.randn(4, 5)))
-        (image @ text.t()).mean().backward()
-    ```
-    """
+    by F.normalize without dim on (batch, tokens, features)."""
     nodes = reading.graph.nodes
     for node in reading.of(("linalg_vector_norm",)):
         if len(numbers(node, "dim")) != 1:

@@ -10,7 +10,7 @@ from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...axes import attribute
 from ...graph_reading import Reading
-from ...rule import finding, rule
+from ...rule import finding, finds, rule
 from ...words import at
 from ..cuts import explained, upstream
 
@@ -25,7 +25,7 @@ _KEEPS = {
 
 
 @rule("warning", reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
-def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
+def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A function drops values while the model is in eval mode, as it does in train mode.
 
     ## Example
@@ -64,7 +64,7 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(ineffective_calls.UnneededRetainGraph,))
-def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
+def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it.
 
@@ -102,9 +102,9 @@ def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     reads="end",
     of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd),
 )
-def scheduler_steps(reading: Reading) -> Iterator[Finding]:
-    """A scheduler steps more often than its optimizer, or goes on past its end, where the rate of a
-    cosine rises again.
+def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
+    """A learning rate scheduler steps at other times than its optimizer: before its first step,
+    more often, without it, or past the end of the schedule.
 
     ## Example
 
@@ -123,6 +123,39 @@ def scheduler_steps(reading: Reading) -> Iterator[Finding]:
             optimizer.step()
             for _ in range(2):
                 scheduler.step()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    optimizer = torch.optim.Adam(model.parameters())
+    with record(model) as recording:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    with record(model) as recording:
+        for _ in range(3):
+            scheduler.step()
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
     ```
     """
     for event in reading.events(ineffective_calls.SchedulerStepsTooOften):
@@ -154,8 +187,8 @@ _LOSES = {
 }
 
 
-@rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,))
-def made_anew(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,), also=("watch",))
+def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
     """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
     loses what it has learnt or counted.
 
@@ -228,7 +261,7 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(ineffective_calls.EmptyParameterGroup,))
-def empty_group(reading: Reading) -> Iterator[Finding]:
+def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
     """A group of an optimizer has no parameters: its options apply to nothing.
 
     ## Example
@@ -262,7 +295,7 @@ def empty_group(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
-def decayed_norms(reading: Reading) -> Iterator[Finding]:
+def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
     """A group decays biases and weights of norms, while another group is there to not decay.
 
     ## Example
@@ -298,7 +331,7 @@ def decayed_norms(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
-def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
+def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
     moments and rate.
 
@@ -332,8 +365,8 @@ def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("warning", reads="end", of=(ineffective_calls.ZeroLearningRate,))
-def rate_of_zero(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", of=(ineffective_calls.ZeroLearningRate,), also=("watch",))
+def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
     """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
     nothing; or one below 0, which makes the loss larger.
 
@@ -385,24 +418,9 @@ _RATES = {
 }
 
 
-@rule("warning", reads="end", of=(ineffective_calls.VanishedEpsilon,))
+@finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Linear(6, 3).half()
-    optimizer = torch.optim.Adam(model.parameters(), eps=1e-8)
-    with record(model) as recording:
-        model(torch.randn(8, 6).half()).float().square().mean().backward()
-        optimizer.step()
-    ```
-    """
+    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
     for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(
             "warning",
@@ -416,29 +434,9 @@ def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="end", of=(ineffective_calls.UnusedScheduler,))
+@finds("scheduler-out-of-step", reads="end", of=(ineffective_calls.UnusedScheduler,))
 def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
-    """A scheduler steps, and the optimizer that it was made for never does.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    optimizer = torch.optim.Adam(model.parameters())
-    with record(model) as recording:
-        for _ in range(4):
-            optimizer.zero_grad()
-            model(torch.randn(8, 6)).square().mean().backward()
-            optimizer.step()
-            scheduler.step()
-    ```
-    """
+    """A scheduler steps, and the optimizer that it was made for never does."""
     for event in reading.events(ineffective_calls.UnusedScheduler):
         yield finding(
             "warning",
@@ -451,7 +449,7 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
-def clip_bound(reading: Reading) -> Iterator[Finding]:
+def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length no longer
     matters; or its bound is far above all of them.
 
@@ -510,7 +508,7 @@ def _clipped(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: boo
     )
 
 
-@rule("info", reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"))
+@rule("info", reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"), advanced=True)
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module or a function is called once for each sample of a batch, on one slice of a tensor
     after the other.
@@ -575,8 +573,8 @@ def _origin(reading: Reading, edge: Edge) -> tuple[int, bool]:
 
 @rule("warning", reads="end", of=(RepeatedBatch,))
 def repeated_batch(reading: Reading) -> Iterator[Finding]:
-    """A DataLoader gives batches that were there before: its workers make the same ones, or each
-    step takes the first of a new pass.
+    """The same batch comes again: workers that make the same ones, the first batch of a new
+    iterator in each step, or one batch on all ranks.
 
     ## Example
 
@@ -596,6 +594,23 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
+    ```
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model, batch, ranks = nn.Linear(4, 1), torch.randn(8, 4), []
+    for rank in range(2):
+        model.zero_grad()
+        with record(model) as recording:
+            model(batch).mean().backward()
+            dist.all_reduce(model.weight.grad)
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
     ```
     """
     for event in reading.events(RepeatedBatch):

@@ -54,7 +54,7 @@ _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
 
 
 @rule("info", reads="end", of=(GraphBreak,))
-def graph_break(reading: Reading) -> Iterator[Finding]:
+def compile_graph_break(reading: Reading) -> Iterator[Finding]:
     """A compiled region ends where something could not be compiled: that runs in Python, what
     follows is compiled apart, and nothing is fused across it.
 
@@ -93,7 +93,7 @@ def graph_break(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(SkippedFunction,))
-def skipped_function(reading: Reading) -> Iterator[Finding]:
+def compile_skipped(reading: Reading) -> Iterator[Finding]:
     """A function is not compiled, though it was to be: it could not go on behind a break, as in a
     loop, or was compiled too often.
 
@@ -147,7 +147,7 @@ def skipped_function(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("info", reads="end", of=(Recompilation,))
-def recompilation(reading: Reading) -> Iterator[Finding]:
+def compile_recompile(reading: Reading) -> Iterator[Finding]:
     """A function was compiled again, because a guard of what had been compiled did not hold.
 
     ## Example

@@ -16,7 +16,7 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 
 
 @rule("warning", of=("add",))
-def sum_with_itself(reading: Reading) -> Iterator[Finding]:
+def self_add(reading: Reading) -> Iterator[Finding]:
     """A result is added to itself, as by a residual connection whose branch was lost on the way.
 
     ## Example

@@ -30,7 +30,7 @@ _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 
 @rule("warning", of={*_REGRESSION, *_BY_HAND})
-def both_sides_learn(reading: Reading) -> Iterator[Finding]:
+def target_not_detached(reading: Reading) -> Iterator[Finding]:
     """Both arguments of a regression or similarity, also of one written by hand, take gradients
     through the same parameters, or the target does through a network that the optimizer of this
     step does not hold.
@@ -236,7 +236,7 @@ def _constant(node: Node) -> float:
 
 
 @rule("warning", of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
-def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
+def undetached_advantage(reading: Reading) -> Iterator[Finding]:
     """The log-probability of a drawn sample is weighted by a value that has a history, so that the
     policy's loss trains what estimates the value, too.
 

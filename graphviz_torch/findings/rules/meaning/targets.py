@@ -35,7 +35,7 @@ _TAKES = {
 
 
 @rule("warning", reads="end", of=(LossTarget,))
-def targets_outside(reading: Reading) -> Iterator[Finding]:
+def target_out_of_range(reading: Reading) -> Iterator[Finding]:
     """A loss was given what it does not take, as targets of 0 where it takes 1 and -1, or scores
     for log-probabilities; PyTorch says nothing of them.
 
@@ -77,7 +77,7 @@ def targets_outside(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="end", of=(LossTarget,))
+@rule("warning", reads="end", of=(LossTarget,), advanced=True)
 def ignored_targets(reading: Reading) -> Iterator[Finding]:
     """A loss ignores all targets that it was given: their mean is NaN, their sum 0.
 
@@ -139,7 +139,7 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_share(reading: Reading, event: LossTarget) -> bool:
-    """Is it a probability, as loss-call tells."""
+    """Is it a probability, as loss-input tells."""
     node = None if event.target is None else event.target.node
     return node is not None and reading.graph.nodes[node].operation in ("softmax", "sigmoid")
 

@@ -16,7 +16,7 @@ _PRODUCTS = ("mm", "addmm", "linear", "bmm")
 _SAME = 1e-7  # of a norm: of other values it is further away
 
 
-@rule("warning", of=("embedding",))
+@rule("warning", of=("embedding",), advanced=True)
 def untied_weights(reading: Reading) -> Iterator[Finding]:
     """An output layer begins with the values of the embedding, but is a parameter of its own: a
     copy, which each step makes less like it.
@@ -61,8 +61,8 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("warning", of=(GradientStats,))
-def zero_factors(reading: Reading) -> Iterator[Finding]:
+@rule("warning", of=(GradientStats,), advanced=True)
+def zero_init_pair(reading: Reading) -> Iterator[Finding]:
     """Two weights on one way are both zero, as the two factors of a LoRA, or a gate and the last
     layer of what it opens: neither gets a gradient but zeros, and both stay as they are.
 
@@ -118,7 +118,7 @@ def zero_factors(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("warning", reads="end", of=(SymmetricRows,))
-def alike_rows(reading: Reading) -> Iterator[Finding]:
+def symmetric_init(reading: Reading) -> Iterator[Finding]:
     """All rows of a weight have the same values and get the same gradient: its units compute the
     same, and stay alike.
 
@@ -156,8 +156,8 @@ def alike_rows(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("warning", reads="end", of=(UnchangedParameters,))
-def still_parameters(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", of=(UnchangedParameters,), also=("watch",))
+def no_update(reading: Reading) -> Iterator[Finding]:
     """An optimizer's step leaves parameters as they were, though they have a gradient and a rate:
     in bfloat16 a small update is rounded away.
 
@@ -213,7 +213,7 @@ def _line(reading: Reading, node: int) -> str:
 
 
 @rule("info", of=(Parameter,))
-def only_vectors_learn(reading: Reading) -> Iterator[Finding]:
+def only_norms_train(reading: Reading) -> Iterator[Finding]:
     """The steps change norms and biases alone: no weight of more than one dimension learns.
 
     ## Example

@@ -10,7 +10,7 @@ from ....graph.events import OptimizerStep, UnusedInWrapper, WrapperBypass
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import REDUCING, Reading, averages
-from ...rule import finding, rule
+from ...rule import finding, finds, rule
 from ...words import at
 
 MIB = 1 << 20
@@ -22,7 +22,7 @@ _SAME_TENSOR = ("_ToTorchTensor", "_FromTorchTensor")
 
 
 @rule("error", reads="end", of=(WrapperBypass,))
-def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
+def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
     """A forward went past DistributedDataParallel, as model.module(x) does: it averages no
     gradients of such a backward, and each rank trains a model of its own.
 
@@ -64,9 +64,9 @@ def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
 
 
 @rule("error", reads="end", of=(UnusedInWrapper,))
-def awaited_parameter(reading: Reading) -> Iterator[Finding]:
-    """DistributedDataParallel waits for the gradients of parameters that the loss does not depend
-    on: it averages no bucket that they are in, and its next forward raises an error.
+def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
+    """DistributedDataParallel waits for the gradient of a parameter that the loss does not depend
+    on, on this rank or on others.
 
     ## Example
 
@@ -87,6 +87,20 @@ def awaited_parameter(reading: Reading) -> Iterator[Finding]:
         optimizer.step()
     dist.destroy_process_group()
     ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"small": nn.Linear(4, 1), "large": nn.Linear(4, 1)})
+    ranks = []
+    for rank in range(2):  # as distributed.gather_graphs gives them
+        model.zero_grad()
+        with record(model) as recording:
+            model["small" if rank else "large"](torch.randn(8, 4)).mean().backward()
+        ranks.append(recording.graph)
+    ```
     """
     for event in reading.events(UnusedInWrapper):
         yield finding(
@@ -101,30 +115,10 @@ def awaited_parameter(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("info", reads="steps")
+@finds("redundant-all-reduce", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Each of several backwards averages the gradients over the ranks before one step of the
-    optimizer uses them: all but the last do it for nothing.
-
-    ## Example
-
-    ```python
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    from graphviz_torch import record
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model = DistributedDataParallel(nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record(model) as recording:
-        for batch in torch.randn(4, 8, 4):
-            (model(batch).square().mean() / 4).backward()
-        optimizer.step()
-    dist.destroy_process_group()
-    ```
-    """
+    optimizer uses them: all but the last do it for nothing."""
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)
     rounds = [[c for c in graph.collectives if _is_average(c)] for graph in graphs[: first + 1]]
@@ -156,9 +150,9 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 @rule("warning", reads="end", of=(Collective,))
-def averaged_again(reading: Reading) -> Iterator[Finding]:
-    """The program reduces gradients that DistributedDataParallel has averaged in backward: it sends
-    them twice, and where nothing divides them they are too large by the number of ranks.
+def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
+    """The ranks average gradients more often than a step needs: in each of several backwards, or by
+    hand after DistributedDataParallel has averaged them.
 
     ## Example
 
@@ -177,6 +171,23 @@ def averaged_again(reading: Reading) -> Iterator[Finding]:
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for batch in torch.randn(4, 8, 4):
+            (model(batch).square().mean() / 4).backward()
         optimizer.step()
     dist.destroy_process_group()
     ```
@@ -209,7 +220,7 @@ def _is_average(collective: Collective) -> bool:
     return collective.kind in REDUCING and collective.own and bool(collective.gradients)
 
 
-@rule("info", reads="steps")
+@rule("info", reads="steps", advanced=True)
 def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The program divides the loss by the number of ranks, and what averages the gradients divides
     them by it again: they are too small.
@@ -257,8 +268,8 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
         )
 
 
-@rule("warning", of=(Cut,))
-def cut_collective(reading: Reading) -> Iterator[Finding]:
+@rule("warning", of=(Cut,), advanced=True)
+def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
     """The loss uses what all_gather copied of this rank's own tensor, and a copy has no gradient:
     what the tensor has to do with the others is not learned.
 
@@ -298,8 +309,8 @@ def cut_collective(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("warning", reads="end", of=(Collective,))
-def gathered_again(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", of=(Collective,), advanced=True)
+def fsdp_regather(reading: Reading) -> Iterator[Finding]:
     """A module of fully_shard is called several times in one forward, and its parameters are
     gathered for each call: they were freed in between.
 
@@ -359,8 +370,8 @@ def _is_later_call(node: Node, module: str) -> bool:
     return bool(module) and plain == module and "#" in "".join(parts)
 
 
-@rule("warning", reads="end", of=(Collective,))
-def one_unit(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", of=(Collective,), advanced=True)
+def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
     """fully_shard has the whole model as one unit: each forward gathers all of it at once, nothing
     is computed meanwhile, and each rank then has all parameters.
 
@@ -401,7 +412,7 @@ def one_unit(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule("warning", of=(Collective,))
+@rule("warning", of=(Collective,), advanced=True)
 def redistributed_back(reading: Reading) -> Iterator[Finding]:
     """A DTensor is redistributed and then redistributed back, with nothing computed in between.
 
@@ -462,7 +473,7 @@ def _only_user(reading: Reading, node: Node) -> Node | None:
 
 
 @rule("info", of=(Collective,))
-def local_batch_norm(reading: Reading) -> Iterator[Finding]:
+def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
     """Each rank normalises a batch of a few rows by itself, while the ranks average gradients.
 
     ## Example

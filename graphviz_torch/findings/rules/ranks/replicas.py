@@ -27,10 +27,10 @@ class _Reason(NamedTuple):
     cause: str
 
 
-@rule("warning", reads="ranks")
-def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The ranks had the same values of a parameter, and since a step they differ: from then on each
-    trains a model of its own.
+@rule("error", reads="ranks")
+def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """Ranks that train one model have different values of a parameter: from the start, since a
+    step, or because nothing averages its gradients.
 
     ## Example
 
@@ -51,6 +51,42 @@ def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
             torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1)).step()
         ranks.append(recording.graph)
         dist.destroy_process_group()
+    ```
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    ranks = []
+    for rank in range(2):
+        model = nn.Linear(4, 1)
+        with record(model) as recording:
+            model(torch.randn(8, 4)).mean().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
+    ```
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    weights, ranks = nn.Linear(4, 1).state_dict(), []
+    for rank in range(2):
+        (model := nn.Linear(4, 1)).load_state_dict(weights)
+        with record(model) as recording:
+            model(torch.randn(8, 4)).square().mean().backward()
+            dist.all_reduce(model.weight.grad)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
     ```
     """
     if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
@@ -236,7 +272,7 @@ def _used(graphs: Sequence[Graph], name: str) -> str:
     return ""
 
 
-@rule("error", reads="ranks")
+@rule("error", reads="ranks", advanced=True)
 def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Some ranks stepped with the gradients that all have averaged, and others did not: from then
     on each trains a model of its own.
@@ -287,7 +323,7 @@ def _still(graphs: Sequence[Graph]) -> list[int]:
 
 
 @rule("warning", reads="ranks")
-def parted_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
+def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Ranks that train one model have different buffers, such as BatchNorm's averages, and nothing
     makes them equal: each rank evaluates a different model, and a file has that of one rank.
 

@@ -11,7 +11,7 @@ from ....graph.text import listing, ranks_text
 from ....graph.units import bytes_text, count_text
 from ...graph_reading import averages, largest_unnamed_average
 from ...replica_reading import parted
-from ...rule import finding, rule
+from ...rule import finding, finds, rule
 from ...words import at
 
 # Two sizes are a difference, three a trend; of so many as there are, all must go along.
@@ -26,24 +26,9 @@ _COMPRESSED = 4  # bytes of a gradient for one that is sent
 _ALIKE = ("all_reduce", "broadcast", "reduce")
 
 
-@rule("warning", reads="steps")
+@finds("retained-graph", reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The graph grows by the same amount from step to step: a result was kept with its history.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    w, total = torch.randn(4, requires_grad=True), 0
-    with record() as recording:
-        for _ in range(4):
-            total = total + (w * torch.randn(4)).sum()
-            total.backward(retain_graph=True)
-    ```
-    """
+    """The graph grows by the same amount from step to step: a result was kept with its history."""
     if graphs[-1].step.retained is not None:
         return  # told by that graph alone
     if graphs[-1].step.continues_previous is False:
@@ -85,26 +70,9 @@ def _asked_for_inputs(graph: Graph) -> bool:
     return bool(ran) and not any(ran)
 
 
-@rule("error", reads="ranks")
+@finds("ddp-unused-parameter", reads="ranks")
 def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A rank has no gradient for a parameter that has one on other ranks: DDP waits for it.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.ModuleDict({"small": nn.Linear(4, 1), "large": nn.Linear(4, 1)})
-    ranks = []
-    for rank in range(2):  # as distributed.gather_graphs gives them
-        model.zero_grad()
-        with record(model) as recording:
-            model["small" if rank else "large"](torch.randn(8, 4)).mean().backward()
-        ranks.append(recording.graph)
-    ```
-    """
+    """A rank has no gradient for a parameter that has one on other ranks: DDP waits for it."""
     having = [{p.name for p in graph.parameters if p.has_grad} for graph in graphs]
     known = [{p.name for p in graph.parameters if p.requires_grad} for graph in graphs]
     everywhere = dict.fromkeys(p.name for graph in graphs for p in graph.parameters)
@@ -131,8 +99,8 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
         )
 
 
-@rule("error", reads="ranks")
-def different_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
+@rule("error", reads="ranks", also=("rehearse",))
+def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The ranks of a group ask for different collectives, or for the same in a different number or
     order: they wait for each other forever, or mix up what they send.
 
@@ -217,8 +185,8 @@ def _asked(collective: Collective | None) -> str:
     return f"{collective.kind}{f' of {what}' if what else ''}{at(collective.where)}"
 
 
-@rule("info", reads="ranks")
-def lone_transfer(graphs: Sequence[Graph]) -> Iterator[Finding]:
+@rule("info", reads="ranks", advanced=True)
+def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Some ranks alone read values back from a device: the others wait for them in what all send
     next.
 
@@ -260,31 +228,10 @@ def lone_transfer(graphs: Sequence[Graph]) -> Iterator[Finding]:
             )
 
 
-@rule("error", reads="ranks")
+@finds("diverged-replicas", reads="ranks")
 def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The ranks average the gradients of a parameter whose values differ from rank to rank: each
-    trains another model with the mean of gradients that do not fit it.
-
-    ## Example
-
-    ```python
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from graphviz_torch import record
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    ranks = []
-    for rank in range(2):
-        model = nn.Linear(4, 1)
-        with record(model) as recording:
-            model(torch.randn(8, 4)).mean().backward()
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-        ranks.append(recording.graph)
-    dist.destroy_process_group()
-    ```
-    """
+    trains another model with the mean of gradients that do not fit it."""
     names = []
     later = {each.name for each in parted(graphs, "parameter") if each.since}
     for name, copies in _averaged(graphs):
@@ -322,29 +269,9 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="ranks")
+@finds("repeated-batch", reads="ranks")
 def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """All ranks computed the same gradients before they averaged them: each had the same batch.
-
-    ## Example
-
-    ```python
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from graphviz_torch import record
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model, batch, ranks = nn.Linear(4, 1), torch.randn(8, 4), []
-    for rank in range(2):
-        model.zero_grad()
-        with record(model) as recording:
-            model(batch).mean().backward()
-            dist.all_reduce(model.weight.grad)
-        ranks.append(recording.graph)
-    dist.destroy_process_group()
-    ```
-    """
+    """All ranks computed the same gradients before they averaged them: each had the same batch."""
     rows = [
         [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
         for _, copies in _averaged(graphs)
@@ -365,31 +292,10 @@ def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
         )
 
 
-@rule("error", reads="ranks")
+@finds("diverged-replicas", reads="ranks")
 def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """A parameter is the same on every rank and its gradients are not, and nothing averages them,
-    as it does those of others: from this step on the copies drift apart.
-
-    ## Example
-
-    ```python
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from graphviz_torch import record
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    weights, ranks = nn.Linear(4, 1).state_dict(), []
-    for rank in range(2):
-        (model := nn.Linear(4, 1)).load_state_dict(weights)
-        with record(model) as recording:
-            model(torch.randn(8, 4)).square().mean().backward()
-            dist.all_reduce(model.weight.grad)
-            torch.optim.SGD(model.parameters(), lr=0.1).step()
-        ranks.append(recording.graph)
-    dist.destroy_process_group()
-    ```
-    """
+    as it does those of others: from this step on the copies drift apart."""
     names = unaveraged(graphs)
     if names:
         yield finding(

@@ -1,4 +1,4 @@
-"""expects: uncleared-gradient. Nobody calls zero_grad."""
+"""expects: missing-zero-grad. Nobody calls zero_grad."""
 
 import torch
 from bits import DEVICE, done

@@ -16,7 +16,7 @@ def clamped(dtype: str, least: str) -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "vanished-epsilon": Case(
+    "epsilon-underflow": Case(
         clamped("float16", "1e-08"),
         "info",
         "1e-08, which clamp at net.py:2 was given, is 0 in float16: it keeps nothing away from 0.",

@@ -58,14 +58,14 @@ CASES: dict[str, Case] = {
         "axes, and puts values of several samples or positions together.",
         [viewed(3, 5, 8), viewed(15, 2, 2, 2), viewed(3, 2, 5, 4, pad=True)],
     ),
-    "softmax-axis": Case(
+    "normalization-axis": Case(
         attention(1),
         "warning",
         "softmax at net.py:5 runs over dimension 1 of [4, 2, 5], and the product at net.py:7 sums "
         "over another one: the weights of a sum do not add up to 1.",
         [attention(-1), attention(2)],
     ),
-    "norm-axis": Case(
+    "normalization-axis (norm)": Case(
         normed(1),
         "warning",
         "The norm at net.py:3 runs over dimension 1 of [4, 2, 8], and the product at net.py:6 sums "

@@ -14,21 +14,21 @@ def idle(kind: type[Any], **fields: Any) -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "dropout-in-evaluation": Case(
+    "dropout-in-eval-mode": Case(
         idle(ineffective_calls.FunctionalDropoutInEval, function="dropout"),
         "warning",
         "dropout() at train.py:7 drops values in eval mode, too: its dropout does not follow the "
         "mode of the model.",
         [idle(ineffective_calls.EmptyParameterGroup, optimizer="o"), told()],
     ),
-    "graph-kept-for-nothing": Case(
+    "unneeded-retain-graph": Case(
         idle(ineffective_calls.UnneededRetainGraph, by="create_graph", count=3),
         "info",
         "backward at train.py:7 keeps its graph (create_graph=True) 3 times, and nothing "
         "runs through it again.",
         [idle(ineffective_calls.FunctionalDropoutInEval, function="dropout")],
     ),
-    "scheduler-steps": Case(
+    "scheduler-out-of-step": Case(
         idle(
             ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o", count=8, steps=4
         ),
@@ -37,7 +37,7 @@ CASES: dict[str, Case] = {
         "faster than the schedule was made for.",
         [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
-    "made-anew": Case(
+    "recreated-optimizer": Case(
         idle(ineffective_calls.RecreatedObject, name="o", count=4),
         "warning",
         "o, which steps at train.py:7, was made anew for each of 4 steps: its moments begin at "
@@ -51,14 +51,14 @@ CASES: dict[str, Case] = {
         "backward had reached them.",
         [idle(ineffective_calls.EmptyParameterGroup, optimizer="o")],
     ),
-    "empty-group": Case(
+    "empty-parameter-group": Case(
         idle(ineffective_calls.EmptyParameterGroup, optimizer="o", group=1, groups=2),
         "info",
         "Group 1 of the 2 groups of o, which steps at train.py:7, is empty: no parameter fitted "
         "it, and its options apply to nothing.",
         [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
-    "decayed-norms": Case(
+    "weight-decay-on-norms": Case(
         idle(
             ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)
         ),
@@ -70,7 +70,7 @@ CASES: dict[str, Case] = {
             idle(ineffective_calls.EmptyParameterGroup, optimizer="o"),
         ],
     ),
-    "shared-by-optimizers": Case(
+    "parameter-in-two-optimizers": Case(
         idle(ineffective_calls.SharedParameters, optimizer="o", other="p", nodes=(0,)),
         "info",
         "o, which steps at train.py:7, and p both hold body.weight: each of them changes it.",
@@ -79,28 +79,28 @@ CASES: dict[str, Case] = {
             idle(ineffective_calls.DecayedNorms, optimizer="o", nodes=(0,)),
         ],
     ),
-    "rate-of-zero": Case(
+    "zero-learning-rate": Case(
         idle(ineffective_calls.ZeroLearningRate, optimizer="o", count=4),
         "warning",
         "o stepped at train.py:7 with a learning rate of 0, in each of 4 steps: they change "
         "nothing.",
         [idle(ineffective_calls.RecreatedObject, name="o", count=4)],
     ),
-    "optimizer-epsilon": Case(
+    "epsilon-underflow (of an optimizer)": Case(
         idle(ineffective_calls.VanishedEpsilon, optimizer="o", epsilon=1e-8, nodes=(0,)),
         "warning",
         "The eps of o, which steps at train.py:7, is 1e-08: in float16 that is 0, and a step "
         "divides by 0 where the gradients were 0.",
         [idle(ineffective_calls.ZeroLearningRate, optimizer="o")],
     ),
-    "scheduler-without-steps": Case(
+    "scheduler-out-of-step (no steps)": Case(
         idle(ineffective_calls.UnusedScheduler, scheduler="s", count=4),
         "warning",
         "s stepped 4 times at train.py:7, but the optimizer that it was made for never did: "
         "nothing uses its rates.",
-        [idle(ineffective_calls.SchedulerPastEnd, scheduler="s", optimizer="o", count=4, end=3)],
+        [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
-    "clip-bound": Case(
+    "extreme-clip-norm": Case(
         idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=0.02),
         "info",
         "clip_grad_norm_() at train.py:7 shortened each of 6 gradients, to 0.02 of their norm in "

@@ -8,21 +8,21 @@ from tests.findings.by_hand.graphs import Case, event, told
 SIZE = "tensor 'x' size mismatch at index 0. expected 4, actual 3"
 
 CASES: dict[str, Case] = {
-    "graph-break": Case(
+    "compile-graph-break": Case(
         told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item")),
         "info",
         "A compiled region ends at train.py:7, and what follows is compiled apart: item() gives a "
         "number to Python.",
         [told(), told(event(Recompilation, function="forward", reason=SIZE))],
     ),
-    "skipped-function": Case(
+    "compile-skipped": Case(
         told(event(SkippedFunction, function="forward", reason="generic_jump", call="branch")),
         "info",
         "torch.compile cannot go on at train.py:7: Python branches there on the value of a tensor. "
         "So it skips forward(): Python runs it, and at most what it calls is compiled.",
         [told(), told(event(GraphBreak, reason="generic_jump", call="branch"))],
     ),
-    "recompilation": Case(
+    "compile-recompile": Case(
         told(event(Recompilation, function="forward", reason=SIZE, count=2)),
         "info",
         f"forward() at train.py:7 was compiled 3 times. At last this no longer held: {SIZE}.",

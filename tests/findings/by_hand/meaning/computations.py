@@ -22,7 +22,7 @@ def layers(first: str, second: str) -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "sum-with-itself": Case(
+    "self-add": Case(
         summed(2, 2),
         "warning",
         "add at net.py:3 adds cos to itself, which only doubles it.",

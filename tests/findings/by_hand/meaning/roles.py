@@ -36,14 +36,14 @@ def weighted(by: int) -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "both-sides-learn": Case(
+    "target-not-detached": Case(
         bootstrapped("w"),
         "warning",
         "Both arguments of mse_loss at net.py:6 take gradients through w: add moves "
         "with what learns.",
         [bootstrapped("v"), replace(bootstrapped("w"), parameters=())],
     ),
-    "weighted-log-prob": Case(
+    "undetached-advantage": Case(
         weighted(1),
         "warning",
         "A log_prob at net.py:6 is weighted by sin, which has a history: the loss of the policy "

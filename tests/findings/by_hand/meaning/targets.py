@@ -16,7 +16,7 @@ def given(function: str, what: str, **fields: Any) -> Graph:
 
 
 CASES: dict[str, Case] = {
-    "targets-outside": Case(
+    "target-out-of-range": Case(
         given("hinge_embedding_loss", "outside", count=3, among=8),
         "warning",
         "hinge_embedding_loss at train.py:7 takes targets of 1 and -1, and 3 of 8 in y are others.",

@@ -58,7 +58,7 @@ CASES: dict[str, Case] = {
         "step makes the two differ more.",
         [language_model(3.001), language_model(3.0, reads="sin")],
     ),
-    "zero-factors": Case(
+    "zero-init-pair": Case(
         product(0.0, 0.0),
         "warning",
         "w and v are both zero, and meet at net.py:3: each gets a gradient of zeros only.",
@@ -69,14 +69,14 @@ CASES: dict[str, Case] = {
             product(0.0, 0.0, others=0.5),  # a modulation, and an output layer, that begin at 0
         ],
     ),
-    "alike-rows": Case(
+    "symmetric-init": Case(
         told(event(SymmetricRows, nodes=(0,))),
         "warning",
         "All rows of body.weight have the same values, also after the step: they get the same "
         "gradients, so the units stay alike.",
         [told(event(SymmetricRows))],
     ),
-    "still-parameters": Case(
+    "no-update": Case(
         told(event(UnchangedParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
         "warning",
         "The step at train.py:7 leaves body.weight as it was: 100% of the elements that were "
@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
         "too small for bfloat16 and is rounded away.",
         [told(event(UnchangedParameters, dtype="bfloat16"))],
     ),
-    "only-vectors-learn": Case(
+    "only-norms-train": Case(
         norms_alone(weights=False),
         "info",
         "Only norms and biases learn: norm.weight and norm.bias. Of the 2 weights with more than "
