@@ -42,7 +42,7 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
     Args:
         path: the file.
         max_bytes: refuse a file with more text than this, uncompressed. With it grow the numbers
-            of lists and values that a small file may hold, which docs/limits.md names.
+            of lists and values that a small file may hold, which docs/compatibility.md names.
 
     Raises:
         ValueError: for a file that is neither: a truncated graph, of a newer version, with a wrong

@@ -152,5 +152,5 @@ def test_a_gradient_that_a_hook_changes_is_as_it_reached_its_node(before: bool, 
     assert x.grad is not None
     assert x.grad[0] == (60 if before else 6)
     statistics = recording.graph.nodes[1].grad_outputs
-    # What is changed afterwards is not known any more: as docs/limits.md says.
+    # What is changed afterwards is not known any more: as docs/compatibility.md says.
     assert [each and each.max_abs for each in statistics] == ([30] if before or data else [])
