@@ -50,7 +50,7 @@ def test_two_ranks_write_one_file_and_one_report_that_names_who_differs(tmp_path
     main = "import sys; from graphviz_torch.integrations.command.main import main; sys.exit(main())"
     command += ["--no-python", sys.executable, "-c", main]
     done = subprocess.run(
-        [*command, "run", "-o", "step.json", "train.py"],
+        [*command, "run", "--notes", "-o", "step.json", "train.py"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -119,7 +119,7 @@ def one_graph(
     if not several or len(graphs) < 2:
         return graph_of(value, *inputs, names=names), None
     titles = [_title(graph) for graph in graphs]
-    outer = {title: at for at, title in enumerate(titles) if not graphs[at].step.inner}
+    outer = {title: at for at, title in enumerate(titles) if not graphs[at].step.is_inner_step}
     last = sorted(outer.values())
     if len(last) == 1:
         return graphs[-1], {len(graphs) - 1: (0, range(len(graphs[-1].transfers)))}
