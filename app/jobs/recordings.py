@@ -7,7 +7,7 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from graphviz_torch import (
@@ -17,6 +17,7 @@ from graphviz_torch import (
     draw_flow,
     draw_graph,
     explain,
+    find,
     load,
     summary,
     to_html,
@@ -27,7 +28,7 @@ from graphviz_torch.export import Summary, to_dot, view_payload
 from graphviz_torch.graph import Training
 
 from .backward import opened
-from .values import Compared, Opened, Way
+from .values import FIRST_JUDGED, LAST_JUDGED, Compared, Opened, Way
 
 MAX_NODES = 50_000  # that the app shows
 MAX_EDGES = 200_000
@@ -56,7 +57,12 @@ def read(data: bytes, name: str) -> Opened:
     for what, count, most in sizes:
         if count > most:
             raise ValueError(f"{name} has {count:,} {what}; {MOST.format(most)}")
-    return opened(graph)
+    if not isinstance(saved, Training):
+        return opened(graph)
+    steps = saved.steps
+    judged = (*steps[:FIRST_JUDGED], *steps[FIRST_JUDGED:][-LAST_JUDGED:])
+    numbers = tuple(step.number for step in steps)
+    return replace(opened(graph), findings=tuple(find(Training(judged))), steps=numbers)
 
 
 def compare(one: Graph, other: Graph, titles: tuple[str, str]) -> Compared:

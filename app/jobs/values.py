@@ -9,6 +9,8 @@ from graphviz_torch import Finding, Graph
 from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
+# Steps of a training that are judged: a file that grows is judged again and again.
+FIRST_JUDGED, LAST_JUDGED = 4, 8
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Opened:
     graph: Graph
     findings: tuple[Finding, ...]
     payload: str
+    steps: tuple[int, ...] = ()  # numbers of the recorded steps of a training; the graph's is last
 
 
 @dataclass(frozen=True)

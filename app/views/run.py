@@ -54,7 +54,10 @@ def draw() -> None:
             label_visibility="collapsed",
         )
     if source == own.title():
-        _draw_recording(own.open_own(key="own"), key="own")
+        opened = own.open_own(key="own")
+        if opened is not None:
+            own.follow(opened)
+        _draw_recording(opened, key="own")
         return
     if source == SOURCES["recording"]:
         opened = open_recording("A recording (.json or .json.gz)", key="run recording")

@@ -27,15 +27,22 @@ _PREVIOUS = 4  # steps held for the rules that compare steps
 
 
 class Due(NamedTuple):
-    """Which steps are due: those named, and every n-th, up to the last one."""
+    """The steps that are due: those named, and every n-th, up to the last one.
+
+    If `thinned`, every n-th of the first 100 n, every 10 n-th of the first 1,000 n, and so on: 90
+    for each further power of ten.
+    """
 
     named: frozenset[int]
     every: int | None
     last: float
+    thinned: bool = False
 
     def __call__(self, step: int) -> bool:
-        periodic = self.every is not None and step % self.every == 0
-        return step <= self.last and (periodic or step in self.named)
+        if step > self.last or self.every is None:
+            return step <= self.last and step in self.named
+        digits = len(str(step // self.every)) if self.thinned else 0
+        return step % (self.every * 10 ** max(0, digits - 2)) == 0 or step in self.named
 
 
 class FirstStep(NamedTuple):
@@ -46,13 +53,18 @@ class FirstStep(NamedTuple):
 
 
 def due_steps(
-    *, at: int | Sequence[int] | None = None, every: int | None = None, most: int = 0
+    *,
+    at: int | Sequence[int] | None = None,
+    every: int | None = None,
+    most: int = 0,
+    thinned: bool = False,
 ) -> Due:
-    """Which steps, from 0, are due: those named, and every n-th; all, where neither is given.
+    """Return which steps, from 0, are due: those named and every n-th; all, if neither is given.
 
     Args:
         at, every: the steps, from 0.
-        most: so many of every n-th; 0: all.
+        most: number of every n-th; 0: all.
+        thinned: skip more and more steps, as `Due` says: a run of a million has 460 due steps.
 
     Raises:
         ValueError: for an `every` less than 1, or a step less than 0.
@@ -60,6 +72,9 @@ def due_steps(
     >>> due = due_steps(at=2, every=10)
     >>> [step for step in range(21) if due(step)]
     [0, 2, 10, 20]
+    >>> due = due_steps(thinned=True)
+    >>> [step for step in range(98, 131) if due(step)]
+    [98, 99, 100, 110, 120, 130]
     """
     named = frozenset(() if at is None else (at,) if isinstance(at, int) else at)
     if every is not None and every < 1:
@@ -69,7 +84,7 @@ def due_steps(
     if at is not None and every is None:
         return Due(named, None, max(named, default=-1))
     every = every or 1
-    return Due(named, every, (most - 1) * every if most else math.inf)
+    return Due(named, every, (most - 1) * every if most else math.inf, thinned)
 
 
 class Steps:

@@ -18,6 +18,8 @@ from app.panels import example
 from app.panels.text import escape
 from graphviz_torch import record
 from graphviz_torch.experiments.runner import EXPERIMENTS
+from graphviz_torch.graph import TrainingStep
+from graphviz_torch.graph.training.file import TrainingFile
 from tests.support.app_pages import FRAME, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +129,37 @@ def test_the_script_with_which_the_app_was_started_comes_first(
     assert chosen.value == "train.py"
     (tmp_path / "train.py.json.gz").unlink()
     assert "was removed" in page().error[0].value
+
+
+def test_the_page_follows_a_script_that_runs_and_can_ask_for_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    steps = []
+    for factor in range(1, 20):
+        with record() as recording:
+            (weight * factor).sum().backward()
+        steps.append(TrainingStep(len(steps), (recording.graph,)))
+    path = tmp_path / "train.py.json.gz"
+    file = TrainingFile(path)
+    file.append(*steps[:2])
+    monkeypatch.setenv("GRAPHVIZ_TORCH_RECORDING", str(path))
+    monkeypatch.setenv("GRAPHVIZ_TORCH_LIVE", "1")
+    app = page()
+    assert "**train\\.py runs**: step 1, 2 steps recorded" in app.markdown[0].value
+    file.append(*steps[2:])
+    app.run()
+    said = "step 18, 19 steps recorded, the first 4 and the last 8 judged"
+    assert said in app.markdown[0].value
+    rows = zip(*(column(app, "own gradients", name) for name in ("tensor", "norm")), strict=True)
+    # Of the last step, in a file that keeps two digits of it.
+    assert float(dict(rows)["weight"]) == pytest.approx(19 * 3**0.5, rel=0.01)
+    press(app, "Stop")
+    assert (tmp_path / "stop").exists()
+    (tmp_path / "ended").write_text("-2")
+    app.run()
+    assert "**train\\.py** was stopped: step 18" in app.markdown[0].value
+    assert "Stop" not in [button.label for button in app.button]
 
 
 def test_a_link_shows_what_it_was_copied_from() -> None:

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,14 @@ import pytest
 import torch
 
 from graphviz_torch import Graph, load, to_text, trace
-from graphviz_torch.graph import Failure, Parameter, TensorMeta, graph_of
+from graphviz_torch.graph import (
+    Failure,
+    Parameter,
+    TensorMeta,
+    Training,
+    TrainingStep,
+    graph_of,
+)
 from graphviz_torch.integrations.command.main import COMMANDS, main
 from tests.support.models import worked_example
 
@@ -337,14 +345,13 @@ def test_no_form_is_written_under_the_name_of_another(
     assert not out.exists()
 
 
-class Done(AbstractContextManager["Done"]):
+class Done:
     """A process that has ended."""
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def wait(self) -> int:
         return 0
+
+    poll = wait
 
 
 def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows(
@@ -384,17 +391,24 @@ def test_the_app_opens_a_browser_once_it_answers(tmp_path: Path) -> None:
 
 
 SCRIPT = """\
-import sys
+import sys, time
 import torch
 
 weight = torch.ones(3, requires_grad=True)
-if sys.argv[1] == "learn":
+optimizer = torch.optim.SGD([weight], lr=0.1)
+if sys.argv[1] != "rest":
     (weight * 2).sum().backward()
-print(sys.argv[1:])
+    optimizer.step()
+print(sys.argv[1:], flush=True)
+while sys.argv[1] == "go":
+    optimizer.zero_grad()
+    (weight * 2).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
 """
 
 
-def test_the_app_runs_a_script_first_and_opens_what_it_recorded(
+def test_the_app_runs_a_script_and_opens_what_it_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given: list[tuple[str, str]] = []
@@ -431,36 +445,83 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 fake = Path(sys.argv[1]) / "streamlit"
 fake.mkdir()
 (fake / "__init__.py").touch()
-waits = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+waits = "import os, time; print('server', os.getpid(), flush=True); time.sleep(600)"
 (fake / "__main__.py").write_text(waits)
-os.environ["PYTHONPATH"] = sys.argv[1]
+os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
 sys.exit(main(["app", "--no-browser", *sys.argv[2:]]))
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows sends no such signal")
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_signal_that_ends_the_app_ends_its_server_and_leaves_no_file(
-    tmp_path: Path, name: str
-) -> None:
+@contextmanager
+def app_of_a_script(tmp_path: Path, argument: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The command `app` with a script and a server that only waits, and the server's process id."""
     script, temporary, modules = tmp_path / "train.py", tmp_path / "tmp", tmp_path / "modules"
     script.write_text(SCRIPT)
     temporary.mkdir()
     modules.mkdir()
-    command = [sys.executable, "-c", ENDED, str(modules), str(script), "learn"]
+    command = [sys.executable, "-c", ENDED, str(modules), str(script), argument]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "['learn']\n"
-        server = int(process.stdout.readline())
-        assert [*temporary.glob("graphviz_torch-*/train.py.json.gz")]
+        assert process.stdout.readline() == f"['{argument}']\n"
+        server = int(process.stdout.readline().removeprefix("server "))
+        try:
+            yield process, server
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends no such signal")
+@pytest.mark.parametrize("argument", ["learn", "go"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_app_ends_its_server_and_its_script_and_leaves_no_file(
+    tmp_path: Path, name: str, argument: str
+) -> None:
+    with app_of_a_script(tmp_path, argument) as (process, server):
+        assert [*tmp_path.glob("tmp/graphviz_torch-*/train.py.json.gz")]
         number = getattr(signal, name)
         process.send_signal(number)
         assert process.wait(60) == 128 + number
-    assert not [*temporary.glob("graphviz_torch-*")]
+        assert process.stdout is not None
+        process.stdout.read()  # until nobody has it open: the script and the server have ended
+    assert not [*tmp_path.glob("tmp/graphviz_torch-*")]
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return once the condition holds; a test that waits in vain is ended by its time limit."""
+    while not condition():
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends no such signal")
+def test_the_app_follows_a_script_that_runs_and_stops_it_where_the_page_asks(
+    tmp_path: Path,
+) -> None:
+    with app_of_a_script(tmp_path, "go") as (process, server):
+        [recording] = tmp_path.glob("tmp/graphviz_torch-*/train.py.json.gz")
+        seen = len(steps_of(recording))  # the script has no end of its own
+        wait_for(lambda: len(steps_of(recording)) > seen)
+        assert not recording.with_name("ended").exists()
+        recording.with_name("stop").touch()
+        wait_for(recording.with_name("ended").exists)
+        wait_for(lambda: bool(recording.with_name("ended").read_text()))
+        assert recording.with_name("ended").read_text() == str(-signal.SIGINT)
+        numbers = [step.number for step in steps_of(recording)]
+        assert numbers == [
+            n for n in range(numbers[-1] + 1) if n < 100 or n % 10 ** (len(str(n)) - 2) == 0
+        ]
+        assert process.poll() is None
+        os.kill(server, 0)
+
+
+def steps_of(recording: Path) -> tuple[TrainingStep, ...]:
+    """The steps that are recorded so far."""
+    saved = load(recording)
+    assert isinstance(saved, Training)
+    return saved.steps
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="asks bash")

@@ -1,8 +1,9 @@
-"""`app`: the app, from an installed package or a checkout; with a recording, or a script run first.
+"""`app`: the app, from an installed package or a checkout; with a recording, or a script that runs.
 
 The script runs as `graphviz-torch run` runs it: in a process of its own, as whoever gave the
-command. The app then reads the file that it recorded, and runs nothing of it. A signal that ends
-the command (SIGTERM, and SIGHUP, where it is not ignored) ends what it started, and no file stays.
+command. The app opens when the first step is recorded, reads the file that grows, and runs nothing
+of it. A signal that ends the command (SIGTERM, and SIGHUP, where it is not ignored) ends what it
+started, and no file stays.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from .run import add_compiled, add_simulate
 _PACKAGE = Path(__file__).parents[2]
 _PATIENCE = 10  # seconds in which a process that is told to end has ended
 _SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # variables that tell of a graphical browser
-RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable that tells the app which file to open
+_LOOK = 0.1  # seconds between two looks at what runs
+RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable with the file that the app opens
+LIVE = "GRAPHVIZ_TORCH_LIVE"  # the variable that is set where a script writes to that file
+STOP = "stop"  # the file beside the recording with which the app asks for the script's end
+ENDED = "ended"  # the file beside it that has the script's exit code
 
 
 def add_app(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +45,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     add_compiled(parser)
     add_simulate(parser)
-    says = "a script to run first, as `run` does, or a recording (.json, .json.gz) to open"
+    says = "a script to run, as `run` does, or a recording (.json, .json.gz) to open"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
     says = "what the script is given"
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
@@ -67,15 +72,18 @@ def _app(parsed: argparse.Namespace) -> int:
             "the app needs Python 3.11 and Streamlit: pip install 'graphviz-torch[app]'."
         )
     file = app_file()
-    with _ended_by_signals():
+    with _ended_by_signals(), suppress(KeyboardInterrupt):  # Ctrl-C has ended what it started
         if parsed.script is None:
             return _serve(file, parsed, {})
         if parsed.script.endswith((".json", ".json.gz")):
             recording = Path(parsed.script).resolve(strict=True)
             return _serve(file, parsed, {RECORDING: str(recording)})
         with tempfile.TemporaryDirectory(prefix="graphviz_torch-") as folder:
-            recording = _record(parsed, Path(folder))
-            return _serve(file, parsed, {RECORDING: str(recording)})
+            recording = Path(folder) / f"{Path(parsed.script).name}.json.gz"
+            with _ending(_start(parsed, recording)) as script:
+                _await_step(script, recording, parsed.script)
+                return _serve(file, parsed, {RECORDING: str(recording), LIVE: "1"}, script)
+    return 0
 
 
 @contextmanager
@@ -99,48 +107,82 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code; where this process is to end, that one ends before."""
+def _end(process: subprocess.Popen[bytes], *, by: int = signal.SIGTERM) -> None:
+    """End a process and wait for its end; kill it after `_PATIENCE` seconds."""
+    with suppress(ProcessLookupError):  # it has ended
+        process.send_signal(by)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE)
+    process.kill()
+
+
+@contextmanager
+def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """End the process where the block is left; Ctrl-C has reached it too."""
     try:
-        return process.wait()
-    except BaseException as error:
-        if not isinstance(error, KeyboardInterrupt):  # Ctrl-C has told it
-            process.terminate()
+        yield process
+    except KeyboardInterrupt:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE)
-        process.kill()
         raise
+    finally:
+        if process.poll() is None:
+            _end(process)
+        process.wait()
 
 
-def _record(parsed: argparse.Namespace, folder: Path) -> Path:
-    """Run the script, and return the file of its last recorded step.
-
-    Raises:
-        RuntimeError: if it recorded nothing.
-    """
-    recording = folder / f"{Path(parsed.script).name}.json.gz"
+def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[bytes]:
+    """Start the script, whose steps are recorded into a file that grows."""
     command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
-    command += ["--compiled", parsed.compiled, "--no-hint"]
+    command += ["--compiled", parsed.compiled, "--no-hint", "--steps", "0", "--thinned"]
     if parsed.simulate is not None:
         command += ["--simulate", str(parsed.simulate)]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
-    said = f"graphviz-torch: {parsed.script} runs; the app opens when it has ended. Ctrl-C ends it."
+    said = f"graphviz-torch: {parsed.script} runs; the app opens when it has recorded a step."
     print(said, file=sys.stderr, flush=True)
-    with subprocess.Popen(command) as script:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script
-        try:
-            code = _wait(script)
-        finally:
-            signal.signal(signal.SIGINT, before)
-    if not recording.exists():
-        raise RuntimeError(
-            f"{parsed.script} ended with exit code {code} and recorded no step, so there is "
-            "nothing to open: a step is a backward."
-        )
-    return recording
+    return subprocess.Popen(command)
 
 
-def _serve(file: Path, parsed: argparse.Namespace, environment: dict[str, str]) -> int:
+def _await_step(script: subprocess.Popen[bytes], recording: Path, name: str) -> None:
+    """Wait until the first step is recorded.
+
+    Raises:
+        RuntimeError: if the script ends without one.
+    """
+    while not recording.exists():
+        if script.poll() is None:
+            time.sleep(_LOOK)
+        elif not recording.exists():
+            raise RuntimeError(
+                f"{name} ended with exit code {script.returncode} and recorded no step, so there "
+                "is nothing to open: a step is a backward."
+            )
+
+
+def _attend(
+    server: subprocess.Popen[bytes], script: subprocess.Popen[bytes] | None, recording: Path
+) -> int:
+    """Wait for the end of the server, and return its exit code.
+
+    Meanwhile the script is ended if the app asks for it, and the app learns that it has ended.
+    """
+    while script is not None and server.poll() is None:
+        if script.poll() is not None:
+            recording.with_name(ENDED).write_text(str(script.returncode))
+            break
+        if recording.with_name(STOP).exists():
+            # As Ctrl-C, where there is such a signal: the script may save what it has.
+            _end(script, by=signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+        time.sleep(_LOOK)
+    return server.wait()
+
+
+def _serve(
+    file: Path,
+    parsed: argparse.Namespace,
+    environment: dict[str, str],
+    script: subprocess.Popen[bytes] | None = None,
+) -> int:
     options = {
         "server.address": "localhost",
         "server.port": parsed.port,
@@ -151,14 +193,11 @@ def _serve(file: Path, parsed: argparse.Namespace, environment: dict[str, str]) 
     command = [sys.executable, "-m", "streamlit", "run", str(file)]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
-    try:
-        with subprocess.Popen(command, env=os.environ | environment) as server:
-            if parsed.browser:
-                given = f"http://localhost:{parsed.port}", server
-                threading.Thread(target=_open_when_ready, args=given, daemon=True).start()
-            return _wait(server)
-    except KeyboardInterrupt:  # Ctrl-C has ended the app too
-        return 0
+    with _ending(subprocess.Popen(command, env=os.environ | environment)) as server:
+        if parsed.browser:
+            given = f"http://localhost:{parsed.port}", server
+            threading.Thread(target=_open_when_ready, args=given, daemon=True).start()
+        return _attend(server, script, Path(environment.get(RECORDING, "")))
 
 
 def _open_when_ready(url: str, server: subprocess.Popen[bytes]) -> None:

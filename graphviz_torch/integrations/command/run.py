@@ -49,6 +49,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
+    parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)  # of `app`
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
     says = "what the script is given"
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
@@ -94,7 +95,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
     try:
         script.load()
         steps = LoopSteps(
-            due_steps(every=parsed.every, most=parsed.steps),
+            due_steps(every=parsed.every, most=parsed.steps, thinned=parsed.thinned),
             outputs.add,
             notes=False,  # what a note would say of an error stands in the report
             compiled=parsed.compiled,
