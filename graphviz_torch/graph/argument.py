@@ -1,8 +1,7 @@
 """Arguments that stand for a graph.
 
-A Graph, or anything whose attribute `graph` is one: a recording, a picture.
-Tensors and modules are read by the readers that the package root registers; nothing here loads
-torch.
+A Graph, or anything whose attribute `graph` is one, such as a recording or a picture. Tensors and
+modules are read by the readers that the package root registers; this package loads no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class HasParameters(Protocol):
     """A module, as far as its parameters name tensors."""
 
     def named_parameters(self) -> Iterable[tuple[str, Any]]:
-        """Pairs of name and parameter."""
+        """Return pairs of name and parameter."""
 
 
 # A Graph, a recording, a tensor or a nesting of tensors, a module: what `graph_of` takes.
@@ -28,7 +27,7 @@ Names = Mapping[str, Any] | HasParameters | None
 
 
 def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
-    """The graph that `value` is, has, or can be read from.
+    """Return the graph that `value` is, has, or can be read from.
 
     Args:
         value: a Graph, a recording, a tensor or a nesting of tensors, a module, or a program of

@@ -1,4 +1,4 @@
-"""What ranks sent to each other: one collective, as a plain value."""
+"""Collectives between ranks as plain values, and the waiting times computed from them."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _MESSAGES = ("send", "recv")
 
 
 class RankTime(NamedTuple):
-    """When a rank was in a collective, in seconds by the clock of its own processor.
+    """The time that one rank spent in a collective, in seconds on that rank's CPU clock.
 
-    A rank stands in a collective while it is in the call that begins it, and while it waits for the
-    result. Of a collective that nobody waits for on the processor only the beginning is known.
+    A rank is in a collective while it is in the call that starts the collective, and while it waits
+    for the result. Only the start is known if no CPU code waits for the result.
     """
 
-    rank: int  # among all
-    group: str  # the name by which all its ranks know the process group
-    begin: float  # after that rank's recording began
-    seconds: float | None = None  # until it had the result
-    standing: float | None = None  # of these, how long it stood in it
+    rank: int  # global rank
+    group: str  # name of the process group, equal on all its ranks
+    begin: float  # since that rank's recording began
+    seconds: float | None = None  # from the call to the result
+    standing: float | None = None  # part of `seconds` that the rank was blocked
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What this rank gave to the ranks of a group, or took from them: to a Transfer what a group is
-    to a device.
+    """A collective as one rank took part in it. Collectives are between ranks what a Transfer is
+    between devices.
 
-    `nbytes` is what this rank gives in: the elements of its input tensors. A rank that only takes
-    (`broadcast` and `scatter` from another rank, `recv`) counts what it takes. On the wire more or
-    less may go. In a ring of n ranks each rank sends 2 (n - 1) / n times that for an all_reduce,
-    n - 1 times for an all_gather, (n - 1) / n times for a reduce_scatter or all_to_all (Thakur,
-    Rabenseifner and Gropp 2005); in a tree an all_reduce sends it up once and down once.
+    `nbytes` is the size of this rank's input tensors. A rank that only receives (`broadcast` and
+    `scatter` from another rank, `recv`) counts its output. The bytes on the wire differ: in a ring
+    of n ranks each rank sends 2 (n - 1) / n times `nbytes` for an all_reduce, n - 1 times for an
+    all_gather, and (n - 1) / n times for a reduce_scatter or all_to_all (Thakur, Rabenseifner and
+    Gropp 2005).
 
     >>> str(Collective("all_gather", 4096, "bfloat16", 8, group="dp"))
     'all_gather 4.0 KiB bfloat16 · dp, 8 ranks'
@@ -62,21 +62,21 @@ class Collective:
     nbytes: int
     dtype: str = ""
     group_size: int = 1  # ranks
-    group: str = ""  # the mesh dimension, or "ranks 1 and 3"; "" where all ranks take part
+    group: str = ""  # mesh dimension, or "ranks 1 and 3"; "" if all ranks take part
     phase: CollectivePhase = "other"
-    node: NodeId | None = None  # id of the node it belongs to
+    node: NodeId | None = None  # id of the node that caused the collective
     module: str = ""
-    where: str = ""  # the user's line; "models.py:7, called at train.py:41" where a library's asks
-    parameters: tuple[str, ...] = ()  # whose values or gradients went over, as far as is known
-    asynchronous: bool | None = None  # could the program go on meanwhile
-    waited_where: str = ""  # the line that waited for it, where that is known
-    peer: int | None = None  # the one rank that gives, takes or reduces, by its global number
-    change: str = ""  # of a DTensor's placements: "Shard(0) -> Replicate"
-    gradients: bool | None = None  # did gradients of `parameters` go over, and not their values
+    where: str = ""  # the user's line, or "models.py:7, called at train.py:41" in a library
+    parameters: tuple[str, ...] = ()  # names of parameters whose values or gradients were sent
+    asynchronous: bool | None = None  # True if the call returned before the collective was done
+    waited_where: str = ""  # the line that waited for the result
+    peer: int | None = None  # global rank of the source, destination or root
+    change: str = ""  # change of a DTensor's placements: "Shard(0) -> Replicate"
+    gradients: bool | None = None  # True if gradients of `parameters` were sent, False if values
     own: bool = (
-        False  # did the backward of this graph ask for it; a step's graphs all have them all
+        False  # True if this graph's backward caused it; all graphs of a step list all collectives
     )
-    # Of each rank that is known. Collectives that differ in it alone are equal.
+    # Times of each rank that recorded the collective; not compared.
     times: tuple[RankTime, ...] = field(default=(), compare=False)
 
     __repr__ = short_repr
@@ -88,10 +88,10 @@ class Collective:
 
 
 def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
-    """The collectives of each node that sends what it computes, or the gradient of it.
+    """Group collectives by the node whose result, or gradient, they send.
 
-    What is sent for the sake of parameters is not there: a hook of FSDP or DDP runs while backward
-    is at some node, and its parameters' module has it.
+    Collectives of parameters are left out: a hook of FSDP or DDP runs while backward is at an
+    unrelated node. The parameters' module has those.
     """
     found: dict[int, list[Collective]] = {}
     for each in collectives:
@@ -101,28 +101,30 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
 
 
 def with_times(copies: Sequence[Collective]) -> Collective:
-    """A collective as several ranks have it: the first one's, with the times of all, each rank's
-    once. Where groups of one name have roots of their own, it has none."""
+    """Return one collective with the times of all ranks that recorded it, each rank's once.
+
+    `peer` is None where groups of the same name have different roots.
+    """
     times = {time.rank: time for each in copies for time in each.times}
     peer = copies[0].peer if len({each.peer for each in copies}) == 1 else None
     return replace(copies[0], times=tuple(times.values()), peer=peer)
 
 
 class RankWait(NamedTuple):
-    """Ranks that stood in a collective until another rank came."""
+    """Ranks that waited in a collective for the rank that came last."""
 
-    collective: Collective  # as the first that waited has it
+    collective: Collective  # as the first waiting rank recorded it
     late: int  # the rank that came last
-    seconds: tuple[tuple[int, float], ...]  # rank -> how long it stood for that alone, at least
+    seconds: tuple[tuple[int, float], ...]  # (rank, lower bound of the time it waited for `late`)
 
 
 def rank_rounds(
     collectives: Iterable[Collective],
 ) -> Iterator[list[tuple[Collective, RankTime]]]:
-    """The collectives that ranks of a group were in together, each as every rank has it.
+    """Yield, for each collective that ranks ran together, that collective as each rank recorded it.
 
-    The first of a group on one rank is the first on the others, and so on. A message from one rank
-    to another is a round of two: its `send` and its `recv`.
+    The n-th collective of a group on one rank belongs to the n-th on the others. A message between
+    two ranks is a round of two: its `send` and its `recv`.
     """
     rounds: dict[tuple[str, int, int, int], list[tuple[Collective, RankTime]]] = {}
     calls: Counter[tuple[int, tuple[str, int, int]]] = Counter()
@@ -138,7 +140,7 @@ def rank_rounds(
 
 
 def _ends(collective: Collective, rank: int) -> tuple[int, int]:
-    """From which rank to which a message goes; (-1, -1) for what all ranks of a group are in."""
+    """Return the sender and receiver of a message; (-1, -1) for a collective of a whole group."""
     if collective.kind not in _MESSAGES or collective.peer is None:
         return -1, -1
     return (rank, collective.peer) if collective.kind == "send" else (collective.peer, rank)
@@ -150,11 +152,11 @@ def _is_one_kind(some: Sequence[tuple[Collective, RankTime]]) -> bool:
 
 
 def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
-    """Who waits for whom, in the order of the program, from the times of several ranks.
+    """Yield which ranks waited for which, in program order, from the times of several ranks.
 
-    Ranks have no clock in common. The rank that needs the least time from its call to the result
-    came last, and the collective itself takes no longer than that: what another rank stood in it
-    beyond that time, it stood because it waited.
+    Ranks share no clock. The rank that needed the least time from its call to the result came last,
+    and the collective itself takes at most that time. Time beyond it, on another rank, was spent
+    waiting.
 
     >>> early, late = RankTime(0, "dp", 1.0, 3.5, 3.5), RankTime(1, "dp", 4.0, 0.5, 0.5)
     >>> [wait] = rank_waits([Collective("all_reduce", 8, "float32", 2, times=(early, late))])
@@ -174,9 +176,10 @@ def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
 
 
 def aligned(collectives: Sequence[Collective]) -> dict[int, list[tuple[float, float, Collective]]]:
-    """By rank, when it began to stand in which collective, on an axis for all, and how long.
+    """Return, for each rank, the start and duration of its collectives in seconds on one common
+    axis.
 
-    Seconds. The axis begins where the first rank's recording began.
+    The axis begins where the first rank's recording began.
     """
     shifts = _shifts(collectives)
     bars: dict[int, list[tuple[float, float, Collective]]] = defaultdict(list)
@@ -189,19 +192,22 @@ def aligned(collectives: Sequence[Collective]) -> dict[int, list[tuple[float, fl
 
 
 def _span(time: RankTime) -> tuple[float, float]:
-    """Where it stood. The call takes a moment; where it waited later, it stood at the end."""
+    """Return start and duration of the blocked time.
+
+    The call itself takes a moment; if the rank waited later, the blocked time is at the end.
+    """
     standing, seconds = time.standing or 0.0, time.seconds
     begin = time.begin if seconds is None else time.begin + max(0.0, seconds - standing)
     return begin, standing
 
 
 def _shifts(collectives: Sequence[Collective]) -> dict[int, float]:
-    """What to add to the times of each rank."""
+    """Return the seconds to add to each rank's times."""
     shifts: dict[int, float] = {}
     shared = [each for each in collectives if each.kind not in _MESSAGES]
     rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(shared)]
     growing = True
-    while growing:  # ranks of several groups are connected by those that they share
+    while growing:  # groups are connected by the ranks that they share
         growing = False
         for some in rounds:
             known = [time for time in some if time.rank in shifts] or some[:1]
@@ -222,37 +228,39 @@ def _end(time: RankTime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCalls:
-    """How often a rank has begun the same collective: of one kind, in one group, at one line.
+    """The number of times that a rank has started the same collective: same kind, group and line.
 
     >>> CollectiveCalls("all_reduce", where="train.py:91", times=12).text
     'all_reduce at train.py:91'
     """
 
     kind: CollectiveKind
-    group: str = ""  # the mesh dimension, where there is one
-    ranks: tuple[int, ...] = ()  # of the group
+    group: str = ""  # mesh dimension, if any
+    ranks: tuple[int, ...] = ()  # ranks of the group
     where: str = ""  # the user's line
     times: int = 1
 
     @property
     def text(self) -> str:
-        """Which collective it is."""
+        """Return the kind, group and line of the collective."""
         said = f"{self.kind} of {self.group}" if self.group else self.kind
         return f"{said} at {self.where}" if self.where else said
 
 
 @dataclass(frozen=True, slots=True)
 class RankPosition:
-    """How far a rank has come with its collectives.
+    """How far a rank has come in its collectives.
 
-    `state` is "inside" while the rank is in the collective `last`, or waits for it in Python; after
-    an error there it is "raised". C++ may wait while it is "outside", and so may a GPU.
+    `state` is "inside" while the rank is in the collective `last` or waits for it in Python, and
+    "raised" after an error there. C++ code and a GPU may wait while the state is "outside".
     """
 
-    calls: tuple[CollectiveCalls, ...] = ()  # in the order of their first
-    last: int | None = None  # of `calls`: which the rank waits for, or has begun last
+    calls: tuple[CollectiveCalls, ...] = ()  # in order of the first call
+    last: int | None = (
+        None  # index in `calls` of the collective that the rank waits for, or started last
+    )
     state: RankState = "outside"
-    error: str = ""  # the class of what ended it
+    error: str = ""  # class of the exception that ended the rank
 
     def check(self) -> None:
         """Raises ValueError for a `last` that is not there."""

@@ -1,4 +1,4 @@
-"""What a field of `Node` or `ModuleRow` declares beside its type: how it prints, who may use it."""
+"""Declarations of the fields of `Node` and `ModuleRow`: title, text and use in tables."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ Row = TypeVar("Row")
 
 
 class Column(NamedTuple):
-    """A declaration, as in `seconds: Annotated[float | None, Column("time", seconds_text)]`."""
+    """The declaration of a field, as in `seconds: Annotated[float | None, Column("time",
+    seconds_text)]`.
+    """
 
-    title: str  # of its column in `to_text` and `summary`, and of its differences
+    title: str  # title of the column in `to_text` and `summary`, and of differences
     words: Callable[[Any], str] = str  # a recorded value as text
-    detail: bool = False  # is it printed below the node in pictures, a line for each of its lines
-    # Does `diff` tell where both nodes, or modules, have a value and these differ; what needs a
-    # tolerance has its own rule in comparison/diff.py.
+    detail: bool = False  # printed below the node in pictures, line by line
+    # `diff` reports unequal values if both nodes, or modules, have one. Values that need a
+    # tolerance have a rule of their own in comparison/diff.py.
     compared: bool = False
-    color: bool = False  # is the field's name a `color_by`: a scale for numbers, else categories
-    summed: bool = False  # do the values of the modules inside a module, or of a group's nodes, add
+    color: bool = False  # the field is a `color_by`: a scale for numbers, else categories
+    summed: bool = False  # values of inner modules, or of a group's nodes, are added
 
     def text(self, value: Any) -> str:
-        """A value in words; "" where nothing was recorded."""
+        """Return a value as text; "" if nothing was recorded."""
         return self.words(value) if recorded(value) else ""
 
 
 def recorded(value: Any) -> bool:
-    """Does a field hold more than "not recorded"?
+    """Return True if a field holds more than "not recorded".
 
     >>> recorded(0.0), recorded(None), recorded(""), recorded(())
     (True, False, False, False)
@@ -37,7 +39,7 @@ def recorded(value: Any) -> bool:
 
 @cache
 def declared(cls: type) -> dict[str, Column]:
-    """The declarations of a class by field, in the order of its fields.
+    """Return the declarations of a class by field, in the order of its fields.
 
     >>> from graphviz_torch.graph import Node
     >>> declared(Node)["scope"].title
@@ -51,17 +53,17 @@ def declared(cls: type) -> dict[str, Column]:
 
 @cache
 def declared_beside(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
-    """The declarations of all fields but those named, which a format writes in a way of its own.
+    """Return the declarations of all fields except those named, which the format writes itself.
 
     >>> from graphviz_torch.graph import Node
     >>> [name for name, _ in declared_beside(Node, "scope", "where", "note", "saved", "seconds")]
-    ['module_class', 'attributes', 'placement', 'fingerprints', 'influence', 'reruns']
+    ['module_class', 'attributes', 'placement', 'fingerprints', 'influence', 'reruns', 'values']
     """
     return tuple(each for each in declared(cls).items() if each[0] not in names)
 
 
 def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
-    """The declarations of the fields that tell something: in some row a number, or texts that vary.
+    """Return the declarations of fields worth a column: some row has a number, or the texts vary.
 
     >>> from graphviz_torch.graph import ModuleRow
     >>> [*columns_in(ModuleRow, [ModuleRow("a", mode="train"), ModuleRow("b", mode="eval")])]
@@ -80,5 +82,5 @@ def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
 
 @cache
 def details(cls: type) -> tuple[tuple[str, Column], ...]:
-    """The declarations of what pictures print below a node."""
+    """Return the declarations of the fields that pictures print below a node."""
     return tuple((name, column) for name, column in declared(cls).items() if column.detail)

@@ -1,4 +1,4 @@
-"""The graph of an autograd computation: nodes, edges, and what was recorded of the step."""
+"""The graph of an autograd computation: nodes, edges, and records of the step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .tensors import MOST_ELEMENTS, TensorMeta
 from .values import Cut, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
-_FOREVER = 1e9  # seconds, 30 years, of all together: what counts microseconds ends soon after
-_LAST = 1 << 31  # beyond every position in a backward run
-_BYTES = 1 << 63  # beyond what can be added up: more than all memory that there is
+_FOREVER = 1e9  # seconds in all, about 30 years: more overflows counters of microseconds
+_LAST = 1 << 31  # upper bound of positions in a backward run
+_BYTES = 1 << 63  # upper bound of a sum of bytes
 _MOST_PARTS = 1_000
 
 
@@ -48,12 +48,12 @@ class Graph:
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
     step: Step = Step()  # noqa: RUF009 - it is frozen
-    events: tuple[Event, ...] = ()  # what the program did that no node shows
-    # Of a graph joined from others: the id of the first node of each, and its title. What comes
-    # before the first is in none.
+    events: tuple[Event, ...] = ()  # facts about the program that no node shows
+    # In a graph joined from several: the first node id and the title of each. Nodes before the
+    # first segment belong to none.
     segments: tuple[tuple[int, str], ...] = ()
-    modules: tuple[ModuleRow, ...] = ()  # of those that ran; what was recorded of the whole block
-    # What this rank sent to others, in order; each graph of a step has all of the step.
+    modules: tuple[ModuleRow, ...] = ()  # modules that ran, with records of the whole block
+    # Collectives of this rank, in order; each graph of a step lists those of the whole step.
     collectives: tuple[Collective, ...] = ()
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Graph:
         return f"Graph({', '.join(parts)})"
 
     def annotate(self, **columns: Mapping[int, Any]) -> Graph:
-        """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
+        """Return a copy with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
 
         Args:
             columns: for each Node field, `{node id: value}`; other nodes keep theirs.
@@ -94,23 +94,23 @@ class Graph:
         return replace(self, nodes=tuple(nodes))
 
     def inputs(self) -> list[list[Edge]]:
-        """For each node, the edges that end at it, by `input_nr`."""
+        """Return, for each node, the edges that end at it, by `input_nr`."""
         groups: list[list[Edge]] = [[] for _ in self.nodes]
         for edge in self.edges:
             groups[edge.target].append(edge)
         return groups
 
     def users(self) -> list[list[Edge]]:
-        """For each node, the edges that start at it, in the order of `edges`."""
+        """Return, for each node, the edges that start at it, in the order of `edges`."""
         groups: list[list[Edge]] = [[] for _ in self.nodes]
         for edge in self.edges:
             groups[edge.source].append(edge)
         return groups
 
     def reached(self) -> set[int]:
-        """The ids of the nodes that the outputs were computed from, and of the outputs themselves.
+        """Return the ids of the outputs and of all nodes that the outputs were computed from.
 
-        A gradient of the outputs passes these alone: what was cut off is not among them.
+        Gradients of the outputs pass only these nodes; nodes upstream of a cut are not among them.
         """
         found = {node for node, _ in self.outputs}
         for edge in sorted(self.edges, key=attrgetter("target"), reverse=True):

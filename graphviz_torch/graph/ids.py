@@ -1,4 +1,4 @@
-"""Ids of nodes, wherever values hold them: a field declares them, as in `node: NodeId | None`."""
+"""Node ids inside other values: a field declares them, as in `node: NodeId | None`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NodeId = Annotated[int, _NODE]  # a position in `Graph.nodes`
 
 
 def moved(value: Value, by: int, **changes: Any) -> Value:
-    """A value with `by` added to the ids of nodes in it, at any depth.
+    """Return a copy of a value with `by` added to all node ids in it.
 
     Args:
         value: of a class whose fields declare them.
@@ -34,7 +34,7 @@ def moved(value: Value, by: int, **changes: Any) -> Value:
 
 
 def renumbered(value: Value, ids: Sequence[int], **changes: Any) -> Value:
-    """The same with other ids of nodes: `ids[0]` in the place of 0.
+    """Return a copy of a value with node id i replaced by `ids[i]`.
 
     >>> from graphviz_torch.graph import Cut
     >>> renumbered(Cut("detach", None, before=1), [0, 5]).before
@@ -58,7 +58,7 @@ def _moved(value: Value, to: Callable[[int], int], changes: dict[str, Any]) -> V
 
 
 def mentioned(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[str, list[int]]]:
-    """The ids in values of a type, with the names of the fields that they stand in.
+    """Return the node ids in values of a type, with the names of the fields that hold them.
 
     >>> from graphviz_torch.graph import Cut
     >>> cuts = [Cut("detach", None, before=0, after=(1, 2)), Cut("item", None, after=(3,))]
@@ -86,7 +86,7 @@ def mentioned(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[st
 
 @cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """The types of the fields of a class that hold ids."""
+    """Return the types of the fields that hold node ids."""
     names = cls._fields if hasattr(cls, "_fields") else [field.name for field in fields(cls)]
     hints = get_type_hints(cls, include_extras=True)
     for name, hint in hints.items():
@@ -97,7 +97,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 @cache
 def _holds(kind: Any) -> bool:
-    """Does a type hold ids of nodes, at any depth."""
+    """Return True if a type holds node ids at any depth."""
     if _has_fields(kind):
         return bool(_hints(kind))
     return any(part is _NODE or _holds(part) for part in get_args(kind))
@@ -109,12 +109,12 @@ def _has_fields(kind: Any) -> bool:
 
 @cache
 def _moves(cls: Any) -> tuple[tuple[str, Move], ...]:
-    """What moves the ids in each field of a class that holds any."""
+    """Return, for each field that holds node ids, the function that renumbers it."""
     return tuple((name, _move(hint)) for name, hint in _hints(cls).items())
 
 
 def _move(kind: Any) -> Move:
-    """What renumbers the ids in a value of a type."""
+    """Return the function that renumbers the ids in a value of a type."""
     if _NODE in get_args(kind)[1:]:
         return lambda value, to: to(value)
     if _has_fields(kind):

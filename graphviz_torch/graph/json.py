@@ -1,4 +1,4 @@
-"""A graph or a training as a JSON file, and back: a graph that is loaded equals what was saved."""
+"""A graph or a training as a JSON file; a loaded graph equals the saved one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def save(graph: GraphLike, path: str | Path) -> Path:
 
 
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
-    """The graph that `save` wrote to `path`, compressed or not; or the training, if it is one.
+    """Return the graph, or the training, that `save` wrote to `path`, compressed or not.
 
-    Of a training that was killed, or that goes on, it gives the steps that are written. Both stand
-    wherever a graph is needed, and `load(path).steps[3]` is one step.
+    For a training that was killed or still runs, the steps written so far are returned. Graph and
+    training both work wherever a graph is needed; `load(path).steps[3]` is one step.
 
     Args:
         path: the file.
@@ -67,7 +67,7 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
 
 
 def to_json(graph: Graph) -> str:
-    """The text that `save` writes.
+    """Return the text that `save` writes.
 
     >>> from_json(to_json(Graph(nodes=()))) == Graph(nodes=())
     True
@@ -76,7 +76,7 @@ def to_json(graph: Graph) -> str:
 
 
 def from_json(text: str) -> Graph:
-    """The graph that `to_json` gave.
+    """Return the graph that `to_json` encoded.
 
     Raises:
         ValueError: as `load`.

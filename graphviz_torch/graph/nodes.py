@@ -1,4 +1,6 @@
-"""Nodes, edges, rows by module. What a field declares, files, texts, pictures and `diff` take."""
+"""Nodes, edges and rows by module. Files, tables, pictures and `diff` follow the fields'
+declarations.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,10 @@ def _innermost(classes: str) -> str:
     return classes.rpartition("/")[2]
 
 
-REGION = "torch.compile region"  # how the note of a region's own node begins
-CHECKPOINTED = "checkpointed"  # how what is noted of a node begins whose forward runs again
+REGION = "torch.compile region"  # start of the note of a region's own node
+CHECKPOINTED = "checkpointed"  # start of the note of a node whose forward runs again
 CHANGED = "its gradient was changed in place before it was described"
-INSIDE = "inside torch.compile"  # note of a node inside a compiled region, before the region's own
+INSIDE = "inside torch.compile"  # start of the note of a node inside a compiled region
 
 
 class Node(NamedTuple):
@@ -54,38 +56,40 @@ class Node(NamedTuple):
 
     id: NodeId
     name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
-    outputs: tuple[TensorMeta | None, ...]  # of the forward; None where autograd has none
-    label: str = ""  # what the caller calls it: "a", "fc1.weight"
+    outputs: tuple[
+        TensorMeta | None, ...
+    ]  # outputs of the forward; None where autograd has no metadata
+    label: str = ""  # the caller's name: "a", "fc1.weight"
     operation: str = ""  # the forward's name: "addmm"; "" for a leaf
-    leaf: LeafKind = ""  # what an AccumulateGrad accumulates into; "" for every other node
+    leaf: LeafKind = ""  # kind of tensor that an AccumulateGrad belongs to; "" for other nodes
     module: str = ""  # as in named_modules(): "encoder.layers.0"
-    # The module's path with the number of a repeated call: "encoder.cell#2".
+    # Module path with the number of a repeated call: "encoder.cell#2".
     scope: Annotated[str, Column("module")] = ""
-    # The user's line that made it, "train.py:41"; where that called into an installed library,
-    # after the library's: "modeling_gpt2.py:312, called at train.py:41".
+    # The user's line that created the node, "train.py:41"; for a library's code also the library's
+    # line: "modeling_gpt2.py:312, called at train.py:41".
     where: Annotated[str, Column("where")] = ""
-    # What a reader must know: "torch.compile region".
+    # A remark about the node: "torch.compile region".
     note: Annotated[str, Column("note", detail=True)] = ""
     saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
     grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
     order: int | None = None  # position in the backward run, from 0
-    # In backward, on the device's own clock.
+    # Duration in backward, on the device's own clock.
     seconds: Annotated[float | None, Column("time", seconds_text)] = None
-    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)". Where
-    # `module` is "" the root's, of what it makes itself.
+    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)". For
+    # nodes of the root module itself, the root's class.
     module_class: Annotated[str, Column("class", _innermost)] = ""
-    # What autograd keeps of the operation that is not a tensor: "exponent=2"; and of a sum, product
-    # and the like the operand that needs no gradient: "data=old f32[64]".
+    # Arguments that autograd keeps and that are no tensors: "exponent=2"; also the operand of a sum
+    # or product that requires no gradient: "data=old f32[64]".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
-    # How the ranks divide its outputs, and what this one has: "Shard(0) on tp, local [512, 4096]".
+    # DTensor placement of the outputs, and the local shape: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
-    # Fingerprints of what the forward computed, one per output; for a leaf, of its elements.
+    # Fingerprints of the forward's results, one per output; for a leaf, of its elements.
     fingerprints: Annotated[
         tuple[Fingerprint | None, ...], Column("fingerprints", _fingerprints)
     ] = ()
-    # The share of its value that differs where one thing is changed, from 0 to 1: of `influence`.
+    # Fraction of the value that changed in an `influence` experiment, from 0 to 1.
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
-    # How often backward ran its forward again; None for what is not checkpointed, or not known.
+    # Number of times that backward ran the forward again; None if not checkpointed, or unknown.
     reruns: Annotated[int | None, Column("reruns")] = None
     # The call of the user's that made it: "cross_entropy"; a call that made several nodes has a
     # number within its module from the second on, "normalize#2". Outside of modules the user's own
@@ -100,12 +104,14 @@ class Node(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes this node keeps for backward; a storage counts at the first node that keeps it."""
+        """Bytes that this node keeps for backward; a storage counts at the first node that keeps
+        it.
+        """
         return sum([saved.nbytes for saved in self.saved])
 
     @property
     def device(self) -> str:
-        """Device of the first output that has one; "" where none has."""
+        """Device of the first output that has one; "" if none has."""
         for meta in self.outputs:
             if meta is not None:
                 return meta.device
@@ -113,12 +119,12 @@ class Node(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The user's own line that made it, without a library's: "train.py:41"."""
+        """The user's own line that created the node, without a library's: "train.py:41"."""
         return users_line(self.where)
 
     @property
     def is_checkpointed(self) -> bool:
-        """Does backward run its forward again, as far as its note says."""
+        """True if the note says that backward runs the node's forward again."""
         return any(said.startswith(CHECKPOINTED) for said in self.note.split("; "))
 
     @property
@@ -137,14 +143,15 @@ class Node(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The forward's name, else autograd's: what a drawing calls the node."""
+        """The name of the forward operation, else autograd's name: the title in a drawing."""
         return self.operation or self.name
 
 
 class Edge(NamedTuple):
     """Data flows source -> target in forward; backward runs the edge in reverse.
 
-    It is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the source.
+    The edge is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the
+    source.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -164,7 +171,7 @@ class Edge(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """What was recorded of one module of the program, over all its calls.
+    """Records of one module of the program, over all its calls.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -176,7 +183,7 @@ class ModuleRow(NamedTuple):
     """
 
     path: str  # as in named_modules(); "" for the model itself
-    # In which it was when the last backward began.
+    # Mode of the module when the last backward began.
     mode: Annotated[Mode, Column("mode", compared=True, color=True)] = ""
 
     def __repr__(self) -> str:

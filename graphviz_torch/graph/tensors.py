@@ -1,4 +1,4 @@
-"""What is known of a tensor, of a gradient and of what a node saved, as plain values."""
+"""Metadata of tensors, statistics of gradients, and saved tensors as plain values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .text import short_repr
 from .units import number_text
 
 SavedKind = Literal["activation", "parameter", "buffer", "input"]
-# What numbers of a tensor are of: all of it; the part of a DTensor that this process has; the
-# tensors that a wrapper wraps.
+# Part of a tensor that numbers describe: all of it, the local part of a DTensor, or the inner
+# tensors of a wrapper subclass.
 Extent = Literal["", "local part", "inner tensors"]
 
 MOST_ELEMENTS = 8  # of a tensor whose values a graph keeps
@@ -25,7 +25,7 @@ _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", 
 
 @lru_cache(maxsize=256)
 def short_dtype(dtype: str) -> str:
-    """`"float32"` -> `"f32"`, `"bfloat16"` -> `"bf16"`; an unknown name is returned as it is."""
+    """Return a short dtype name: `"float32"` -> `"f32"`; an unknown name is returned unchanged."""
     if dtype in _SHORT_DTYPES:
         return _SHORT_DTYPES[dtype]
     match = re.fullmatch(r"([a-z]+)(\d+)(_\w+)?", dtype)
@@ -36,7 +36,7 @@ def short_dtype(dtype: str) -> str:
 
 @lru_cache(maxsize=256)
 def itemsize(dtype: str) -> int | None:
-    """Bytes of one element of `dtype`; None for a dtype whose name does not tell."""
+    """Return the bytes of one element of `dtype`; None if the name does not say."""
     if dtype == "bool":
         return 1
     match = re.match(r"[a-z]+?(\d+)", dtype)
@@ -44,8 +44,8 @@ def itemsize(dtype: str) -> int | None:
     return bits // 8 if bits and bits % 8 == 0 else None
 
 
-# What there is of each node is a named tuple, not a dataclass: it is made by the hundred thousand,
-# and a frozen dataclass takes five times as long to make.
+# Values that exist for each node are named tuples: creating a frozen dataclass takes five times as
+# long.
 class TensorMeta(NamedTuple):
     """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1.
 
@@ -56,13 +56,13 @@ class TensorMeta(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str  # torch's name without "torch.": "float32"
-    device: str  # "cpu", "cuda:0", "sim:1"; "" where it is not known
+    device: str  # "cpu", "cuda:0", "sim:1"; "" if unknown
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the dense values: elements times element size. Not what the allocator holds.
+        """Number of elements times element size, in bytes; not the allocator's figure.
 
-        None where a dimension is ragged or the dtype has no whole number of bytes.
+        None if a dimension is ragged, or if an element has no whole number of bytes.
         """
         size = itemsize(self.dtype)
         if size is None or min(self.shape, default=0) < 0:
@@ -74,7 +74,7 @@ class TensorMeta(NamedTuple):
 
 
 class GradientStats(NamedTuple):
-    """What one gradient looked like when it reached a node's output in backward.
+    """Statistics of a gradient as it arrived at a node's output in backward.
 
     NaN and Inf elements are counted, and left out of norm, max_abs and mean.
 
@@ -95,8 +95,8 @@ class GradientStats(NamedTuple):
     nan: int = 0
     inf: int = 0
     values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
-    tensor: TensorMeta | None = None  # that the numbers are of
-    extent: Extent = ""  # what that is of the gradient: "local part"
+    tensor: TensorMeta | None = None  # tensor that the numbers describe
+    extent: Extent = ""  # part of the gradient that `tensor` is: "local part"
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -108,7 +108,9 @@ class GradientStats(NamedTuple):
 
     @property
     def whole_norm(self) -> float:
-        """The norm of all elements, as PyTorch gives it: NaN if one is NaN, else Inf if one is."""
+        """The norm of all elements, as PyTorch computes it: NaN if any is NaN, else Inf if any is
+        Inf.
+        """
         if self.nan:
             return math.nan
         return math.inf if self.inf else self.norm
@@ -145,7 +147,8 @@ def _element_text(value: Any) -> str:
 
 
 def total_norm(norms: Iterable[float]) -> float:
-    """The Euclidean norm of tensors together, by the norm of each: NaN where one is NaN.
+    """Return the Euclidean norm of several tensors together, from the norm of each; NaN if one is
+    NaN.
 
     >>> total_norm([3.0, 4.0]), total_norm([math.inf, math.nan])
     (5.0, nan)
@@ -155,12 +158,13 @@ def total_norm(norms: Iterable[float]) -> float:
 
 
 class Fingerprint(NamedTuple):
-    """What one result of the forward was worth: enough to tell whether another one is the same.
+    """A summary of one result of the forward, enough to tell whether another result is equal.
 
-    The projections are sums of all elements, each times a number that depends on its place: along
-    the last dimension (cos, sin), along the one before it (cos, sin), along the first, and by the
-    whole place. The last two do not depend on places: the sum of the absolute values, and that of
-    the cubes divided by the square of the norm. All grow as the norm does. NaN counts as infinite.
+    The first six projections are sums of all elements, each times a factor that depends on its
+    position: along the last dimension (cos, sin), along the one before (cos, sin), along the first,
+    and by the flat position. The last two do not depend on positions: the sum of absolute values,
+    and the sum of cubes divided by the square of the norm. All grow linearly with the norm. NaN
+    counts as infinite.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -171,7 +175,7 @@ class Fingerprint(NamedTuple):
     (3, 2.0, 0.0, 4.0)
     """
 
-    elements: int  # how many; of a large leaf, how many were read
+    elements: int  # number of elements that were read; a large leaf is sampled
     norm: float
     mean: float
     least: float
@@ -196,10 +200,10 @@ class SavedTensor(NamedTuple):
 
     name: str  # "self", "weight", "result"; "" for a custom Function's
     tensor: TensorMeta
-    nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
+    nbytes: int  # bytes of its storage; 0 if another node counts it (see shared_with)
     kind: SavedKind = "activation"
     shared_with: NodeId | None = None  # id of the node at which the same storage is counted
-    label: str = ""  # what the caller calls it, where it is data or a loss's target: "image"
+    label: str = ""  # the caller's name, if it is data or a target: "image"
 
     def __repr__(self) -> str:
         return short_repr(self)

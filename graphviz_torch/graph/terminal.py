@@ -1,4 +1,4 @@
-"""Text that fits a terminal: how wide it is, and tables whose most telling columns fit."""
+"""Text for terminals: line width, and tables that keep their most informative columns."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 _SHELL: ContextVar[bool] = ContextVar("_SHELL", default=False)
-PIPED = 80  # characters of a line where no terminal is
+PIPED = 80  # characters of a line without a terminal
 _GAP = 2  # characters between columns
 
 
 class TableColumn(NamedTuple):
-    """A column of a table; its cells may be cut to `least` characters, or not at all if it is 0."""
+    """A column of a table. Cells may be cut to `least` characters; not at all if it is 0."""
 
     title: str
     cells: Sequence[str]
     least: int = 0
     right: bool = False
-    tail: bool = False  # is the end of a cell what tells most, as of a path
+    tail: bool = False  # keep the end of a cell, as of a path
 
 
 def line_width(wide: bool = False) -> int | None:
-    """Characters of a line: those of the terminal, 80 without one; None if `wide`: all it takes."""
+    """Return the width of a line: the terminal's, 80 without one; None (unlimited) if `wide`."""
     if wide:
         return None
     return shutil.get_terminal_size((PIPED, 24)).columns if is_terminal() else PIPED
 
 
 def is_terminal() -> bool:
-    """Does what is printed go to a terminal, which wraps what is too long?"""
+    """Return True if the output goes to a terminal, which wraps long lines."""
     try:
         return sys.stdout.isatty()
     except (AttributeError, ValueError):  # None, as in a program without a console, or closed
@@ -43,7 +43,7 @@ def is_terminal() -> bool:
 
 @contextmanager
 def in_shell() -> Iterator[None]:
-    """What is printed in the block answers a command: it names options as flags.
+    """Name options as flags in all text that is made inside the block: it answers a command.
 
     >>> with in_shell():
     ...     option("wide"), option("compiled", "eager")
@@ -57,12 +57,12 @@ def in_shell() -> Iterator[None]:
 
 
 def is_shell() -> bool:
-    """Does what is printed here answer a command."""
+    """Return True if the text answers a command."""
     return _SHELL.get()
 
 
 def option(name: str, value: object = True) -> str:
-    """What to write for an option: a keyword in Python, a flag in a shell.
+    """Return the name of an option: a keyword in Python, a flag in a shell.
 
     >>> option("wide"), option("compiled", "eager")
     ('wide=True', "compiled='eager'")
@@ -79,7 +79,7 @@ def option(name: str, value: object = True) -> str:
 
 
 def hidden(titles: Sequence[str], width: int | None) -> str:
-    """Which columns of a table have no room, and what shows them.
+    """Return a sentence with the columns that did not fit, and the option that shows them.
 
     >>> hidden(["saved", "time"], 80)
     'Hidden at 80 columns: saved, time; wide=True shows all.'
@@ -88,7 +88,7 @@ def hidden(titles: Sequence[str], width: int | None) -> str:
 
 
 def width_of(text: str) -> int:
-    """The cells of a terminal that a text takes.
+    """Return the terminal cells that a text takes.
 
     >>> width_of("loss"), width_of("损失")
     (4, 4)
@@ -100,7 +100,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int, *, tail: bool = False) -> str:
-    """A text of at most so many cells; of a longer one the beginning, or the end.
+    """Shorten a text to `most` cells, at its end or its start.
 
     >>> cut("transformer.h.0.attn", 9), cut("transformer.h.0.attn", 9, tail=True)
     ('transfor…', '…h.0.attn')
@@ -119,9 +119,9 @@ def cut(text: str, width: int, *, tail: bool = False) -> str:
 def table(
     columns: Sequence[TableColumn], width: int | None, order: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """The lines of a table, the titles first, and the titles of the columns with no room.
+    """Return the lines of a table, titles first, and the titles of the columns that did not fit.
 
-    A column in which no cell has anything is left out without a word.
+    A column whose cells are all empty is left out silently.
 
     Args:
         columns: from left to right.
@@ -140,7 +140,7 @@ def table(
             telling.pop()
         sizes = {c.title: least[c.title] for c in telling or used[:1]}
         spare = width - sum(sizes.values()) - _GAP * (len(sizes) - 1)
-        for title in sizes:  # the most telling first
+        for title in sizes:  # the most informative first
             more = max(0, min(spare, natural[title] - sizes[title]))
             sizes[title] += more
             spare -= more

@@ -1,4 +1,4 @@
-"""Short texts: what is cut, a few of many, a value as a line of Python, lines of programs."""
+"""Short texts: shortened names, listings, and values as one line of Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
 
 
 def shortened(text: str, most: int, end: str = "…") -> str:
-    """A text of at most so many characters.
+    """Return a text of at most `most` characters.
 
     >>> shortened("transformer", 6), shortened("transformer", 11)
     ('trans…', 'transformer')
@@ -23,7 +23,7 @@ def shortened(text: str, most: int, end: str = "…") -> str:
 
 
 def printable(text: str) -> str:
-    """A text on one line: Python's escapes stand for what cannot be printed.
+    """Return a text on one line, with Python's escapes for unprintable characters.
 
     >>> printable("fc1"), printable("a\\nb")
     ('fc1', 'a\\\\nb')
@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
-    """The first of some names, and how many more there are; `last` stands before the last of few.
+    """Return the first names and the number of the others; `last` joins the last of few.
 
     >>> listing("abcd"), listing("abc"), listing("ab", last=", ")
     ('a, b, c and 1 more', 'a, b and c', 'a, b')
@@ -44,7 +44,7 @@ def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
 
 
 def at_most(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
-    """The first of some lines, and one that says how many more there are, where there are more.
+    """Return the first lines, and a line with the number of the others if there are more.
 
     >>> at_most(["a", "b", "c"], 3), at_most(["a", "b", "c"], 1)
     (['a', 'b', 'c'], ['a', 'and 2 more'])
@@ -54,7 +54,7 @@ def at_most(lines: Sequence[str], most: int, more: str = "and {:,} more") -> lis
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Ranks in words.
+    """Return ranks as text.
 
     >>> ranks_text([3]), ranks_text([0, 1, 2, 5]), ranks_text([0, 3])
     ('rank 3', 'ranks 0 to 2 and 5', 'ranks 0 and 3')
@@ -72,7 +72,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def short_repr(value: Any) -> str:
-    """The `__repr__` of a value: it fits a screen, however much the value holds.
+    """Return a `repr` that fits a screen, however large the value is.
 
     >>> from graphviz_torch.graph import Edge, Node, TensorMeta
     >>> Edge(0, 2, input_nr=1)
@@ -87,7 +87,7 @@ operation='unbind')
 
 
 def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    """The fields of a named tuple or a dataclass, each with its default."""
+    """Return the fields of a named tuple or dataclass with their defaults."""
     if issubclass(kind, tuple):
         return [(name, kind._field_defaults.get(name, _REQUIRED)) for name in kind._fields]
     return [(field.name, field.default) for field in fields(kind)]
@@ -107,7 +107,7 @@ def _text(value: Any) -> str:
 
 
 def called_at(library: str, user: str) -> str:
-    """A library's line with the line of the user's that called it.
+    """Return a library's line together with the user's line that called it.
 
     >>> called_at("modeling_gpt2.py:312", "train.py:41")
     'modeling_gpt2.py:312, called at train.py:41'
@@ -116,7 +116,7 @@ def called_at(library: str, user: str) -> str:
 
 
 def users_line(source: str) -> str:
-    """The user's own line of a source.
+    """Return the user's own line of a `where`.
 
     >>> users_line("modeling_gpt2.py:312, called at train.py:41"), users_line("train.py:41")
     ('train.py:41', 'train.py:41')
@@ -125,7 +125,7 @@ def users_line(source: str) -> str:
 
 
 def type_text(value: object) -> str:
-    """The type of a value with its article, for a sentence.
+    """Return the name of a value's type with its article.
 
     >>> type_text(3), type_text("y"), type_text(None)
     ('an int', 'a str', 'a NoneType')

@@ -1,7 +1,7 @@
-"""Bytes, seconds, numbers and counts as text: the one answer for every drawing and message.
+"""Bytes, seconds, numbers and counts as text, for every drawing and message.
 
-The view's `units.ts` says the same, tests/golden/units.json holds cases for both. Halves are
-rounded away from zero, as JavaScript does.
+The view's `units.ts` does the same; tests/golden/units.json has cases for both. Halves are rounded
+away from zero, as in JavaScript.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def bytes_text(count: float) -> str:
-    """Bytes in the unit that fits, of 1,024.
+    """Return bytes in a binary unit (powers of 1,024).
 
     >>> bytes_text(1536), bytes_text(1023), bytes_text(102400)
     ('1.5 KiB', '1023 B', '100 KiB')
@@ -29,7 +29,7 @@ def bytes_text(count: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """A duration in the unit that fits, with three digits.
+    """Return a duration in a unit that fits, with three digits.
 
     >>> seconds_text(1.25e-5), seconds_text(0.9996)
     ('12.5 µs', '1 s')
@@ -41,7 +41,7 @@ def seconds_text(value: float) -> str:
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits; very large and very small ones with an exponent.
+    """Return a number with `digits` significant digits; very large and small ones with an exponent.
 
     >>> number_text(8 / 3), number_text(1.2e-5), number_text(float("nan"))
     ('2.667', '1.20e-5', 'NaN')
@@ -62,7 +62,7 @@ def number_text(value: float, digits: int = 4) -> str:
 
 
 def operations_text(count: int) -> str:
-    """Floating-point operations in the unit that fits, with three digits.
+    """Return floating-point operations in a unit that fits, with three digits.
 
     >>> operations_text(403_726_925_824), operations_text(20_000), operations_text(999)
     ('404 GFLOP', '20 kFLOP', '999 FLOP')
@@ -72,7 +72,7 @@ def operations_text(count: int) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """A number of things.
+    """Return a count with its noun.
 
     >>> count_text(1, "node"), count_text(1234, "node")
     ('1 node', '1,234 nodes')
@@ -85,7 +85,7 @@ def _fixed(value: float | Decimal, places: int) -> Decimal:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """So many digits and an exponent: "2.667e+00"."""
+    """Return digits and exponent: "2.667e+00"."""
     if float(f"{value:.{digits}e}") != value:  # no tie, which Python would round to an even digit
         return f"{value:.{digits - 1}e}"
     exact = Decimal(value)

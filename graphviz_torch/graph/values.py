@@ -1,8 +1,7 @@
-"""What was recorded beside nodes and edges, and what is found in a graph, as plain values.
+"""Records beside nodes and edges, and findings, as plain values.
 
-As all that a graph is made of they hold no tensor, no module, no grad_fn: they can be compared,
-hashed, pickled, saved and drawn on a machine without torch. `None`, `""` and `()` mean "not
-recorded".
+The values hold no tensor, module or grad_fn: they can be compared, hashed, pickled, saved and drawn
+on a machine without torch. `None`, `""` and `()` mean "not recorded".
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class Transfer:
     kind: TransferKind
     source: str  # device
     target: str  # device
-    tensor: TensorMeta  # as it goes over: a cast may come before or after
+    tensor: TensorMeta  # as copied: a cast may come before or after
     phase: Phase
-    node: NodeId | None = None  # id of the node it belongs to
+    node: NodeId | None = None  # id of the node that caused the copy
     where: str = ""  # the user's line: "train.py:41"
     module: str = ""
     # "to", "item", "copy_"; "Module.to": of all of a module's tensors; "pack": by a hook that keeps
@@ -46,14 +45,16 @@ class Transfer:
     # module's tensors, by `nn.DataParallel`
     operation: str = ""
     label: str = ""  # the caller's name for the tensor
-    pinned: bool | None = None  # was the host side page-locked
+    pinned: bool | None = None  # host memory is page-locked
     non_blocking: bool | None = None
     seconds: float | None = None  # on the device's clock; None where it was not measured
     used: bool | None = None  # False: the copy was freed before any operation read it
     data: int | None = None  # copies of the same data, and copies of those, share this number
-    in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
-    moment: int | None = None  # grows with every call of a module and every backward
-    library: str = ""  # whose code makes it, called at that line: "lightning", "torch.optim.adam"
+    in_forward: bool | None = (
+        None  # a module's forward was running; `module` is "" in the root module
+    )
+    moment: int | None = None  # increases with every module call and every backward
+    library: str = ""  # library that makes the copy: "lightning", "torch.optim.adam"
 
     __repr__ = short_repr
 
@@ -67,10 +68,10 @@ class Transfer:
 class Parameter:
     """A parameter of the recorded model, whether or not it is in the graph.
 
-    Of an answer that was not recorded, None stands. `got_gradient` is about the block, `has_grad`
-    about its end: a parameter may have a `.grad` from before, and one that got a gradient may have
-    none, as after `zero_grad()`. `got_gradient` is known where `record` looks at all
-    gradients, as by default; of `gradients="finite"` only that a parameter got one.
+    None means "not recorded". `got_gradient` is about the block, `has_grad` about its end: a
+    parameter can have a `.grad` from earlier, and one that got a gradient can have none after
+    `zero_grad()`. `got_gradient` is False only where `record` watches all gradients, as by default;
+    with `gradients="finite"` it is True or None.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -84,20 +85,22 @@ class Parameter:
     name: str
     tensor: TensorMeta
     requires_grad: bool
-    node: NodeId | None = None  # id of its AccumulateGrad; None where it is not in the graph
-    module_called: bool | None = None  # was its module's forward called in the block
-    has_grad: bool | None = None  # is its `.grad` set after the block
-    stepped: bool | None = None  # did an optimizer that has it step; None where none stepped
-    got_gradient: bool | None = None  # did a backward of the block give it a gradient
-    in_optimizer: bool | None = None  # does an optimizer have it, be it one that did not step
-    norm: float | None = None  # Euclidean, of its values when backward began
-    extent: Extent = ""  # what of it the norm is of: "local part"
-    placement: str = ""  # what of it this rank has: "Shard(0) on dp, local [32, 16]"
-    # Of one that ranks divide: its `.grad` after the block, as far as this rank has it.
+    node: NodeId | None = None  # id of its AccumulateGrad; None if not in the graph
+    module_called: bool | None = None  # its module's forward was called in the block
+    has_grad: bool | None = None  # its `.grad` is set after the block
+    stepped: bool | None = None  # an optimizer that has it stepped; None if none stepped
+    got_gradient: bool | None = None  # a backward of the block gave it a gradient
+    in_optimizer: bool | None = None  # an optimizer has it, stepped or not
+    norm: float | None = None  # Euclidean norm of its values when backward began
+    extent: Extent = ""  # part that the norm describes: "local part"
+    placement: str = ""  # DTensor placement: "Shard(0) on dp, local [32, 16]"
+    # Statistics of this rank's part of `.grad` after the block, for a sharded parameter.
     grad: GradientStats | None = None
-    shard: int | None = None  # which part of both this rank has, from 0; None: another way
-    shard_count: int = 1  # that there are
-    # Does an optimizer have it that did not step in the block; None where that was not asked.
+    shard: int | None = (
+        None  # index of this rank's shard of value and gradient; None if not evenly sharded
+    )
+    shard_count: int = 1  # number of shards
+    # An optimizer that did not step in the block has it; None if not checked.
     in_other_optimizer: bool | None = None
 
     __repr__ = short_repr
@@ -105,7 +108,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place where the way of a gradient was cut: the result needs no gradient, an operand did.
+    """A detachment: the result requires no gradient though an operand did.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -119,7 +122,7 @@ class Cut:
 
     how: str  # "detach", "no_grad", "item", "argmax"
     tensor: TensorMeta | None
-    before: NodeId | None = None  # id of the node that made the operand
+    before: NodeId | None = None  # id of the node that computed the operand
     after: tuple[NodeId, ...] = ()  # ids of the nodes that used the result
     where: str = ""
     module: str = ""
@@ -131,17 +134,17 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A parameter or a buffer that should be the same on several ranks.
+    """A parameter or buffer that should be equal on several ranks.
 
-    Equal bits have equal checksums. Tensors with equal checksums are likely equal: a checksum has
-    32 bits, and does not see that whole words of 8 bytes have changed places.
+    Equal bits have equal checksums. Different bits mostly have different checksums: a checksum has
+    32 bits, and does not see swapped words of 8 bytes.
     """
 
     name: str
     kind: Literal["parameter", "buffer"]
-    ranks: tuple[int, ...]  # that have it all, or the same part of it
-    wrapper: str = ""  # what promises that it is equal there: "DistributedDataParallel", "DTensor"
-    # At each of `Step.summed`; None where it was not there yet, or could not be read.
+    ranks: tuple[int, ...]  # ranks that hold the same data
+    wrapper: str = ""  # wrapper that keeps it equal: "DistributedDataParallel", "DTensor"
+    # One for each of `Step.checksum_steps`; None if it did not exist yet, or could not be read.
     checksums: tuple[int | None, ...] = ()
 
     __repr__ = short_repr
@@ -149,39 +152,39 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
-    """Graphs of steps before, run by the same line, that were still alive at this backward.
+    """Graphs of earlier steps, from the same line, that were still alive at this backward.
 
-    Steps are told apart by the optimizers that stepped in between.
+    Steps are separated by optimizer steps.
     """
 
-    steps: int  # so many steps have a graph that is alive
-    label: str = ""  # the caller's variable that holds them, if one holds those of several steps
-    where: str = ""  # the line that made what is held
-    node: NodeId | None = None  # id of the node that makes them part of this graph
-    added_where: str = ""  # the line that added it to that variable
+    steps: int  # number of steps whose graph is alive
+    label: str = ""  # the caller's variable that keeps the graphs of several steps
+    where: str = ""  # line that computed the kept tensor
+    node: NodeId | None = None  # id of the node that connects them to this graph
+    added_where: str = ""  # line that added the tensor to the variable
 
     __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What belongs to a training step as a whole, not to one node of its graph."""
+    """Records of a training step as a whole."""
 
-    loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
-    retained: RetainedGraphs | None = None  # graphs of steps before that are still alive
-    # The line of an optimizer's step that used gradients which a step before had used: nobody
-    # called zero_grad in between.
+    loss_scale: float | None = None  # factor of the gradients (AMP); None: not scaled
+    retained: RetainedGraphs | None = None  # graphs of earlier steps that are still alive
+    # Line of an optimizer step that reused the gradients of an earlier step: zero_grad was not
+    # called in between.
     stale_gradients: str = ""
-    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
-    # that is a graph before this one.
+    # Position of the first graph of the recording in which a parameter's gradient was NaN or Inf,
+    # if it is an earlier graph.
     nonfinite_since: int | None = None
-    # Of several ranks, in the last graph of a step: what they should have alike, and the numbers of
-    # the steps at whose end its checksums were taken. The first ones were taken before that step.
+    # On several ranks, in the last graph of a step: tensors that should be equal, and the step
+    # numbers at whose ends their checksums were taken (the first: before that step).
     replicas: tuple[Replica, ...] = ()
     checksum_steps: tuple[int, ...] = ()
-    # Does a later graph go on with what autograd.grad gave here, as with the inner steps of MAML?
+    # A later graph uses the result of this autograd.grad, as in the inner steps of MAML.
     is_inner_step: bool = False
-    # Is it computed from what was made before the last backward of its line; None: not known.
+    # The graph uses results from before the previous backward of its line; None if unknown.
     continues_previous: bool | None = None
 
     __repr__ = short_repr
@@ -193,7 +196,7 @@ class Operand:
 
     label: str
     tensor: TensorMeta
-    where: str = ""  # the line that made it
+    where: str = ""  # line that created the tensor
     node: NodeId | None = None
 
     __repr__ = short_repr
@@ -201,18 +204,18 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What was done before a backward and made it fail: a change in place, or another backward."""
+    """The earlier action that made a backward fail: an in-place change, or another backward."""
 
     operation: str  # "add_", "step", "backward", "grad"
     where: str = ""
-    # Ids: what the change made; or the last node that the other backward ran, and the first made
-    # since that is computed from it.
+    # Ids of the nodes that the change created; or of the last node that the other backward ran and
+    # of the first later node computed from it.
     nodes: tuple[NodeId, ...] = ()
-    text: str = ""  # of a change: the line itself
-    of_view: bool = False  # of a change: did it change a view of another tensor
-    label: str = ""  # of another backward: the caller's name for what the later node takes
-    in_loop: bool = False  # was it the same line, called from the same lines: a loop
-    stepped: bool = False  # has an optimizer stepped between the two
+    text: str = ""  # source text of the line that made the change
+    of_view: bool = False  # the change was made to a view of another tensor
+    label: str = ""  # the caller's name for the operand of the later node
+    in_loop: bool = False  # the same line with the same callers: a loop
+    stepped: bool = False  # an optimizer stepped between the two backwards
 
     __repr__ = short_repr
 
@@ -235,7 +238,7 @@ class Failure:
     operation: str = ""
     where: str = ""
     operands: tuple[Operand, ...] = ()
-    raised_where: str = ""  # the user's line in a custom Function or a hook that backward called
+    raised_where: str = ""  # user's line in a custom Function or hook that backward called
     node: NodeId | None = None  # id of the node that backward could not run
     modified: Operand | None = None  # the tensor it saved that was changed in place
     causes: tuple[Cause, ...] = ()
@@ -243,10 +246,10 @@ class Failure:
     __repr__ = short_repr
 
 
-# What PyTorch says of an optimizer that is given nothing (2.13).
+# PyTorch's error for an optimizer without parameters (2.13).
 NO_PARAMETERS = "optimizer got an empty parameter list"
 
-# The rules that tell why a recording ended.
+# Rules about exceptions that ended a recording.
 FAILURE_RULES = (
     "exception",
     "mixed-devices",
@@ -258,7 +261,7 @@ FAILURE_RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, or worth knowing, that a rule read from a graph.
+    """A problem, or a note, that a rule reports about a graph.
 
     >>> import torch
     >>> from graphviz_torch import find, record
@@ -277,19 +280,19 @@ class Finding:
     where: str = ""  # the user's line
     nodes: tuple[NodeId, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
-    # Positions in `Recording.graphs`, or in `Training.steps`, where it holds in some of several.
+    # Positions in `Recording.graphs` or `Training.steps` to which the finding applies; () for all.
     steps: tuple[int, ...] = ()
 
     __repr__ = short_repr
 
     def is_at_least(self, severity: Severity) -> bool:
-        """Is it of this severity, or worse."""
+        """Return True if the finding is of this severity or worse."""
         return SEVERITIES.index(self.severity) <= SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Experiment:
-    """One thing changed, one forward run again, and what followed.
+    """The result of one experiment: what was changed, and what followed.
 
     >>> from graphviz_torch.experiments import Experiment
     >>> print(Experiment("seed", "another seed, in eval mode", True, "no result differs"))
@@ -299,15 +302,15 @@ class Experiment:
 
     name: str  # "sample"
     changed: str  # "sample 0 of x became another (8 samples)"; "": nothing could be changed
-    # Did what must not follow stay away; None: it cannot be said.
+    # True if the forbidden dependence did not occur; None if undecided.
     holds: bool | None
     message: str
-    operation: str = ""  # the first operator where it shows: "_softmax"
-    where: str = ""  # its line: "model.py:31"
+    operation: str = ""  # first operator whose result changed: "_softmax"
+    where: str = ""  # line of the operator: "model.py:31"
     module: str = ""
     node: NodeId | None = None  # in the recording's graph
-    change: float | None = None  # how much differs there, relative to the largest value
-    finding: Finding | None = None  # where it must not be
+    change: float | None = None  # change there, relative to the largest value
+    finding: Finding | None = None  # the problem, if the dependence is one
 
     __repr__ = short_repr
 

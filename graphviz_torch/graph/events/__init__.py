@@ -1,6 +1,7 @@
-"""What the program did that no node shows: a type for each kind of it.
+"""Events: facts about the program that no node shows, one class for each kind.
 
-All have the user's line, the nodes that the event made or is about, and how often that line did so.
+Each event has the user's line, the nodes that it created or is about, and the number of times that
+the line caused it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ..values import Operand
 from .base import Occurrence
 from .ineffective_calls import AnyIneffectiveCall
 
-# What ends a compiled region; "" for anything else.
+# Code that causes a graph break; "" for anything else.
 BreakingCall = Literal[
     "", "print", "log", "item", "branch", "shape", "backward", "recurrent", "limit", "asked"
 ]
@@ -20,15 +21,18 @@ ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
 Holder = Literal["list", "dict", "forward", "outside", "variable"]
-# Workers that draw the same, or each go through all of the data; a new iterator for each step.
+# Workers with equal random states, workers that each iterate over all data, or a new iterator for
+# each step.
 RepeatKind = Literal["workers", "stream", "first"]
-TargetKind = Literal["ignored", "constant", "outside", "input"]  # the last: no target
+TargetKind = Literal[
+    "ignored", "constant", "outside", "input"
+]  # "input": the input is out of range
 Origin = Literal["operation", "input", "parameter"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SymmetricRows(Occurrence):
-    """All rows of some weights have the same values, and get the same gradients.
+    """All rows of some weights have equal values and get equal gradients.
 
     `nodes` are those of the weights.
     """
@@ -36,7 +40,7 @@ class SymmetricRows(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttributeAssignment(Occurrence):
-    """An attribute of a module or parameter that looks like requires_grad, and does nothing."""
+    """An attribute set on a module or parameter that looks like requires_grad and does nothing."""
 
     owner: str = ""  # "fc1", or "fc1.weight"
     attribute: str = ""  # "require_grad"
@@ -54,7 +58,7 @@ class UnusedInWrapper(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Broadcast(Occurrence):
-    """Two operands of shapes (N, 1) and (N,); or, of a loss, (N, 1) and (N, k)."""
+    """Two operands of shapes (N, 1) and (N,); or, in a loss, (N, 1) and (N, k)."""
 
     operation: str = ""  # "sub"
     operands: tuple[Operand, ...] = ()
@@ -62,16 +66,16 @@ class Broadcast(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConstantTerm(Occurrence):
-    """A number that nothing computed was added to one that has a gradient."""
+    """A number that no recorded operation computed, added to one that has a gradient."""
 
     constant: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DataAssignment(Occurrence):
-    """`x.data = h`, which parts h from what made it."""
+    """`x.data = h`, which separates h from its history."""
 
-    label: str = ""  # what the caller calls x
+    label: str = ""  # the caller's name for x
     value: Operand | None = None  # h
 
 
@@ -79,25 +83,27 @@ class DataAssignment(Occurrence):
 class EarlySchedulerStep(Occurrence):
     """A scheduler stepped before its optimizer had stepped once."""
 
-    scheduler: str = ""  # what the caller calls it
+    scheduler: str = ""  # the caller's name for it
     optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvalMode(Occurrence):
-    """Modules that behave otherwise in training were all in eval mode."""
+    """All modules that behave differently in training were in eval mode."""
 
-    module: str = ""  # path of the first
-    count: int = 1  # how many there are
-    classes: tuple[str, ...] = ()  # "Dropout", each once
+    module: str = ""  # path of the first module
+    count: int = 1  # number of modules
+    classes: tuple[str, ...] = ()  # distinct class names: "Dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GradientClearing(Occurrence):
-    """Gradients were cleared that no step had used."""
+    """Gradients were cleared before any step had used them."""
 
-    by_optimizer: bool = False  # by its zero_grad(); else by a module's, or by hand
-    steps: int = 0  # that optimizers had made until then, in the whole run
+    by_optimizer: bool = (
+        False  # cleared by the optimizer's zero_grad(); else by a module's, or by hand
+    )
+    steps: int = 0  # optimizer steps so far in the run
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,26 +116,26 @@ class GradientClip(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GradientRead(Occurrence):
-    """A read of the `.grad` of a tensor that is not a leaf: it is None."""
+    """A read of the `.grad` of a non-leaf tensor, which is None."""
 
-    label: str = ""  # what the caller calls the tensor
+    label: str = ""  # the caller's name for the tensor
     tensor: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GraphBreak(Occurrence):
-    """A compiled region ended, and another began behind it: something could not be compiled."""
+    """A graph break: a compiled region ended at code that could not be compiled."""
 
-    reason: str = ""  # in dynamo's words: "Dynamic shape operator"
+    reason: str = ""  # Dynamo's reason: "Dynamic shape operator"
     call: BreakingCall = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LeafBackward(Occurrence):
-    """Backward started from a leaf. `where` is the line that made it."""
+    """Backward started from a leaf. `where` is the line that created the leaf."""
 
-    label: str = ""  # what the caller calls it
-    maker: str = ""  # what made it a leaf: "requires_grad_"; "" where that is not known
+    label: str = ""  # the caller's name for it
+    maker: str = ""  # call that made it a leaf: "requires_grad_"; "" if unknown
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,136 +148,140 @@ class LossCall(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossTarget(Occurrence):
-    """Targets that a loss ignores, that are all one class, or that it does not take; or its input,
-    where it does not take that."""
+    """Targets that a loss ignores, that are all one class, or that are out of range; or an input
+    out of range.
+    """
 
     function: str = ""  # "cross_entropy"
     what: TargetKind = "outside"
     target: Operand | None = None
-    index: float = 0  # of the class, or the number that is to be met
-    count: int = 0  # targets that are so; of ignored ones: calls, each with all its targets
-    among: int = 0  # targets, or calls
+    index: float = 0  # class index, or the constant target value
+    count: int = 0  # number of such targets; for ignored targets, of calls
+    among: int = 0  # out of so many targets, or calls
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixedLosses(Occurrence):
-    """An optimizer stepped with what two losses gave, and another one had stepped for the first.
+    """An optimizer stepped with gradients of two losses, though another optimizer had stepped for
+    the first.
 
-    `where` is the line of the first backward, `nodes` are those of the parameters.
+    `where` is the line of the first backward; `nodes` are those of the parameters.
     """
 
     optimizer: str = ""
-    through: bool = False  # does the second loss reach what the other one had stepped with
-    second: str = ""  # the line of the second backward
-    stepped: str = ""  # and of the step
+    through: bool = (
+        False  # True if the second loss reaches parameters that the other optimizer stepped
+    )
+    second: str = ""  # line of the second backward
+    stepped: str = ""  # line of the step
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NonfiniteValue(Occurrence):
-    """The first NaN or Inf of a forward. `where` is the line of the operation that made it."""
+    """The first NaN or Inf of a forward. `where` is the line of the operation that produced it."""
 
-    operation: str = ""  # "log"; "" where it is not known which one made it
-    nan: int | None = 0  # how many; None: some
+    operation: str = ""  # "log"; "" if unknown
+    nan: int | None = 0  # number of NaN elements; None: at least one
     inf: int | None = 0
-    origin: Origin = "operation"  # what was not finite first
-    reason: str = ""  # in words: "its divisor has 2 zeros"
-    in_loss: bool = False  # is the loss NaN or Inf too
+    origin: Origin = "operation"  # kind of the first tensor that was not finite
+    reason: str = ""  # cause: "its divisor has 2 zeros"
+    in_loss: bool = False  # the loss is NaN or Inf as well
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OptimizerStep(Occurrence):
-    """An optimizer stepped."""
+    """A step of an optimizer."""
 
-    optimizer: str = ""  # what the caller calls it
-    foreign: int = 0  # how many parameters it holds that the model does not
-    # Of each group of its parameters, at the last step; None where it is a tensor.
+    optimizer: str = ""  # the caller's name for it
+    foreign: int = 0  # number of its parameters that the model does not have
+    # Learning rate of each parameter group at the last step; None if it is a tensor.
     learning_rates: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ParameterFreeze(Occurrence):
-    """The requires_grad of a parameter was set to False."""
+    """requires_grad of a parameter was set to False."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recompilation(Occurrence):
-    """A function was compiled once more: a guard of what had been compiled did not hold.
+    """A function was compiled again, because a guard of its compiled code failed.
 
-    `where` is the line at which the function begins.
+    `where` is the first line of the function.
     """
 
     function: str = ""  # "forward"
-    reason: str = ""  # in dynamo's words: "tensor 'x' size mismatch at index 0. expected 4, ..."
-    count: int = 1  # how often it was compiled before
+    reason: str = ""  # Dynamo's reason: "tensor 'x' size mismatch at index 0. expected 4, ..."
+    count: int = 1  # number of earlier compilations
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatedBatch(Occurrence):
-    """A DataLoader gave batches that are equal to others."""
+    """A DataLoader returned batches that are equal to earlier ones."""
 
     what: RepeatKind = "workers"
-    count: int = 0  # batches that another worker had given; or steps with the first batch
-    among: int = 0  # batches that came
+    count: int = 0  # batches that another worker had returned; or steps with the first batch
+    among: int = 0  # batches in all
     workers: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SkippedFunction(Occurrence):
-    """A function that torch.compile leaves to Python, for it can neither compile it nor break it.
+    """A function that torch.compile runs in Python, because it can neither compile nor break it.
 
-    `where` is the line at which it could not go on; that at which the function begins where that is
-    not known.
+    `where` is the line at which compilation gave up; the function's first line if that is unknown.
     """
 
     function: str = ""  # "forward"
-    reason: str = ""  # in dynamo's words; "" where it was skipped before the recording
+    reason: str = ""  # Dynamo's reason; "" if it was skipped before the recording
     call: BreakingCall = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnchangedParameters(Occurrence):
-    """An optimizer's steps left parameters as they were, though they have a gradient and a rate.
+    """Parameters that an optimizer's steps left unchanged, though they have a gradient and a
+    learning rate.
 
     `nodes` are those of the parameters.
     """
 
     dtype: str = ""  # "bfloat16"
     contiguous: bool = True
-    rate: float = 0.0  # the largest
-    steps: int = 0  # that were looked at
-    share: float = 1.0  # of the elements that were looked at
+    rate: float = 0.0  # largest learning rate
+    steps: int = 0  # steps that were checked
+    share: float = 1.0  # fraction of the checked elements that stayed equal
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnregisteredParameters(Occurrence):
-    """Parameters of what ran inside the model, which does not own them."""
+    """Parameters used inside the model that no module of the model owns."""
 
-    # What has them: a plain list of the model, a layer made in forward, a module that is not in the
-    # model; "variable": it is one parameter, and a variable of the program.
+    # Holder of the parameters: a plain list or dict of the model, a layer created in forward, a
+    # module outside of the model, or (one parameter) a variable of the program.
     holder: Holder = "outside"
-    name: str = ""  # of that
+    name: str = ""  # name of the holder
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedGradients(Occurrence):
-    """A backward for parameters of an optimizer that never stepped."""
+    """A backward that gives gradients to the parameters of an optimizer that never stepped."""
 
     parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiscardedGradients(Occurrence):
-    """A backward whose gradients are cleared each time, before any step has used them."""
+    """A backward whose gradients are cleared each time, before any step uses them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WrapperBypass(Occurrence):
-    """An optimizer stepped with gradients of a forward that went past DistributedDataParallel.
+    """An optimizer stepped with gradients of a forward that bypassed DistributedDataParallel.
 
-    `where` is the line of that forward, `nodes` are those of the parameters.
+    `where` is the line of that forward; `nodes` are those of the parameters.
     """
 
-    wrapper: str = ""  # what the caller calls it
+    wrapper: str = ""  # the caller's name for it
 
 
 Event = (

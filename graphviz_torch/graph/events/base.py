@@ -1,4 +1,4 @@
-"""What all events of a program have."""
+"""The fields that all events share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..text import short_repr
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """What all kinds of events have."""
+    """The base of all events: line, nodes and count."""
 
     where: str = ""  # the user's line
-    nodes: tuple[NodeId, ...] = ()  # that it made, or is about
-    times: int = 1  # how often that line did so
+    nodes: tuple[NodeId, ...] = ()  # ids of the nodes that the event created or is about
+    times: int = 1  # number of times that the line caused the event
 
     __repr__ = short_repr

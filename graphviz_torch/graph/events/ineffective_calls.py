@@ -1,7 +1,7 @@
-"""Calls that do not do what they are for, and groups of an optimizer that do not.
+"""Events about calls without the intended effect, and about parameter groups of an optimizer.
 
-What is called is named as its caller calls it. `where` is the line that calls it; of what is said
-of an optimizer or a group, the line at which it steps.
+Objects have the names that the caller uses for them. `where` is the line of the call; for an
+optimizer or a group, the line at which it steps.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import Literal
 
 from .base import Occurrence
 
-# Which argument of a backward keeps its graph.
+# Argument of backward that keeps the graph.
 RetainedBy = Literal["retain_graph", "create_graph"]
 RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
-# The rate of a group alone; of all of them, from a step on; a rate below 0.
+# Rate 0 in all groups, in one group, or in all from some step on; or a rate below 0.
 RateKind = Literal["all", "group", "end", "negative"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IneffectiveCall(Occurrence):
-    """A call that does not do what it is for: a kind of it is a class of its own."""
+    """The base of events about calls without the intended effect."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FunctionalDropoutInEval(IneffectiveCall):
-    """A dropout that drops in eval mode, at a line that drops in train mode too."""
+    """A dropout that drops values in eval mode, at a line that drops in train mode as well."""
 
     function: str = ""  # "dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnneededRetainGraph(IneffectiveCall):
-    """Backwards that keep their graphs, through which no other one runs."""
+    """Backwards that keep their graph, though no other backward runs through it."""
 
     by: RetainedBy = "retain_graph"
-    count: int = 0  # of backwards
+    count: int = 0  # number of backwards
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,18 +44,18 @@ class SchedulerStepsTooOften(IneffectiveCall):
 
     scheduler: str = ""
     optimizer: str = ""
-    count: int = 0  # steps of the scheduler
-    steps: int = 0  # of the optimizer
+    count: int = 0  # scheduler steps
+    steps: int = 0  # optimizer steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SchedulerPastEnd(IneffectiveCall):
-    """A scheduler that goes on past its end, from where the rate of a cosine rises again."""
+    """A scheduler that runs past its end, where a cosine's learning rate rises again."""
 
     scheduler: str = ""
     optimizer: str = ""
-    count: int = 0  # steps of the scheduler
-    end: int = 0  # its T_max
+    count: int = 0  # scheduler steps
+    end: int = 0  # T_max of the scheduler
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,51 +63,51 @@ class UnusedScheduler(IneffectiveCall):
     """A scheduler whose optimizer never steps."""
 
     scheduler: str = ""
-    count: int = 0  # steps of the scheduler
+    count: int = 0  # scheduler steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecreatedObject(IneffectiveCall):
-    """What is made anew for each step, and loses what it had learnt or counted."""
+    """An optimizer, scheduler or scaler re-created for each step, which loses its state."""
 
     what: RecreatedKind = "optimizer"
     name: str = ""
-    count: int = 0  # of steps
+    count: int = 0  # number of steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StepWithoutGradients(IneffectiveCall):
-    """Steps of an optimizer none of whose parameters has a gradient, as no backward reached them.
-
-    `nodes` are theirs.
-    """
+    """Steps of an optimizer none of whose parameters has a gradient. `nodes` are theirs."""
 
     optimizer: str = ""
-    count: int = 0  # of steps
+    count: int = 0  # number of steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EmptyParameterGroup(IneffectiveCall):
-    """A group of an optimizer that has no parameters."""
+    """A parameter group without parameters."""
 
     optimizer: str = ""
     group: int = 0
-    groups: int = 0  # that the optimizer has
+    groups: int = 0  # number of groups of the optimizer
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecayedNorms(IneffectiveCall):
-    """Biases and norms that decay, while another group is there for them. `nodes` are theirs."""
+    """Biases and norm weights with weight decay, though another group exists without decay.
+
+    `nodes` are those of the parameters.
+    """
 
     optimizer: str = ""
     group: int = 0
-    groups: int = 0  # that the optimizer has
+    groups: int = 0  # number of groups of the optimizer
     decay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VanishedEpsilon(IneffectiveCall):
-    """An eps that is 0 in the dtype of some parameters: those of `nodes`."""
+    """An eps that is 0 in the dtype of some parameters, those of `nodes`."""
 
     optimizer: str = ""
     epsilon: float = 0.0
@@ -115,48 +115,48 @@ class VanishedEpsilon(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SharedParameters(IneffectiveCall):
-    """Parameters that two optimizers hold that step. `nodes` are theirs."""
+    """Parameters that two stepping optimizers share. `nodes` are those of the parameters."""
 
     optimizer: str = ""
     other: str = ""
-    count: int = 0  # of parameters
+    count: int = 0  # number of parameters
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ZeroLearningRate(IneffectiveCall):
-    """Steps with a learning rate of 0, or below."""
+    """Steps with a learning rate of 0, or below 0."""
 
     what: RateKind = "all"
     optimizer: str = ""
     group: int = 0
-    groups: int = 0  # that the optimizer has
-    count: int = 0  # of such steps
-    steps: int = 0  # of the optimizer
+    groups: int = 0  # number of groups of the optimizer
+    count: int = 0  # number of steps with such a rate
+    steps: int = 0  # optimizer steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExtremeClipNorm(IneffectiveCall):
-    """A bound that each gradient is cut to, or that none comes near."""
+    """A clipping bound that cuts every gradient, or that no gradient comes near."""
 
     function: str = ""  # "clip_grad_norm_"
-    count: int = 0  # of gradients
-    share: float = 0.0  # the median of what it leaves of a norm; above 1: that it could be longer
+    count: int = 0  # number of gradients
+    share: float = 0.0  # median of bound / norm; above 1 the bound cuts nothing
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallPerSample(IneffectiveCall):
-    """A module that is called for each sample of a batch."""
+    """A module that is called once for each sample of a batch."""
 
     module: str = ""
-    count: int = 0  # of calls
+    count: int = 0  # number of calls
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReorderedView(IneffectiveCall):
-    """A view of data with the same sizes in another order."""
+    """A view that gives data the same sizes in another order."""
 
     function: str = ""  # "view"
-    before: tuple[int, ...] = ()  # sizes
+    before: tuple[int, ...] = ()  # sizes of the operand
     after: tuple[int, ...] = ()
 
 

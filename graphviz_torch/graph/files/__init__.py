@@ -1,1 +1,1 @@
-"""Values as files: columns of JSON, and how any file is written."""
+"""Values as files: columns of JSON, and atomic writing of any file."""

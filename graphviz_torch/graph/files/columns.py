@@ -36,18 +36,22 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Codec(Protocol):
-    """Turns the values of one type into a column of JSON, and back."""
+    """Encodes the values of one type as a column of JSON, and decodes them."""
 
     def encode(self, values: list[Any], where: str) -> Any:
-        """JSON for `values`. Raises ValueError, naming `where`, for what could not be decoded."""
+        """Return JSON for `values`. Raises ValueError, naming `where`, for values that could not be
+        decoded.
+        """
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        """The `count` values in `data`. Raises ValueError, naming `where`, for anything else."""
+        """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
+        else.
+        """
 
 
 @cache
 def codec(kind: Any) -> Codec:
-    """The codec for a type as it stands in an annotation: `tuple[Edge, ...]`, `str`, `int | None`.
+    """Return the codec for an annotated type: `tuple[Edge, ...]`, `str`, `int | None`.
 
     Raises:
         TypeError: for a type that has none.
@@ -77,7 +81,7 @@ def codec(kind: Any) -> Codec:
 
 
 class Numbers:
-    """Numbers, and None where `nullable`."""
+    """Numbers, and None if `nullable`."""
 
     def __init__(self, allowed: tuple[type, ...], refused: tuple[type, ...], nullable: bool):
         self.allowed = allowed
@@ -115,7 +119,7 @@ class Numbers:
 
 
 class Interned:
-    """Values that repeat: each distinct one once, then a position for each value."""
+    """Repeated values: each distinct value once, then a position for each value."""
 
     def __init__(self, read: Any, write: Any, nullable: bool):
         self.read = read  # one value from its JSON, or ValueError

@@ -1,8 +1,8 @@
-"""A frozen value as a JSON file, and back: what is read equals what was written.
+"""Frozen values as JSON files that read back equal.
 
 The layout is columns, not rows: a tuple of 100,000 nodes is one object with a list for each field,
-and a field that is default everywhere is left out. It follows from the value's class alone, so a
-new field with a default needs nothing here, and older files are read without it.
+and a field that has its default everywhere is left out. The layout follows from the value's class
+alone, so a new field with a default needs no code here, and older files load without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 class Checked(Protocol):
-    """A frozen value that knows what it may hold beyond the types of its fields."""
+    """A frozen value that checks more than the types of its fields."""
 
     def check(self) -> None:
         """Raises ValueError if it could not be read again."""
@@ -54,7 +54,7 @@ def write(value: Checked, path: str | Path) -> Path:
 
 
 def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
-    """The value of class `kind` that `write` wrote to `path`, compressed or not.
+    """Return the value of class `kind` that `write` wrote to `path`, compressed or not.
 
     Raises:
         ValueError: for a file that holds none, or more than its `Limits`.
@@ -77,12 +77,12 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
 
 
 def text_of(value: Checked) -> str:
-    """The text that `write` writes."""
+    """Return the text that `write` writes."""
     return "".join(_parts(value))
 
 
 def value_of(text: str, kind: type[Kind]) -> Kind:
-    """The value of class `kind` that `text_of` gave.
+    """Return the value of class `kind` that `text_of` encoded.
 
     Raises:
         ValueError: for any other text.
@@ -92,7 +92,7 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
 
 
 def packed_value(content: bytes, kind: type[Kind]) -> Kind:
-    """The value whose text, that of `text_of`, was compressed by gzip or zlib.
+    """Return the value whose text, from `text_of`, was compressed by gzip or zlib.
 
     Raises:
         ValueError: for anything else.
@@ -119,7 +119,7 @@ def _value(text: str, kind: type[Kind]) -> Kind:
 
 
 def json_of(text: str | bytes) -> Any:
-    """What JSON text holds.
+    """Return the parsed JSON text.
 
     Raises:
         ValueError: for any other text.
@@ -140,7 +140,7 @@ def json_of(text: str | bytes) -> Any:
 
 
 def check_head(values: Any, format: str) -> None:
-    """Take "format" and "version" out of what a file holds.
+    """Remove "format" and "version" from a file's content, and check them.
 
     Raises:
         ValueError: for another format, and for a version that is not known.
@@ -172,7 +172,7 @@ def _parts(value: Checked) -> Iterator[str]:
 
 
 def _read(file: Any, limits: Limits) -> str:
-    """The text of a file, which is read no further than it is allowed to be large."""
+    """Return the text of a file, reading no more than the allowed size."""
     chunks = []
     size = 0
     while chunk := file.read(_CHUNK):

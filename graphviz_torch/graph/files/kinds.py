@@ -12,7 +12,7 @@ from .lists import integers, members, rows
 
 
 class Kinds:
-    """Values of some classes; their columns hold those of each class in a row.
+    """A codec for values of several classes, with the columns of each class in order.
 
     Args:
         codecs: what encodes and decodes the values of a class, by the class.
@@ -23,7 +23,7 @@ class Kinds:
         self._classes = {cls.__name__: cls for cls in codecs}
 
     def encode(self, values: list[Any], where: str) -> Any:
-        """JSON for `values`."""
+        """Return JSON for `values`."""
         groups: dict[type, list[Any]] = {}
         for value in values:
             groups.setdefault(type(value), []).append(value)
@@ -41,7 +41,9 @@ class Kinds:
         }
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        """The `count` values in `data`. Raises ValueError, naming `where`, for anything else."""
+        """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
+        else.
+        """
         kinds, at, columns = members(data, ("kinds", "at", "values"), where)
         names = rows(kinds, None, where)
         places = integers(at, count, where)

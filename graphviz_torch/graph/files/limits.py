@@ -1,12 +1,9 @@
-"""How much a file may hold, counted before it is read: no small file fills the memory.
+"""Limits of a file's content, counted before it is parsed, so that no small file fills the memory.
 
-`[],` is three bytes of text and less than a hundredth of a byte compressed, and an empty list takes
-64 bytes. What is counted is what takes memory: bytes of text, lists and objects, and values.
-
-A saved graph is columns: however large, it has some hundred lists. A record of 12,505 nodes has 2.7
-values for each byte of the compressed file, and ten bytes of text; a training has fewer.
-
-Brackets and commas inside a text count, too: texts that repeat are written once.
+`[],` is three bytes of text and less than a hundredth of a byte compressed, but an empty list takes
+64 bytes. The limits count what takes memory: bytes of text, lists and objects, and values. A saved
+graph consists of columns, so it has some hundred lists, however large it is. A recording of 12,505
+nodes has 2.7 values and ten bytes of text for each compressed byte; a training has fewer.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ _TEXT, _TEXT_PER_BYTE = 8, 64  # a small file may unpack to this part of `max_by
 
 
 class Limits:
-    """What a file may hold.
+    """The limits of one file.
 
     Args:
         size: bytes of the file as it is, compressed or not.

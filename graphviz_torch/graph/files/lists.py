@@ -1,4 +1,4 @@
-"""Lists and objects of JSON from a file, which are believed only when they have the right form."""
+"""Checks for lists and objects of JSON from an untrusted file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LIMIT = 1 << 63  # PyTorch counts sizes and elements no further
 
 
 def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
-    """The members of an object that has these and no others.
+    """Return the members of an object that has exactly these keys.
 
     Raises:
         ValueError: for anything else.
@@ -20,7 +20,7 @@ def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
 
 
 def rows(data: Any, count: int | None, where: str) -> list[Any]:
-    """A list of so many values; None: of any number.
+    """Check that `data` is a list of `count` values (any number if None), and return it.
 
     Raises:
         ValueError: for anything else.
@@ -33,7 +33,8 @@ def rows(data: Any, count: int | None, where: str) -> list[Any]:
 
 
 def integers(data: Any, count: int, where: str, nullable: bool = False) -> list[int]:
-    """A list of so many whole numbers from 0, which None may stand among where `nullable`.
+    """Check that `data` is a list of `count` non-negative ints (or None if `nullable`), and return
+    it.
 
     Raises:
         ValueError: for anything else.

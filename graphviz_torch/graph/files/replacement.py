@@ -1,11 +1,10 @@
-"""A file is written whole or not at all: what stood there stays until the new one is complete.
+"""Atomic file writing: a file is written whole or not at all.
 
-All files that this package writes for its users are written here: beside the old one, flushed to
-the disk, and put in its place in one step. Whoever reads meanwhile reads the old file or the new
-one. The new file has the mode and the owner of the old one, or those that `open` would give it.
-
-Not kept: other hard links to the old file, which still name it, and its extended attributes.
-Written as `open` writes: what cannot be replaced, such as a pipe, a device, or "/dev/stdout".
+All files that this package writes for its users are written here: beside the old file, flushed to
+disk, and exchanged in one step. A concurrent reader sees the old file or the new one. The new file
+has the mode and owner of the old one, or those that `open` would give it. Other hard links to the
+old file and extended attributes are not kept. Targets that cannot be replaced, such as a pipe, a
+device or "/dev/stdout", are written as `open` writes.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _target(path: Path) -> Path | None:
-    """The file at the end of the links; None for one that a process has open: "/dev/stdout"."""
+    """Return the file at the end of symbolic links; None for an open file such as "/dev/stdout"."""
     while True:
         if f"{os.path.realpath(path.parent)}/".startswith(_PROCESS):
             return None
@@ -93,7 +92,9 @@ def _target(path: Path) -> Path | None:
 
 
 def _file(partial: Path, path: Path) -> BinaryIO:
-    """A new file in the folder of `partial`: without a name where that can be, else of that one."""
+    """Return a new file in the folder of `partial`: without a name if the system allows, else named
+    `partial`.
+    """
     if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
         with suppress(OSError):  # such as a file system that has none
             return os.fdopen(os.open(partial.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb")
@@ -102,7 +103,7 @@ def _file(partial: Path, path: Path) -> BinaryIO:
 
 
 def _link(file: BinaryIO, partial: Path) -> None:
-    """Give a file without a name this one."""
+    """Give an unnamed file this name."""
     number = file.fileno()
     if os.fstat(number).st_nlink == 0:
         # With a number of a folder, whose use the whole path rules out, the link is followed.
@@ -120,7 +121,7 @@ def _copy_mode(file: BinaryIO, there: os.stat_result) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """An error names the file that was given."""
+    """Re-raise an error with the file name that the caller gave."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,6 @@
-"""Which parts of a program are trained in which steps: a fact of the run, said once.
+"""Parts of a program that are trained in alternating steps, such as the two players of a GAN.
 
-Players that learn in turn, such as the two of a GAN, do so on purpose. What learns in every step,
-and what never does, is not mentioned.
+Parts that learn in every step, or never, are not mentioned.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ from ..events import OptimizerStep
 from ..text import listing, shortened
 from .step import TrainingStep
 
-_STEPS = 256  # the last ones tell
-_LEAST = 2  # times that something is trained
+_STEPS = 256  # only the last steps are examined
+_LEAST = 2  # minimum number of steps that train a part
 _MOST, _LONGEST = 3, 60  # parts, and characters of a name
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
 class AlternatingOptimizers:
-    """What the optimizers of each step held; as text what learns in some steps only.
+    """The parameters that optimizers held in each step. Its text names the parts that learn in some
+    steps only.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta, turns = TensorMeta((3,), "float32", "cpu"), AlternatingOptimizers()
@@ -34,11 +34,11 @@ class AlternatingOptimizers:
     """
 
     def __init__(self) -> None:
-        # By step: its number, the names that it trained, and those that it knew besides.
+        # For each step: number, trained names, other known names.
         self._steps: deque[tuple[int, frozenset[str], frozenset[str]]] = deque(maxlen=_STEPS)
 
     def add(self, step: TrainingStep) -> None:
-        """Take the next step."""
+        """Add the next step."""
         parameters = [p for graph in step.graphs for p in graph.parameters]
         # A step without a gradient trains nothing.
         trained = frozenset(p.name for p in parameters if p.stepped and p.got_gradient is not False)
@@ -51,9 +51,11 @@ class AlternatingOptimizers:
         numbers = [number for number, _, _ in self._steps]
         turns: dict[tuple[int, ...], list[str]] = {}
         names = frozenset[str]().union(*(trained for _, trained, _ in self._steps))
-        for name in sorted(name for name in names if "." in name):  # "weight" tells not whose
+        for name in sorted(
+            name for name in names if "." in name
+        ):  # a bare "weight" belongs to no module
             steps = tuple(number for number, trained, _ in self._steps if name in trained)
-            # What steps before or after these did not know may have had another name there.
+            # A name unknown to earlier or later steps may have been another one there.
             between = sum(steps[0] <= number <= steps[-1] for number in numbers)
             off = between > len(steps) or any(name in rest for _, _, rest in self._steps)
             if len(steps) >= _LEAST and off:
@@ -66,7 +68,7 @@ class AlternatingOptimizers:
 
 
 def _parts(names: Sequence[str], turns: Sequence[Sequence[str]]) -> str:
-    """The outermost modules that have these parameters and none of another turn: "netD"."""
+    """Return the outermost modules whose parameters all belong to this turn: "netD"."""
     others = {path for turn in turns if turn is not names for name in turn for path in _paths(name)}
     own = (next((p for p in _paths(name) if p not in others), name) for name in names)
     return listing(dict.fromkeys(shortened(path, _LONGEST) for path in own), _MOST)
@@ -78,7 +80,7 @@ def _paths(name: str) -> list[str]:
 
 
 def _when(steps: Sequence[int], numbers: Sequence[int]) -> str:
-    """ "every second step", or "3 of 8 steps"."""
+    """Return "every second step", or "3 of 8 steps"."""
     gaps = {after - before for before, after in pairwise(steps)}
     every = {after - before for before, after in pairwise(numbers)}
     if len(gaps) == 1 and every == {1}:

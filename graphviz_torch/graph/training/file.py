@@ -1,13 +1,10 @@
-"""A training as a file that grows by a line for each step: a run that is killed leaves the others.
+"""A training as a file that grows by a line for each step, so that a killed run leaves its steps.
 
-The first line says what it is. Each other one is a step: its number, and for each backward columns
-as `files` writes them, or only what changed since a graph before with the same edges. A step that
-is written twice, one line after the other, is what the second line says. The numbers that the steps
-after the first measured have two digits (numbers.py). Compressed, each writing is a gzip member of
-its own.
-
-The last line may be cut short, by a kill or a full disk: it is not read. A graph in which nothing
-has changed is read once, however many steps have it.
+The first line is the header. Each other line is a step: its number, and for each backward its
+columns, or only the changes since an earlier graph with the same edges. The second of two lines
+with the same step number counts. Numbers measured after the first step have two digits
+(numbers.py). In a compressed file each write is one gzip member. An incomplete last line, after a
+kill or a full disk, is ignored. An unchanged graph is decoded once, however many steps have it.
 """
 
 from __future__ import annotations
@@ -33,24 +30,24 @@ from .step import TrainingStep
 
 FORMAT = "graphviz_torch training"
 _BEGINNING = f'{{"format": "{FORMAT}"'.encode()
-_SHAPES = 8  # graphs with different edges that are known at a time
+_SHAPES = 8  # number of graphs with distinct edges that are remembered
 _CHUNK = 1 << 18
 
 
 class _Shapes:
-    """The latest columns of each graph with edges of its own, the last one last."""
+    """The latest columns of each graph with distinct edges, most recent last."""
 
     def __init__(self) -> None:
         self.columns: list[Any] = []
 
     def like(self, columns: Any) -> int | None:
-        """The place of the graph with the same edges, if there is one."""
+        """Return the index of the graph with the same edges; None if there is none."""
         edges = columns.get("edges")
         places = range(len(self.columns) - 1, -1, -1)
         return next((i for i in places if self.columns[i].get("edges") == edges), None)
 
     def take(self, columns: Any, place: int | None) -> None:
-        """Know these, in place of those."""
+        """Store columns in place of those at `place`."""
         del self.columns[: 1 if len(self.columns) == _SHAPES and place is None else 0]
         if place is not None:
             del self.columns[place]
@@ -58,7 +55,7 @@ class _Shapes:
 
 
 class TrainingFile:
-    """A file that a run writes its steps to. What stands there is replaced by the first of them.
+    """A file to which a run appends its steps. The first step replaces an existing file.
 
     Args:
         path: the file; compressed if it ends in ".gz".
@@ -67,10 +64,10 @@ class TrainingFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._shapes = _Shapes()
-        self._end: tuple[int, int] | None = None  # which file it is, and its size
+        self._end: tuple[int, int] | None = None  # inode and size of the file
 
     def append(self, *steps: TrainingStep) -> None:
-        """Write more steps.
+        """Append steps.
 
         Raises:
             ValueError: for a step that could not be read again.
@@ -130,7 +127,7 @@ def _end_of(file: BinaryIO) -> tuple[int, int]:
 
 
 def is_training(path: str | Path) -> bool:
-    """Does a file begin as those of trainings do.
+    """Return True if a file starts with the header of a training.
 
     Raises:
         OSError: as `open` does.
@@ -142,7 +139,7 @@ def is_training(path: str | Path) -> bool:
 
 @with_gc_disabled
 def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
-    """The steps in a file, as far as they were written.
+    """Return the complete steps in a file.
 
     Raises:
         ValueError: for a file that holds none, or more than its `Limits`, written out.
@@ -165,7 +162,7 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
     if head:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
     shapes, size = _Shapes(), 0
-    known: list[tuple[Any, Graph]] = []  # columns of `shapes`, and the graph in them
+    known: list[tuple[Any, Graph]] = []  # columns and the graph decoded from them
     step: TrainingStep | None = None
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
@@ -177,7 +174,7 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
         for row in rows(written, None, f"step {number}"):
             columns = _columns(row, shapes)
             graph = next((graph for same, graph in known if same is columns), None)
-            if graph is None:  # else it is a graph of before, in which nothing has changed
+            if graph is None:  # else an unchanged earlier graph
                 size += extent(columns)
                 limits.check_values(size)
                 [graph] = codec(Graph).decode(columns, 1, "graph")
@@ -192,7 +189,7 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
 
 
 def _columns(row: Any, shapes: _Shapes) -> Any:
-    """The columns of a graph."""
+    """Return the columns of a graph."""
     if isinstance(row, dict) and row.keys() == {"columns"}:
         columns, place = row["columns"], None
     else:
@@ -207,7 +204,7 @@ def _columns(row: Any, shapes: _Shapes) -> Any:
 
 
 def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:
-    """The lines of a file; one that has no end is left out."""
+    """Yield the complete lines of a file."""
     pieces: list[bytes] = []
     size = 0
     for text in _unpacked(path, _CHUNK):
@@ -222,7 +219,7 @@ def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:
 
 
 def _unpacked(path: str | Path, most: int) -> Iterator[bytes]:
-    """The text of a file in pieces of at most so many bytes, as far as it was written."""
+    """Yield the decompressed text of a file in bounded pieces, as far as it is complete."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)

@@ -1,4 +1,4 @@
-"""Graphs side by side as one: each a part under its title."""
+"""Several graphs joined into one, each as a titled segment."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ..values import Transfer
 from .training import Training
 
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
-# Of a graph in a whole: what is added to its ids, and where its transfers came to be.
+# Offset of a segment's node ids, and the positions of its transfers in the joined graph.
 Places = tuple[int, Sequence[int]]
 
 
 def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:
-    """Graphs as the parts of one, and where the nodes and transfers of each are in it.
+    """Return one graph with the given ones as segments, and the offsets of each.
 
-    What belongs to a recording as a whole, and stands in each of its graphs, stands there once. The
-    step is that of the last graph, and its backward runs after those before.
+    Records of the whole recording, which each graph has, are kept once. The step is that of the
+    last graph; its backward runs after the others.
 
     >>> one = Graph((Node(0, "MulBackward0", (None,)),), outputs=((0, 0),))
     >>> whole, _ = joined([one, one], ["first", "second"])
-    >>> whole.outputs, whole.parts
+    >>> whole.outputs, whole.segments
     (((0, 0), (1, 0)), ((0, 'first'), (1, 'second')))
     """
     transfers: list[Transfer] = []
-    known: dict[Transfer, int] = {}  # without its node -> where it is
+    known: dict[Transfer, int] = {}  # transfer without its node -> its position
     collectives: list[Collective] = []
     places: list[Places] = []
     shifted: list[Graph] = []
-    by = ran = 0  # nodes, and those that the backwards before ran
+    by = ran = 0  # nodes so far, and nodes that earlier backwards ran
     for graph in graphs:
         own = moved(graph, by)
         shifted.append(replace(own, nodes=tuple([_after(node, ran) for node in own.nodes])))
@@ -73,9 +73,9 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
 
 
 def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
-    """The collectives of a recording, each with the node of the part that has it.
+    """Return the collectives of a recording, each with the node of the segment that has it.
 
-    Every part has all of them, in the same order; graphs of other recordings have their own.
+    Every segment has all collectives, in the same order; graphs of other recordings have their own.
     """
     if list(map(_of_no_part, known)) != list(map(_of_no_part, more)):
         return [*known, *more]
@@ -88,24 +88,24 @@ def _of_no_part(collective: Collective) -> Collective:
 
 
 def _has(collective: Collective) -> bool:
-    """Is it of the part that lists it."""
+    """Return True if the collective belongs to the segment that lists it."""
     return collective.own or collective.node is not None
 
 
 def _after(node: Node, ran: int) -> Node:
-    """A node whose backward runs after so many others."""
+    """Return a node whose backward runs after `ran` others."""
     return node if node.order is None or not ran else node._replace(order=node.order + ran)
 
 
 def one_graph(
     value: Any, *inputs: Any, names: Names = None
 ) -> tuple[Graph, dict[int, Places] | None]:
-    """What is drawn of `value`, and where the nodes and transfers of its graphs are in that.
+    """Return the graph that is drawn for `value`, and the offsets of its segments.
 
-    That is its graph, as `graph_of` reads it, and None. A recording of several backwards is one
-    graph of several parts: of the backwards that began at the same output and line, such as those
-    of a loop, the last one; one that a later backward goes on with is in the graph of that. Of a
-    training it is the last step.
+    The offsets are None if `value` is a single graph. The backwards of a recording become segments
+    of one graph; of several backwards from the same output and line, as in a loop, only the last is
+    kept, and a backward that a later one continues is part of the later one's graph. For a training
+    the last step is used.
 
     Args:
         value, inputs, names: as in `graph_of`.
@@ -128,7 +128,7 @@ def one_graph(
 
 
 def _title(graph: Graph) -> str:
-    """What a graph is called: its outputs, and the line that made the first."""
+    """Return a graph's title: its outputs, and the line that created the first."""
     ends = [graph.nodes[node] for node, _ in graph.outputs]
     names = dict.fromkeys(shortened(node.label or node.title, _LONGEST) for node in ends)
     line = shortened(ends[0].line, _LONGEST) if ends else ""
@@ -137,6 +137,6 @@ def _title(graph: Graph) -> str:
 
 
 def _counted(titles: Sequence[str], at: int) -> str:
-    """A title, and of how many graphs with this title it is the last."""
+    """Return a title with the number of graphs that share it."""
     count = titles.count(titles[at])
     return f"{titles[at]} · the last of {count:,}" if count > 1 else titles[at]

@@ -1,8 +1,9 @@
-"""Numbers that a step measured, small: with two digits, as what changed since the step before.
+"""Compact coding of measured numbers: two digits, as the difference to the step before.
 
-A norm differs in every digit from one training step to the next, and nobody reads more than two or
-three. Rounded to two digits it mostly lies a few steps from where it was, and all that is printed
-of it is true. A mean, which lies around zero, has one. Zero, NaN and infinities are exact.
+A norm differs in every digit from one training step to the next, but readers need two or three
+digits. Rounded to two digits, a norm is usually only a few units from its previous value, and all
+printed digits are exact. A mean, which is near zero, has one digit. Zero, NaN and infinities are
+exact.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 _LOWEST = -324  # the exponent of the least double
 _LARGEST = 1.7e308
 _UNMEASURED = (None, "NaN", "Infinity", "-Infinity")
-# What is written so, by the field that it stands in: with how many digits.
+# Digits of the fields that are written so.
 MEASURED = {"norm": 2, "max_abs": 2, "mean": 1, "zero_fraction": 2, "seconds": 2}
 
 
 def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any]:
-    """How far each number lies from the one in its place before; what is no number as it is.
+    """Return, for each number, its distance in units from the previous one; other values unchanged.
 
     >>> changes([1.0, 1.0, None], [1.05, -1.05, 0.512])
     [2, 3, 58224]
@@ -31,7 +32,7 @@ def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any
 
 
 def applied(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -> list[Any]:
-    """The numbers, from those before and what `changes` gave.
+    """Return the numbers, given the previous ones and the result of `changes`.
 
     Raises:
         ValueError: for what it did not give.
@@ -55,7 +56,7 @@ def _place(number: Any, digits: int) -> int:
     mantissa, _, exponent = f"{size:.{digits - 1}e}".partition("e")
     first = 10 ** (digits - 1)
     place: int = (int(exponent) - _LOWEST) * 9 * first + int(mantissa.replace(".", "")) - first + 1
-    place -= size < 1 <= float(f"{mantissa}e{exponent}")  # a share of 0.999 is not all
+    place -= size < 1 <= float(f"{mantissa}e{exponent}")  # a fraction of 0.999 must not become 1
     return 2 * place + int(number < 0)
 
 

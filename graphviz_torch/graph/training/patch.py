@@ -1,7 +1,7 @@
-"""What changed from one tree of JSON columns to the next: what is equal is not written again.
+"""Differences between two trees of JSON columns, so that equal parts are not written again.
 
-A change is an object, with the changes of those members that have one, or a list:
-["=", value] a new value, ["~", ...] measured numbers as in numbers.py, ["-"] a member that is gone.
+A change is an object with the changes of its members, or a list: ["=", value] for a new value,
+["~", ...] for measured numbers as in numbers.py, ["-"] for a removed member.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from .numbers import MEASURED, applied, changes
 
-_SHORT = 64  # columns that stand in one list
+_SHORT = 64  # columns in one list
 
 Change = dict[str, Any] | list[Any] | None  # None: equal
 
 
 def change(old: Any, new: Any, name: str = "") -> Change:
-    """What changes `old` to `new`; measured numbers become those of the scale.
+    """Return the change from `old` to `new`, with measured numbers rounded to the scale.
 
     Args:
         old, new: trees of JSON.
@@ -41,7 +41,7 @@ def change(old: Any, new: Any, name: str = "") -> Change:
 
 
 def changed(old: Any, by: Change, name: str = "") -> Any:
-    """The tree that `change` was given as new, with measured numbers on the scale.
+    """Return the tree that `change` was given as `new`, with measured numbers rounded to the scale.
 
     Raises:
         ValueError: for what is not a change of `old`.
@@ -66,7 +66,9 @@ def changed(old: Any, by: Change, name: str = "") -> Any:
 
 
 def extent(tree: Any) -> int:
-    """How many values a tree has, at least; what lies in a long list counts as one."""
+    """Return a lower bound of the number of values in a tree; members of a long list are not
+    opened.
+    """
     if isinstance(tree, dict):
         return 1 + sum(map(extent, tree.values()))
     if isinstance(tree, list):

@@ -13,7 +13,7 @@ from ..units import count_text
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One recorded step. It stands wherever a recording may: it is drawn, judged and compared.
+    """One recorded step. It can be drawn, judged and compared like a recording.
 
     >>> step = TrainingStep(0, (Graph(()),))
     >>> step.graph
@@ -31,7 +31,7 @@ class TrainingStep:
 
     @property
     def graphs(self) -> list[Graph]:
-        """A graph for each backward, in order, as of a recording."""
+        """A graph for each backward, in order."""
         return list(self.backwards)
 
     @property
@@ -41,5 +41,5 @@ class TrainingStep:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """What this rank sent in the step, each once: every graph of a step has all of it."""
+        """The collectives of this rank in the step, each once."""
         return self.graph.collectives

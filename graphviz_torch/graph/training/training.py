@@ -16,9 +16,9 @@ from .step import TrainingStep
 
 @dataclass(frozen=True)
 class Training:
-    """The recorded steps of a run. Where a graph is needed, its last step stands for it.
+    """The recorded steps of a run. Where one graph is needed, the last step is used.
 
-    Written step by step by `graphviz-torch run` and `record_steps`; `load` reads it without torch.
+    `graphviz-torch run` and `record_steps` write it step by step; `load` reads it without torch.
 
     >>> run = Training((TrainingStep(0, (Graph(()),)), TrainingStep(10, (Graph(()),))))
     >>> run
@@ -38,9 +38,9 @@ class Training:
 
     @property
     def last(self) -> TrainingStep:
-        """The last step with a node, and the failure that came after it.
+        """The last step that has nodes, with the failure that came after it.
 
-        What raises between two steps is a step without nodes.
+        An exception between two steps is recorded as a step without nodes.
         """
         end = self.steps[-1]
         whole = (each for each in reversed(self.steps) if any(graph.nodes for graph in each.graphs))
@@ -62,7 +62,7 @@ class Training:
 
     @property
     def alternation(self) -> str:
-        """What learns in some steps only, in words; "" where all learns in every step."""
+        """A text with the parts that learn in some steps only; "" if there are none."""
         turns = AlternatingOptimizers()
         for step in self.steps:
             turns.add(step)
@@ -83,7 +83,7 @@ class Training:
             graph.check()
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file, compressed if `path` ends in ".gz". Returns the path.
+        """Write the training to a file, compressed if `path` ends in ".gz". Returns the path.
 
         Raises:
             ValueError: for what could not be loaded again; nothing is written.
