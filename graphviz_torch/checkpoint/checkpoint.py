@@ -1,7 +1,7 @@
-"""Checkpoints: PyTorch's own `save` and `load` with `weights_only=True`, and what would not fit.
+"""Save, load and compare checkpoints in PyTorch's format, with `weights_only=True`.
 
 Nothing in a file is executed. Before a module is changed, names, shapes, dtypes and devices are
-compared with it, and where strict loading would fail nothing is changed at all.
+compared with it. If strict loading would fail, nothing is changed at all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from ..graph.text import type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 
-# What torch.load(weights_only=True) reads back beside tensors and containers of these.
+# Types that torch.load(weights_only=True) can read, besides tensors and containers.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
-# PyTorch compresses nothing. Of a file that is compressed, all parts together may have so many
-# times its bytes, or these; the part with the names, which becomes objects, its bytes, or these.
+# PyTorch does not compress. If a file is compressed, its total unpacked size may be this factor
+# times its size, or at least this many bytes; the record with the names, which becomes objects, may
+# have its size, or at least this many bytes.
 _UNPACKED, _LEAST, _NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]
@@ -38,7 +39,7 @@ Into = torch.nn.Module | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDiff:
-    """How a file differs from the module that it shall be loaded into.
+    """The differences between a file and the module that it is to be loaded into.
 
     >>> from graphviz_torch.checkpoint import compare_checkpoint
     >>> from torch import nn
@@ -51,11 +52,14 @@ class CheckpointDiff:
     shapes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # name, in the file, in the module
     dtypes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # converted while loading
     devices: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # copied while loading
-    optimizers: tuple[str, ...] = ()  # why an optimizer's state does not fit
+    optimizers: tuple[str, ...] = ()  # reasons why an optimizer's state does not fit
 
     @property
     def fits(self) -> bool:
-        """Whether strict loading succeeds: dtypes and devices are converted, the rest is not."""
+        """True if strict loading succeeds.
+
+        Differing dtypes and devices are converted while loading.
+        """
         return not (self.missing or self.unexpected or self.shapes or self.optimizers)
 
     def __str__(self) -> str:
@@ -74,21 +78,22 @@ class CheckpointDiff:
 
 
 def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = None) -> Path:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint atomically: the file is complete, or unchanged.
 
     Args:
         value: a tensor, a module or optimizer (its state is saved), or lists and dicts of these and
             of plain values: `{"model": model, "optimizer": optimizer, "epoch": 3}`.
-        path: ending in ".safetensors", for tensors alone, it is such a file, which that package
-            reads; else PyTorch's own format.
-        graph: written beside it, see `graph_path_for`.
+        path: with the suffix ".safetensors", a file in that format, for tensors only; otherwise in
+            PyTorch's format.
+        graph: also written, to `graph_path_for(path)`.
 
     Returns:
         The path written.
 
     Raises:
-        TypeError: for what could not be loaded again with `weights_only=True`, named by its place.
-        OSError: as `open` does; also where the disk is full. The old file is as it was.
+        TypeError: if `value` contains something that `weights_only=True` cannot load; the message
+            names its position.
+        OSError: as for `open`, and if the disk is full. The old file is unchanged.
 
     >>> import torch
     >>> from graphviz_torch.checkpoint import load_checkpoint
@@ -113,7 +118,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
 
 
 def graph_path_for(path: str | Path) -> Path:
-    """Where `save_checkpoint` writes a graph: "model.pt" -> "model.pt.graph.json".
+    """Return the path of a checkpoint's graph: "model.pt" -> "model.pt.graph.json".
 
     >>> graph_path_for("model.pt").name
     'model.pt.graph.json'
@@ -129,26 +134,27 @@ def load_checkpoint(
     strict: bool = True,
     report: Callable[[CheckpointDiff], object] | None = None,
 ) -> Any:
-    """Read a checkpoint, and load it into modules if given.
+    """Read a checkpoint and, if `into` is given, load it into modules and optimizers.
 
     Args:
-        into: a module that takes the whole file, or a dict of modules and optimizers that take the
+        path: the file.
+        into: a module that gets the whole file, or a dict of modules and optimizers that get the
             entries of the same names.
-        map_location: where the tensors go, as in `torch.load`; a simulated device too.
-        strict: refuse a file that does not fit exactly; else load what fits.
+        map_location: device of the tensors, as for `torch.load`; also a simulated device.
+        strict: raise if the file does not fit exactly; otherwise load the entries that fit.
         report: called with the `CheckpointDiff` before anything is changed: `report=print`.
 
     Returns:
-        What is in the file.
+        The content of the file.
 
     Raises:
-        OSError: as `open` does: FileNotFoundError if the file does not exist.
-        ValueError: if the file is not a checkpoint, wants to run code, unpacks to many times its
-            size, or does not fit and `strict`, before anything is changed; or if an optimizer or a
-            module does not take its state, optimizers first.
-        TypeError: if `into` holds something that has no state.
-        RuntimeError: for a device that is not here.
-        ImportError: for a ".safetensors" file, where that package is missing.
+        OSError: as for `open`; FileNotFoundError if the file does not exist.
+        ValueError: before anything is changed, if the file is not a checkpoint, would run code,
+            unpacks to many times its size, or does not fit and `strict`; or if an optimizer or
+            module refuses its state (optimizers are loaded first).
+        TypeError: if `into` contains something without a state.
+        RuntimeError: if the device is not available.
+        ImportError: for a ".safetensors" file if the package safetensors is not installed.
 
     >>> import torch
     >>> from graphviz_torch.checkpoint import save_checkpoint
@@ -170,7 +176,7 @@ def load_checkpoint(
         report(found)
     if strict and not found.fits:
         raise ValueError(f"{path} does not fit, and nothing was changed:\n{found}")
-    # Modules last: what could go wrong with them is compared before.
+    # Modules are last, since possible errors were checked above.
     for name, target in sorted(targets.items(), key=lambda pair: _is_module(pair[1])):
         state = value if name == "" else value.get(name)
         try:
@@ -180,7 +186,7 @@ def load_checkpoint(
                 target.load_state_dict(fitting, strict=strict)
             elif state is not None and not found.optimizers:
                 target.load_state_dict(state)
-        except Exception as error:  # of all kinds, for a value that is not of its form
+        except Exception as error:  # a malformed value may raise anything
             kind = name or type(target).__name__
             raise ValueError(f"{path}: {kind} does not take its state: {error}") from error
     return value
@@ -191,11 +197,11 @@ def _is_module(target: Any) -> bool:
 
 
 def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
-    """How a loaded state differs from the modules and optimizers that shall take it.
+    """Return the differences between a loaded state and the modules and optimizers it is for.
 
     Raises:
-        TypeError: if `into` holds something that has no state.
-        ValueError: if the state is not a dict of tensors by name, or one has no values.
+        TypeError: if `into` contains something without a state.
+        ValueError: if the state is not a dict of tensors by name, or if a tensor has no values.
 
     >>> from torch import nn
     >>> print(compare_checkpoint(nn.Linear(2, 1), nn.Linear(3, 1).state_dict()))
@@ -273,7 +279,10 @@ def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) 
 
 
 def _state(value: Any, name: str) -> Any:
-    """The value with states in place of modules and optimizers; refuses what can't come back."""
+    """Return a value with modules and optimizers replaced by their states.
+
+    Raises TypeError for values that cannot be loaded again.
+    """
     if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
         return _state(value.state_dict(), name)
     if isinstance(value, torch.Tensor) or type(value) in _PLAIN:
@@ -291,7 +300,7 @@ def _save(state: Any, file: BinaryIO) -> None:
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch says of a full disk "unexpected pos"
+        if isinstance(error.__context__, OSError):  # torch reports a full disk as "unexpected pos"
             raise error.__context__ from None
         raise
 
@@ -310,17 +319,19 @@ def _read(path: Path, map_location: Any) -> Any:
             raise ValueError(_refusal(path, str(error))) from None
         except MemoryError:
             raise
-        except Exception as error:  # unpickling a broken file raises of nearly all kinds
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that: a place before 0
+        except Exception as error:  # unpickling a broken file can raise almost anything
+            # EINVAL: a seek to a negative position
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            if "deserialize object on" in str(error):  # a device that is absent: torch says it well
+            # torch's message for a missing device is clear
+            if "deserialize object on" in str(error):
                 raise
             raise ValueError(f"{path} is not a checkpoint of PyTorch's: {error}") from error
     return to_device(value, map_location) if simulated else value
 
 
 def _refuse_bombs(file: BinaryIO) -> None:
-    """Raises ValueError for an archive whose parts have many times its bytes."""
+    """Raise ValueError for an archive that unpacks to many times its size."""
     size = file.seek(0, 2)
     file.seek(0)
     if zipfile.is_zipfile(file):

@@ -1,8 +1,9 @@
-"""Tensors in a ".safetensors" file: written here, one after the other; read by that package.
+"""Write ".safetensors" files, and read them with the package safetensors.
 
-The format has no shared tensors. Those that are the same memory, such as tied weights, are written
-once and their other names kept in the file's metadata; other views are written as copies. A file
-is the length of a header, the header in JSON, and the tensors' bytes, the widest numbers first.
+The format has no shared tensors. Tensors with the same memory, such as tied weights, are written
+once, and their other names are stored in the file's metadata; other views are written as copies. A
+file consists of the length of a header, the header as JSON, and the bytes of the tensors, widest
+dtype first.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from ..graph.text import type_text
 from ..internals.tensors.memory import has_memory
 
-_SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor that it is}
-# The format's names for dtypes, and torch's.
+_SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor with the same memory}
+# Names of dtypes in the format, and torch's names.
 _DTYPES = {"C64": "complex64", "BF16": "bfloat16", "BOOL": "bool"}
 _DTYPES |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
 _DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
@@ -33,7 +34,7 @@ def save_safetensors(state: Any, file: BinaryIO) -> None:
     """Write a flat dict of tensors.
 
     Raises:
-        TypeError: for anything else, and for a tensor that the format has no place for.
+        TypeError: for other values, and for a tensor that the format does not support.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"A .safetensors file holds a dict of tensors, not {type_text(state)}.")
@@ -77,8 +78,8 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
     """Read a dict of tensors onto a device.
 
     Raises:
-        ValueError: if it is not such a file.
-        ImportError: where the package is missing, saying what to install.
+        ValueError: if the file is not in this format.
+        ImportError: if the package is not installed; the message says how to install it.
     """
     package = _package()
     try:

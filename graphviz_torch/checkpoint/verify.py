@@ -1,9 +1,9 @@
-"""Whether two modules compute the same: outputs, gradients, and node by node where they part.
+"""Check that two modules compute the same outputs and gradients, node by node.
 
-Both run forward and backward on the same inputs with the same random numbers. Compared are the
-parameters, the value that each node of the graph computed, and the gradient that reached it.
-Nothing is changed: no `.grad`, no buffer, no random state. Every value is kept until the end, so it
-needs about twice the memory of a training step of each.
+Both run forward and backward on the same inputs with the same random numbers. Parameters, the value
+that each graph node computed, and the gradient that reached it are compared. Nothing is changed: no
+`.grad`, no buffer, no random state. All values are kept until the end, which takes about twice the
+memory of a training step per module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..tracing.tracer import connected, roots
 
 
 class NodeDifference(NamedTuple):
-    """Where two modules part: a node of the first one's graph.
+    """A difference between two modules at a node of the first one's graph.
 
     >>> import torch
     >>> from graphviz_torch.compare import compare_models
@@ -40,7 +40,7 @@ class NodeDifference(NamedTuple):
 
     node: int
     what: Literal["value", "gradient", "operation"]
-    largest: float  # absolute difference; inf where shapes or operations differ
+    largest: float  # absolute difference; inf if shapes or operations differ
     text: str
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class NodeDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `compare_models` found.
+    """The result of `compare_models`.
 
     >>> import torch
     >>> from graphviz_torch.compare import compare_models
@@ -59,19 +59,19 @@ class Verification:
     True
     """
 
-    graph: Graph  # of the first module
+    graph: Graph  # graph of the first module
     outputs: float  # largest absolute difference
-    gradients: tuple[tuple[str, float], ...]  # of parameters that differ, by name
-    differences: tuple[NodeDifference, ...]  # in the order of computation
+    gradients: tuple[tuple[str, float], ...]  # parameters whose gradients differ, by name
+    differences: tuple[NodeDifference, ...]  # in order of computation
 
     @property
     def same(self) -> bool:
-        """True if outputs, gradients and every node between agree."""
+        """True if outputs, gradients and all nodes agree."""
         return not (self.outputs or self.gradients or self.differences)
 
     @property
     def first(self) -> NodeDifference | None:
-        """Where they part first."""
+        """The first difference, or None."""
         return self.differences[0] if self.differences else None
 
     def __bool__(self) -> bool:
@@ -94,17 +94,18 @@ def compare_models(
     *,
     tolerance: float = 0.0,
 ) -> Verification:
-    """Whether two modules give the same output and the same gradients.
+    """Check that two modules compute the same outputs and the same gradients.
 
     Args:
+        model, restored: the modules; their graphs are compared node by node.
         inputs: a tensor, a tuple of arguments or a dict of keyword arguments; each module gets them
-            on the device of its own parameters.
-        tolerance: relative to the largest value of a node, and to the largest gradient; 0 asks
-            for equality to the bit, as after saving and loading on one device. Between devices
-            1e-4 is usual.
+            on the device of its parameters.
+        tolerance: relative to the largest value of a node and to the largest gradient. 0 requires
+            bitwise equality, as after saving and loading on one device. Between devices, 1e-4 is
+            usual.
 
     Raises:
-        ValueError: if an output needs no gradient, as `trace`.
+        ValueError: if no output requires gradients, as for `trace`.
 
     >>> import torch
     >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -147,7 +148,7 @@ def _run(model: torch.nn.Module, inputs: Any) -> _Run:
     place = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     given = to_device(inputs, place)
     with _as_it_was(model), torch.random.fork_rng():
-        torch.manual_seed(0)  # dropout must drop the same on both sides
+        torch.manual_seed(0)  # both modules must drop the same elements
         with _Values() as values, torch.enable_grad():
             if isinstance(given, Mapping):
                 out = model(**given)
@@ -182,7 +183,7 @@ def _run(model: torch.nn.Module, inputs: Any) -> _Run:
 
 
 class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What each node computed, by the node's number in the order of creation."""
+    """Dispatch mode that keeps the value of each node, by sequence number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -195,7 +196,7 @@ class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # Private: autograd makes the node just before its operator is dispatched (2.11 to 2.14).
+        # Private: autograd creates the node just before its operator is dispatched (2.11 to 2.14).
         number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         out = func(*args, **(kwargs or {}))
         if number not in self.found:
@@ -207,7 +208,7 @@ class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Buffers that a forward changes, such as running means, get their values back."""
+    """Restore the model's buffers, such as running means, at the end of this context."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
@@ -218,7 +219,7 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _ramp(tensor: torch.Tensor) -> torch.Tensor:
-    # Not ones: the gradient of a softmax's sum is zero.
+    # Not ones, as the sum of a softmax has a gradient of zero.
     ramp = torch.arange(tensor.numel(), dtype=torch.float64).mul_(0.7).cos_()
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 
@@ -242,7 +243,7 @@ def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[NodeDif
         if largest:
             text = f"{_called(node)}: its value differs by up to {largest:.3g}"
             yield NodeDifference(node.id, "value", largest, text)
-    # A gradient that ought to be zero is rounding: it counts against the largest of all.
+    # A gradient that should be zero is rounding error, so it is compared with the largest of all.
     allowed = tolerance * _largest(g for gradients in ours.arriving.values() for g in gradients)
     for node in reversed(nodes):
         pairs = zip(ours.arriving.get(node.id, ()), theirs.arriving.get(node.id, ()), strict=False)
@@ -257,7 +258,7 @@ def _called(node: Node) -> str:
 
 
 def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) -> float:
-    """Largest absolute difference; 0 where it is allowed, inf where it makes no sense."""
+    """Return the largest absolute difference; 0 if it is allowed, inf if shapes differ."""
     if a is None or b is None:
         return 0.0 if a is b else math.inf
     if a.shape != b.shape:
@@ -270,6 +271,6 @@ def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) ->
 
 
 def _largest(tensors: Iterable[torch.Tensor | None]) -> float:
-    """Largest finite absolute value."""
+    """Return the largest finite absolute value."""
     finite = (t.detach().abs().nan_to_num(0, 0, 0) for t in tensors if t is not None and t.numel())
     return max((float(t.max()) for t in finite), default=0.0)

@@ -236,11 +236,9 @@ def diff(
     Args:
         a, b: graphs, or recordings of one step.
         gradient_tolerance: relative difference of a gradient's norm or largest value, up to which
-            it
-            counts as unchanged; `math.inf` ignores gradients.
+            it counts as unchanged; `math.inf` ignores gradients.
         time_tolerance: relative difference of a node's time, up to which it counts as unchanged:
-            1.0 is
-            twice as long. By default, times are ignored, as they differ from run to run.
+            1.0 is twice as long. By default, times are ignored, as they differ from run to run.
         titles: names of the two graphs in the text and below the picture.
 
     >>> import torch

@@ -32,8 +32,7 @@ def influence(
     Raises:
         TypeError: if `recording` is not a recording.
         ValueError: unless exactly one of the three is given and exists; if the recording has kept
-            no
-            call; if the forward cannot be run again as it was.
+            no call; if the forward cannot be run again as it was.
 
     >>> import torch
     >>> from graphviz_torch import record

@@ -93,11 +93,9 @@ def rehearse(
             optimizers create their state in the first step, so only the second reaches the peak.
         device_memory: bytes of memory of a device.
         values: results of `.item()` by line: `{"train.py:30": 0.5}` or `{"30": 0.5}`; the key `""`
-            is
-            for all other lines.
+            is for all other lines.
         plans: changes of arguments that the program passes to PyTorch: names that `plans()`
-            returns,
-            "micro-batches=4", or "mesh=16x4" for the sizes of the program's mesh.
+            returns, "micro-batches=4", or "mesh=16x4" for the sizes of the program's mesh.
 
     Raises:
         ValueError: if ranks, mesh, steps or plans are invalid.

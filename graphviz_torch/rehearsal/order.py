@@ -116,8 +116,7 @@ def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[Collec
 
     Returns:
         The first mismatch of each group with two rehearsed ranks. If there is none, for each pair
-            of
-        ranks, the first call whose order between groups differs.
+        of ranks, the first call whose order between groups differs.
 
     >>> one = CollectiveCall("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})

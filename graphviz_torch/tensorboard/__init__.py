@@ -1,4 +1,4 @@
-"""Write a Graph to TensorBoard: the Graphs tab, scalars, and a tab of its own."""
+"""Write graphs to TensorBoard: the Graphs tab, gradients, transfers, and an Autograd tab."""
 
 from __future__ import annotations
 

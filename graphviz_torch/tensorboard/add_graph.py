@@ -1,4 +1,4 @@
-"""For those who hold a `SummaryWriter`: an autograd graph beside the scalars of a run."""
+"""Add an autograd graph to a run through its `SummaryWriter`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def add_autograd_graph(
 ) -> Graph:
     """Write the graph of `output` for TensorBoard's Graphs tab.
 
-    Unlike `SummaryWriter.add_graph` it runs nothing, needs no module and no example input, and
-    shows what autograd recorded in the forward that you ran yourself.
+    Unlike `SummaryWriter.add_graph`, this runs nothing, needs no module and no example input, and
+    shows the graph that autograd recorded in your own forward.
 
     Args:
-        output: what you would call `backward()` on, or any nesting of such tensors; a recording
-            or a graph.
+        output: the tensor to call `backward()` on, or nested containers of such tensors; a
+            recording or a graph.
         writer: a `SummaryWriter`, or a directory.
-        tag: the name in the tab's list.
-        step: the step of the event; a tag shows its last step.
-        names: what to call the tensors, as for `trace`.
+        tag: name in the tab's list.
+        step: step of the event; for each tag, the last step is shown.
+        names: names of tensors, as for `trace`.
         backward: add a scope "backward", as for `to_tensorboard`.
 
     Returns:
@@ -36,7 +36,7 @@ def add_autograd_graph(
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        TypeError, ValueError: as `trace` and `to_tensorboard`.
+        TypeError, ValueError: as for `trace` and `to_tensorboard`.
 
     >>> import torch
     >>> from tempfile import TemporaryDirectory

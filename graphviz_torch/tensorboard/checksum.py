@@ -1,7 +1,8 @@
-"""The checksum of a record in an event file: CRC-32C, masked as TensorFlow's records have it.
+"""Compute the checksum of a record in an event file: CRC-32C, masked as in TensorFlow's records.
 
-TensorBoard's own takes a byte at a time in Python: four seconds for the graph of a large model. It
-serves where `google-crc32c`, which comes with the extra `tensorboard`, is not installed.
+TensorBoard's own implementation processes one byte at a time in Python, which takes four seconds
+for the graph of a large model. It is used only if `google-crc32c`, part of the extra `tensorboard`,
+is not installed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MASK = 0xA282EAD8  # TensorFlow, tsl/lib/hash/crc32c.h
 
 
 def checksum(data: bytes) -> int:
-    """The masked CRC-32C of `data`.
+    """Return the masked CRC-32C of `data`.
 
     >>> checksum(b"123456789") == masked_crc32c(b"123456789")
     True

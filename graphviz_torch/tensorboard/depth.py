@@ -1,4 +1,4 @@
-"""Gradient norms by depth as one picture: a bar for each layer, on a logarithmic scale."""
+"""Draw gradient norms by depth: one bar per layer, on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..render.dot.layout import layout
 from ..render.dot.markup import escape
 from ..render.style import palette
 
-_MOST = 120  # layers; of more, some between are left out
-_WIDTH = 320.0  # of the longest bar, in points
+_MOST = 120  # layers shown; of more, every n-th one
+_WIDTH = 320.0  # width of the longest bar in points
 
 
 def depth_dot(norms: Mapping[str, float], title: str) -> str:
-    """The picture as DOT text: a row for each layer, first layer first.
+    """Return the picture as DOT text: one row per layer, first layer first.
 
     >>> "1e-05 to 0.1" in depth_dot({"first": 2e-5, "last": 0.05}, "step 3")
     True
@@ -35,7 +35,7 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
             width = 2 + _WIDTH * (math.log10(norm) - low) / (high - low)
             size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="10"'
             cells = f'<TD {size} BGCOLOR="{colors["input_line"]}"></TD>'
-            # Graphviz centres a table in its cell, so one cell more fills the width.
+            # Graphviz centers a table in its cell, so an additional cell fills the width.
             rest = f'FIXEDSIZE="TRUE" WIDTH="{2 + _WIDTH - width + 1:.0f}" HEIGHT="10"'
             cells += f"<TD {rest}></TD>"
             bar = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0"><TR>{cells}</TR></TABLE>'
@@ -51,9 +51,9 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
 
 
 def depth_png(norms: Mapping[str, float], title: str) -> bytes:
-    """The picture as PNG.
+    """Return the picture as PNG.
 
     Raises:
-        LayoutError: if there is no Graphviz, or it failed.
+        LayoutError: if Graphviz is missing or failed.
     """
     return layout(depth_dot(norms, title), "png")

@@ -1,4 +1,4 @@
-"""Summaries on their way into TensorBoard's event files: tags, plugins, writers."""
+"""Write TensorBoard event files: summaries, tags, plugin data, and writers."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ from ..graph.json import to_json
 from ..graph.text import type_text
 from .checksum import checksum
 
-GRAPHS = "graphviz_torch"  # the plugin that the whole graph is written for
-# A tag belongs to one plugin; the Graphs tab has the tag itself, our plugin the tag with this.
+GRAPHS = "graphviz_torch"  # name of the plugin that gets the whole graph
+# A tag belongs to one plugin: the Graphs tab gets the tag itself, our plugin the tag with this
+# prefix.
 PREFIX = "autograd/"
 
-# Any: torch's SummaryWriter, or anything with `add_event`; neither has a type that we may import.
+# Any: torch's SummaryWriter or an object with `add_event`, whose types cannot be imported here.
 Writer = str | Path | Any
 Write = Callable[[summary_pb2.Summary, int], None]
 
-_files = count()  # of this process: two in one second have different names
+_files = count()  # numbers the files of this process, as two in one second need different names
 
 
 @contextmanager
 def writing(logdir_or_writer: Writer) -> Iterator[Write]:
-    """A function that writes a summary at a step.
+    """Context manager that returns a function which writes a summary at a step.
 
-    For a directory the event file is our own, which appears when it is complete. A writer that was
-    given appends to its file, in which an event that was cut short is not read; it is flushed, and
-    stays open.
+    For a directory, a new event file is written, which appears when it is complete. A given writer
+    appends to its own file, is flushed at the end, and stays open; TensorBoard ignores an
+    incomplete event there.
 
     Raises:
         TypeError: if it is neither a path nor a writer.
-        OSError: if the directory can't be written.
+        OSError: if the directory cannot be written.
     """
     if isinstance(logdir_or_writer, (str, os.PathLike)):
         name = _new_file(os.fspath(logdir_or_writer))
-        remote = "://" in name  # a bucket's: it shows no file before it is closed
+        remote = "://" in name  # a bucket shows no file before it is closed
         with tf.io.gfile.GFile(name, "wb") if remote else replacement(name) as file:
             _record(file, event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
             yield lambda summary, step: _record(file, _event(summary, step))
@@ -74,7 +75,7 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
 
 
 def directory(logdir_or_writer: Writer) -> str:
-    """Where it writes; for a writer that does not say, a text that stands for it."""
+    """Return the directory of a writer, or its repr if it has none."""
     if isinstance(logdir_or_writer, (str, os.PathLike)):
         return os.path.abspath(os.fspath(logdir_or_writer))
     path = getattr(logdir_or_writer, "log_dir", None)
@@ -82,9 +83,10 @@ def directory(logdir_or_writer: Writer) -> str:
 
 
 def _new_file(directory: str) -> str:
-    """A name that TensorBoard takes for an event file, and that none of its writers would take.
+    """Return the name of a new event file, which no other writer uses.
 
-    It reads files in the order of their names: those of one second are numbered, with zeros.
+    TensorBoard reads files in order of their names; the number makes the order right within a
+    second.
     """
     tf.io.gfile.makedirs(directory)
     place = f"{socket.gethostname()}.{os.getpid()}.{next(_files):06}"
@@ -93,7 +95,7 @@ def _new_file(directory: str) -> str:
 
 
 def _record(file: Any, event: event_pb2.Event) -> None:
-    """Append one event: its length and its bytes, each with a checksum behind it."""
+    """Append one event: its length and its bytes, each followed by a checksum."""
     content = event.SerializeToString()
     length = struct.pack("<Q", len(content))
     sums = [struct.pack("<I", checksum(data)) for data in (length, content)]
@@ -105,7 +107,7 @@ def _event(summary: summary_pb2.Summary, step: int) -> event_pb2.Event:
 
 
 def blob(tag: str, plugin: str, content: bytes, *, version: bytes = b"1") -> summary_pb2.Summary:
-    """A summary that carries bytes for a plugin."""
+    """Return a summary with bytes for a plugin."""
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
     value.metadata.plugin_data.plugin_name = plugin
@@ -118,7 +120,7 @@ def blob(tag: str, plugin: str, content: bytes, *, version: bytes = b"1") -> sum
 
 
 def scalars(values: dict[str, float]) -> summary_pb2.Summary:
-    """A summary with one number for each tag."""
+    """Return a summary with one number per tag."""
     summary = summary_pb2.Summary()
     for tag, value in values.items():
         summary.value.add(tag=tag, simple_value=value)
@@ -128,7 +130,7 @@ def scalars(values: dict[str, float]) -> summary_pb2.Summary:
 def buckets(
     tag: str, rows: list[tuple[float, float, float]], *, description: str = ""
 ) -> summary_pb2.Summary:
-    """A histogram of buckets that are given: rows of left edge, right edge and count."""
+    """Return a histogram with given buckets: rows of left edge, right edge and count."""
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
     value.metadata.summary_description = description
@@ -142,17 +144,17 @@ def buckets(
 
 
 def image(tag: str, png: bytes) -> summary_pb2.Summary:
-    """A summary for the Images tab."""
+    """Return a summary for the Images tab."""
     summary = summary_pb2.Summary()
     shown = summary.value.add(tag=tag).image
-    shown.width, shown.height = struct.unpack(">II", png[16:24])  # of the header of every PNG
+    shown.width, shown.height = struct.unpack(">II", png[16:24])  # every PNG has them in its header
     shown.colorspace = 4
     shown.encoded_image_string = png
     return summary
 
 
 def charts(category: str, lines: dict[str, list[str]]) -> summary_pb2.Summary:
-    """A layout for the Custom Scalars tab: for each title, a chart of all scalars with its tags."""
+    """Return a layout for the Custom Scalars tab: one chart per title, with its tags."""
     content = layout_pb2.Layout()
     group = content.category.add(title=category)
     for title, tags in lines.items():
@@ -166,7 +168,7 @@ def charts(category: str, lines: dict[str, list[str]]) -> summary_pb2.Summary:
 
 
 def markdown(tag: str, text: str) -> summary_pb2.Summary:
-    """A summary for the Text tab, which shows Markdown."""
+    """Return a summary for the Text tab, which shows Markdown."""
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
     value.metadata.plugin_data.plugin_name = "text"
@@ -178,12 +180,12 @@ def markdown(tag: str, text: str) -> summary_pb2.Summary:
 
 
 def pack(graph: Graph) -> bytes:
-    """The graph as compressed JSON, the same bytes for the same graph."""
+    """Return the graph as compressed JSON, with equal bytes for equal graphs."""
     return gzip.compress(to_json(graph).encode(), compresslevel=4, mtime=0)
 
 
 def unpack(content: bytes) -> Graph:
-    """The graph that `pack` was given. Raises ValueError for anything else."""
+    """Return the graph given to `pack`; raise ValueError for other content."""
     try:
         return packed_value(content, Graph)
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""A Graph as the protobufs of TensorBoard's Graphs tab: `GraphDef` and `RunMetadata`.
+"""Convert a Graph to the protobufs of TensorBoard's Graphs tab: `GraphDef` and `RunMetadata`.
 
-Compute time is what backward was measured to take at a node. Memory is what the node keeps for
-backward and, in the scope of the backward, the gradients that reached it. Nothing is made up: a
-node that was not measured carries only its outputs' shapes, which the tab draws white instead of
-hatching it away, label and all. It has no such way for a scope: one in which nothing was measured
-is hatched.
+The compute time of a node is the measured duration of its backward. Its memory is the tensors that
+it saves for backward and, in the scope of the backward, the gradients that reached it. Nothing is
+estimated: a node without measurements has only the shapes of its outputs, which makes the tab draw
+it white instead of hatched. A scope without any measurement is always hatched.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from ..graph.text import shortened
 from ..render.ranks.collectives import lines
 from .names import Names, device, names, operation
 
-# The tab merges entries of `input` that follow each other and name the same node: `x * x` would
-# be one edge. An entry that names no node is passed over, and keeps them apart.
+# The tab merges consecutive entries of `input` that name the same node, so `x * x` would be one
+# edge. It skips an entry that names no node; put in between, that keeps them apart.
 APART = "^|"
 _TYPES = {
     "float32": types_pb2.DT_FLOAT,
@@ -42,18 +41,21 @@ _TYPES = {
     "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
 }
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
-# Declared fields beside those that are written in a way of their own.
+# Declared fields other than those that are written separately.
 _BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
-_LONGEST = 1000  # characters of an attribute: the panel is a side bar
+_LONGEST = 1000  # characters of an attribute, as the panel is a side bar
 
 
 def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphDef, Names]:
-    """The graph's `GraphDef` and the names of its nodes in it.
+    """Return the graph's `GraphDef` and the names of its nodes in it.
 
     Args:
-        graph: what to draw; with no node there is nothing to open and ValueError is raised.
-        backward: add a scope with one node per gradient computation; edges into it that are
-            dashed say where a saved tensor goes, and each accumulator points at its leaf.
+        graph: the graph to convert.
+        backward: add a scope with one node per gradient computation. Dashed edges into it show
+            where saved tensors are used, and each accumulator has an edge to its leaf.
+
+    Raises:
+        ValueError: if the graph has no nodes.
     """
     if not graph.nodes:
         raise ValueError("the graph has no nodes: TensorBoard can't open an empty graph.")
@@ -69,7 +71,8 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
-    alike: dict[Hashable, node_def_pb2.NodeDef] = {}  # what many nodes have in common
+    # entries without a name, shared by equal nodes
+    alike: dict[Hashable, node_def_pb2.NodeDef] = {}
     for node in graph.nodes:
         moved = transfers.get(node.id, [])
         role = "transfer" if moved else "output" if node.id in marked else "forward"
@@ -101,7 +104,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
 
 
 def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
-    """The entry of a node as far as it is that of all nodes that do the same."""
+    """Return the part of an entry that is equal for all nodes with the same operation and role."""
     entry = node_def_pb2.NodeDef(device=device(node.device))
     leaf = node.title == "AccumulateGrad"
     entry.op = _LEAVES[node.leaf] if leaf else operation(node.title)
@@ -115,10 +118,11 @@ def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
 def run_metadata(
     graph: Graph, built: graph_pb2.GraphDef, paths: Names, *, backward: bool = False
 ) -> config_pb2.RunMetadata:
-    """`built` with what was measured: seconds of backward, bytes kept for backward.
+    """Return `built` with measurements: seconds of backward, and bytes saved for backward.
 
-    Starts are laid end to end scope by scope, so that a scope's time, which the tab takes from the
-    first start to the last end, is the sum of its nodes' times. Whole microseconds, at least 1.
+    The tab computes the time of a scope from its first start to its last end. Start times are
+    therefore consecutive within each scope, which makes the time of a scope the sum over its nodes.
+    Times are whole microseconds, at least 1.
     """
     metadata = config_pb2.RunMetadata()
     metadata.function_graphs.add().pre_optimization_graph.CopyFrom(built)
@@ -138,7 +142,7 @@ def run_metadata(
     mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
     devices = {}
     alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # by the shapes of its outputs
-    now = 1  # a start of 0 leaves the node without a colour
+    now = 1  # a node with a start of 0 gets no color
     entries = {entry.name: entry for entry in built.node}
     for name in sorted(entries, key=lambda name: name.split("/")):
         entry = entries[name]
@@ -160,8 +164,8 @@ def run_metadata(
             stats.all_end_rel_micros = took
             now += took
         elif not times and name == mark:
-            # Without a single time the tab paints every node black. The page does not count this
-            # one, for its end is its start in the page's numbers; their scale stays whole.
+            # Without any time, the tab paints every node black. The page ignores this one, as its
+            # end rounds to its start in the page's numbers, so the scale is unaffected.
             stats.all_start_micros = 2**53
             stats.all_end_rel_micros = 1
         if sizes.get(name):
@@ -185,7 +189,7 @@ def _gradient_bytes(node: Node) -> int:
 def _add_backward(
     built: graph_pb2.GraphDef, graph: Graph, paths: Names, inputs: list[list[Edge]]
 ) -> None:
-    """One node per `grad_fn`, in the same scopes under "backward"; data edges are gradients."""
+    """Add one node per `grad_fn`, in the same scopes under "backward"; data edges are gradients."""
     users = graph.users()
     ends: dict[int, list[str]] = {}
     for (source, _), path in zip(graph.outputs, paths.outputs, strict=True):
@@ -243,7 +247,7 @@ def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) 
         for size in meta.shape:
             shape.dim.add(size=size)
     if known:
-        # Shown in the panel; the tab draws shapes on the edges but hides the attribute itself.
+        # Shown in the panel; the tab draws shapes on edges but hides this attribute itself.
         _text(entry, "tensor", "; ".join(map(str, known)))
         dtype = _TYPES.get(known[0].dtype)
         if dtype is not None:
@@ -251,7 +255,7 @@ def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) 
 
 
 def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
-    """The colour under "XLA cluster", the one free categorical colouring of the tab."""
+    """Set the color under "XLA cluster", the tab's only unused categorical coloring."""
     entry.attr["_XlaCluster"].s = role.encode()
     entry.attr["role"].s = role.encode()
 
@@ -314,5 +318,5 @@ def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:
-        # Bytes above 127 are shown as octal numbers; this one is a string of Unicode.
+        # `s` shows bytes above 127 as octal numbers; `placeholder` is a Unicode string.
         entry.attr[key].placeholder = text

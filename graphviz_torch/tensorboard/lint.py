@@ -1,7 +1,7 @@
-"""What TensorBoard's Graphs tab would silently drop, merge or fail on, found before it is written.
+"""Check before writing for content that TensorBoard's Graphs tab would drop, merge or fail on.
 
-Each rule mirrors one behaviour of the tab's frontend, seen in a browser on TensorBoard 2.20 and
-2.21; a file that reads back equal can still lose nodes, edges or colours to any of them.
+Each rule mirrors one behavior of the tab's frontend, as seen in a browser with TensorBoard 2.20 and
+2.21. A file that is read back without errors can still lose nodes, edges or colors in the tab.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..graph.text import at_most
 from .names import LIBRARY, LIMIT, REFERENCE_OPS, RESERVED, SERIES
 
 _DEVICE = re.compile(r"/device:([^:]+:[0-9]+)$")
-# "#" stands in the tab's own names too; the others break `querySelector`, or leave no colour.
+# "#" also occurs in the tab's own names; other characters break `querySelector` or the colors.
 _FORBIDDEN = re.compile(r"[^\w.\-()\[\],#>+~/]|~~|//|^/|/$")
-_CROWDED = 2 * LIMIT  # children of a scope; the groups' LIMIT counts nodes before backward is added
+_CROWDED = 2 * LIMIT  # children of a scope; LIMIT counts nodes before backward is added
 _LARGEST = 2**31 - 1  # bytes of a protobuf message
 _LONG_ATTRIBUTE = 4096
 _SOURCE = re.compile(r"([^:]+):(?:\w+:)?(\d+)")
 
 
 def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None) -> None:
-    """Raises ValueError, naming each node, for what the Graphs tab would not show as it is.
+    """Raise ValueError, naming each node, for content that the Graphs tab would not show correctly.
 
-    All of `problems` but those of attributes: `graph_def` writes their text in one place, and to
-    read a million of them back takes longer than to write them.
+    Checks all `problems` except attributes, whose texts `graph_def` writes in one place; reading a
+    million of them takes longer than writing them.
     """
     found = list(_structure(graph, metadata))
     if found:
@@ -44,10 +44,10 @@ def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = N
 
 
 def serialized(message: Message) -> bytes:
-    """The bytes of a message.
+    """Return the bytes of a message.
 
     Raises:
-        ValueError: if they are more than one protobuf message holds.
+        ValueError: if it is too large for a protobuf message.
     """
     data: bytes | None = None
     with suppress(EncodeError):
@@ -63,7 +63,7 @@ def serialized(message: Message) -> bytes:
 def problems(
     graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None
 ) -> Iterator[str]:
-    """One sentence for each node, edge or measurement that the Graphs tab would lose."""
+    """Yield one sentence for each node, edge or measurement that the Graphs tab would lose."""
     yield from _structure(graph, metadata)
     yield from _attributes(graph)
 

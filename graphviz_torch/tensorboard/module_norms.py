@@ -1,6 +1,6 @@
-"""Gradient norms by module over the steps of a training, for a writer.
+"""Write gradient norms by module during a training.
 
-A step that is not measured costs a counter.
+A step that is not measured costs only a counter.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .series import NormSeries
 
 
 class Writer(Protocol):
-    """What a TensorBoard `SummaryWriter` has, and other loggers too."""
+    """The method of a TensorBoard `SummaryWriter` that is needed; other loggers have it too."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Note a number."""
+        """Write a number."""
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
-    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
+    """Return the Euclidean norm of the gradients of each module's own parameters, by module path.
 
-    Modules without a gradient that can be read are left out; "" is the model itself. Of a DTensor
-    it is the norm of the part that this process has. One copy for each device, and another where a
-    norm is too large or too small for a sum of squares.
+    Modules without a readable gradient are left out; "" is the model itself. For a DTensor it is
+    the norm of the local shard. Makes one copy from each device, and another one if a norm is too
+    large or too small for a sum of squares.
     """
     owners: list[str] = []
     gradients: list[torch.Tensor] = []
@@ -63,7 +63,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
 
 
 def _fetched(numbers: list[torch.Tensor]) -> list[float]:
-    """The values of tensors of one number each: one copy for each device."""
+    """Return the values of one-element tensors, with one copy from each device."""
     values = [0.0] * len(numbers)
     positions: dict[torch.device, list[int]] = {}
     for i, number in enumerate(numbers):
@@ -77,7 +77,7 @@ def _fetched(numbers: list[torch.Tensor]) -> list[float]:
 
 
 def _scaled(gradients: list[torch.Tensor]) -> list[float]:
-    """Their norms, from numbers that were divided by the largest."""
+    """Return the norms, computed after division by the largest element."""
     units, ratios = [], []
     for gradient in gradients:
         sizes = gradient.abs()
@@ -90,7 +90,7 @@ def _scaled(gradients: list[torch.Tensor]) -> list[float]:
 
 
 class ModuleNorms:
-    """Writes the norms of a model's gradients.
+    """Writes the gradient norms of a model.
 
     Args:
         model, writer, every, tag: as for `watch`.
@@ -101,15 +101,17 @@ class ModuleNorms:
         self._writer = writer
         self._every = every
         self._tag = tag
-        self._step = 0  # steps so far: several optimizers of the model make one together
-        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
-        self._missing: set[int] = set()  # what should learn, and no optimizer held so far
-        self._norms: dict[str, float] = {}  # of this step, until they are written
+        self._step = 0  # steps so far; several optimizers of the model make one step together
+        # optimizers that have stepped in this step
+        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
+        # id() of trainable parameters of optimizers that have not stepped yet
+        self._missing: set[int] = set()
+        self._norms: dict[str, float] = {}  # norms of this step, until they are written
         self._series = NormSeries(tag)
         self._failed = False
 
     def stepping(self, event: Stepping) -> None:
-        """An optimizer is about to step."""
+        """Measure before an optimizer steps."""
         optimizer = event.optimizer
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = dict(self._model.named_parameters())
@@ -126,7 +128,7 @@ class ModuleNorms:
             return
         with torch.no_grad():
             norms = gradient_norms(self._model)
-        # What another optimizer holds may be scaled still, or of another backward.
+        # Gradients of another optimizer's parameters may still be scaled, or of another backward.
         known = {path: norm for path, norm in self._norms.items() if path not in mine}
         self._norms = norms | known
         self._missing -= optimized
@@ -134,7 +136,7 @@ class ModuleNorms:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is measured."""
+        """Write the measured norms."""
         norms, self._norms = self._norms, {}
         try:
             self._write({path or "model": norm for path, norm in norms.items()}, self._step - 1)
@@ -145,7 +147,7 @@ class ModuleNorms:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _write(self, norms: dict[str, float], step: int) -> None:
-        if norms and hasattr(self._writer, "add_histogram_raw"):  # charts and a ridge, too
+        if norms and hasattr(self._writer, "add_histogram_raw"):  # adds charts and a ridge plot
             from .events import writing
 
             with writing(self._writer) as write:
@@ -163,6 +165,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 @cache
 def _least(dtype: torch.dtype) -> float:
-    """A norm below this has lost digits: the squares are too small to be held."""
+    """Return the norm below which digits are lost because squares underflow."""
     info = torch.finfo(dtype)
     return math.sqrt(info.tiny / info.eps)

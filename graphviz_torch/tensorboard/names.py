@@ -1,8 +1,7 @@
-"""Names, operations and devices that TensorBoard's Graphs tab draws as they are meant.
+"""Convert names, operations and devices to forms that TensorBoard's Graphs tab draws as intended.
 
-The tab takes a node's name for a path, an operation's name for a hint and a device for a pattern;
-where one does not fit, nodes, edges or colours vanish without a word. What is mended here is
-checked again, on the finished graph, by `lint`.
+The tab parses a node's name as a path, an operation's name as a hint, and a device as a pattern. If
+one has another form, nodes, edges or colors silently disappear. `lint` checks the finished graph.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import lru_cache
 from ..graph import Graph, Node
 from ..render.groups.groups import Groups, group
 
-# First segments that break the page's own JavaScript objects, and the tab's name for its top.
+# First segments that break the page's JavaScript objects, and the tab's name of its root.
 RESERVED = frozenset(
     [
         "__proto__",
@@ -35,7 +34,7 @@ RESERVED = frozenset(
     ]
 )
 LIBRARY = "__function_library__"  # the tab's own scope for functions
-# The tab draws input 0 of these as changed in place.
+# The tab draws input 0 of these operations as changed in place.
 REFERENCE_OPS = frozenset(
     [
         "Assign",
@@ -53,14 +52,15 @@ REFERENCE_OPS = frozenset(
         "scatter_update",
     ]
 )
-SERIES = 5  # this many numbered siblings of one operation are folded into one
-LIMIT = 100  # children of one scope; a flat thousand draws as an invisible sliver, 3,000 never
-_FEW_OUTPUTS = 10  # more than these go into a scope of their own
+SERIES = 5  # the tab folds this many numbered siblings with one operation into one node
+# children per scope; a flat graph of a thousand is an invisible sliver, of 3,000 never drawn
+LIMIT = 100
+_FEW_OUTPUTS = 10  # more outputs than this get a scope of their own
 
 
 @lru_cache(1024)
 def segment(text: str) -> str:
-    """One part of a path, without the characters that break colours, edges or selection.
+    """Return one part of a path, without characters that break colors, edges or selection.
 
     >>> segment("it's 100%"), segment("snow ☃"), segment("")
     ('it_s_100_', 'snow__', '_')
@@ -69,7 +69,7 @@ def segment(text: str) -> str:
 
 
 def operation(text: str) -> str:
-    """An operation's name that the tab draws as a plain node.
+    """Return an operation's name in a form that the tab draws as a plain node.
 
     >>> operation("ConstantPadNdBackward0"), operation("NoOp"), operation("torch::autograd::Tie")
     ('constantPadNdBackward0', 'NoOp_', 'Tie')
@@ -81,7 +81,7 @@ def operation(text: str) -> str:
 
 
 def device(label: str) -> str:
-    """The tab's form of a device: always with an index; "" where it is not known.
+    """Return the tab's form of a device, which always has an index; "" if it is unknown.
 
     >>> device("cpu"), device("cuda:1"), device("meta"), device("")
     ('/device:CPU:0', '/device:cuda:1', '/device:meta:0', '')
@@ -89,7 +89,7 @@ def device(label: str) -> str:
     kind, _, index = label.partition(":")
     if not kind:
         return ""
-    # Upper-case CPU alone: the legend cuts off the characters that all devices share.
+    # Only CPU is upper case: the legend drops the characters that all devices share.
     kind = "CPU" if kind == "cpu" else re.sub(r"\W", "_", kind)
     return f"/device:{kind}:{index if index.isdigit() else 0}"
 
@@ -103,7 +103,7 @@ class Scope:
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> str:
-        """A path for `text` in this scope that no other node or scope has: "add", "add(1)"."""
+        """Return an unused path for `text` in this scope: "add", "add(1)"."""
         name = wanted = segment(text)
         if not self.path and (wanted in RESERVED or wanted.startswith(LIBRARY)):
             name = wanted = "_" + wanted
@@ -124,10 +124,10 @@ class Names:
 
 
 def names(graph: Graph) -> Names:
-    """Paths for the Graphs tab: the module's scope, then a short name of the node's own.
+    """Return paths for the Graphs tab: the module's scope, then a short name of the node itself.
 
-    A node is called by its operation and, in brackets, by the caller's name ("mean[y]"); a leaf by
-    the caller's name alone. No scope has more than about 100 children.
+    The name is the operation and, in brackets, the caller's name ("mean[y]"); for a leaf, the
+    caller's name alone. No scope has more than about 100 children.
     """
     groups = group(graph, limit=LIMIT)
     top = Scope()
@@ -146,12 +146,12 @@ def names(graph: Graph) -> Names:
 
 
 def own_name(node: Node, modules: Sequence[str]) -> str:
-    """What a node is called inside the scope of `modules`: "weight", "addmm", "mean[y]"."""
+    """Return a node's name inside the scope of `modules`: "weight", "addmm", "mean[y]"."""
     if node.title != "AccumulateGrad":
         title = node.title.rpartition("::")[2]
         return f"{title}[{node.label}]" if node.label else title
     parts = node.label.split(".")
-    if node.module:  # the caller's name for the whole model may stand before it
+    if node.module:  # the caller's name of the whole model may come first
         parts = node.label.rpartition(f"{node.module}.")[2].split(".")
     for module in modules:
         if len(parts) > 1 and parts[0] == module:
@@ -161,16 +161,16 @@ def own_name(node: Node, modules: Sequence[str]) -> str:
 
 def _scopes(groups: Groups, top: Scope) -> list[Scope]:
     scopes: list[Scope] = []
-    for entry in groups.groups:  # parents before children
+    for entry in groups.groups:  # parents come before children
         parent = top if entry.parent is None else scopes[entry.parent]
         scopes.append(Scope(parent.add(entry.name) + "/"))
     return scopes
 
 
 def _modules(groups: Groups) -> list[tuple[str, ...]]:
-    """Of each group the modules around it, outermost first, without the mark of a second call."""
+    """Return for each group the modules around it, outermost first, without call numbers."""
     found: list[tuple[str, ...]] = []
-    for entry in groups.groups:  # parents before children
+    for entry in groups.groups:  # parents come before children
         outer = () if entry.parent is None else found[entry.parent]
         own = (entry.name.partition("#")[0],) if entry.kind == "module" else ()
         found.append(outer + own)
@@ -193,7 +193,7 @@ def _outputs(graph: Graph, top: Scope) -> list[tuple[Scope, str, str]]:
 
 
 def _without_series(wanted: Sequence[tuple[Scope, str, str]]) -> list[tuple[Scope, str]]:
-    """Scopes and texts, with a "_" behind names such as x1 ... x9 that the tab would fold."""
+    """Return scopes and names, with "_" appended to names x1 ... x9 that the tab would fold."""
     families: dict[tuple[str, str, str], dict[int, list[int]]] = {}
     for i, (scope, text, op) in enumerate(wanted):
         match = text[-1:].isdecimal() and re.fullmatch(r"(\D*)(\d+)", text)

@@ -1,9 +1,8 @@
-"""Gradients and transfers over the steps of a training, in TensorBoard's other tabs.
+"""Write gradients and transfers of a training to TensorBoard's other tabs.
 
-Images: the gradient norm of each layer by depth. Custom Scalars: charts of them over the steps; the
-numbers are under Scalars. Histograms: all in one ridge plot, the layers in order of depth where a
-histogram has its buckets. Text: what a step moves between devices and ranks. Everything takes plain
-values; `watch` writes its norms by it.
+Images: the gradient norm of each layer by depth. Custom Scalars: charts of the norms over the
+steps, with the numbers under Scalars. Histograms: a ridge plot of all norms, where bucket i is
+layer i in order of depth. Text: the transfers between devices and ranks of a step.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _series: dict[tuple[str, str], NormSeries] = {}  # by directory and tag
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
-    """Gradient norm of each layer, that is of all parameters of one module, first layer first.
+    """Return the gradient norm of each layer (all parameters of one module), first layer first.
 
-    Euclidean, over the parameters whose gradient was recorded; divided by the loss scale where the
-    graph has one. A gradient with NaN makes it NaN, one with Inf makes it Inf. A parameter outside
-    any module, or one without a name, stands for itself.
+    Euclidean, over parameters with a recorded gradient, divided by the loss scale if the graph has
+    one. NaN or Inf in a gradient makes the norm NaN or Inf. A parameter outside of any module, or
+    without a name, is a layer of its own.
     """
     first: dict[int, int] = {}
     for edge in graph.edges:
@@ -52,22 +51,22 @@ def add_gradients(
     step: int,
     tag: str = "gradient norm",
 ) -> None:
-    """Write gradient norms by layer: a picture by depth, charts over the steps, a ridge plot.
+    """Write gradient norms by layer: a picture by depth, charts over the steps, and a ridge plot.
 
-    The picture is for the Images tab. The charts, for the Custom Scalars tab, have the lines of
-    many layers in one, and more for the parts of a large model. The ridge plot is a histogram.
-    Charts and scalars come with the second step of a process, which writes those of the first, too.
+    The picture is in the Images tab. Charts, in the Custom Scalars tab, show many layers in one,
+    and parts of a large model in more. The ridge plot is a histogram. Charts and scalars are
+    written from the second step of a process on, which also writes those of the first.
 
     Args:
         gradients: a recording, its graph, or norms by layer, first layer first.
         logdir_or_writer: a directory, or a `SummaryWriter`.
         step: the training step.
-        tag: scalars are "<tag>/<layer>", the picture is "<tag> of each layer", the ridge plot
-            "<tag> by depth". There, layer i has the bucket from i to i + 1, and its norm for a
-            count; the card's (i) lists the layers.
+        tag: scalars are named "<tag>/<layer>", the picture "<tag> of each layer", the ridge plot
+            "<tag> by depth". In the ridge plot, the bucket from i to i + 1 has the norm of layer i
+            as its count; the card's (i) lists the layers.
 
     Warns:
-        RuntimeWarning: if there is no Graphviz for the picture; the numbers are written.
+        RuntimeWarning: if Graphviz is missing for the picture; the numbers are written.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
@@ -111,20 +110,20 @@ def add_distribution(
     step: int,
     tag: str = "gradient",
 ) -> None:
-    """Write one gradient's histogram, for the Histograms and the Distributions tab.
+    """Write the histogram of one gradient for the Histograms and Distributions tabs.
 
     Args:
         logdir_or_writer: a directory, or a `SummaryWriter`.
-        name: the parameter's; the tag is "<tag>/<name>".
-        edges: ascending bounds of the buckets, one more than there are `counts`, as
-            `torch.histogram` returns them.
+        name: name of the parameter; the tag is "<tag>/<name>".
+        edges: ascending bounds of the buckets, one more than `counts`, as `torch.histogram` returns
+            them.
         counts: elements in each bucket.
         step: the training step.
-        tag: what stands before the name.
+        tag: prefix of the tag.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        ValueError: if the numbers of edges and counts do not fit.
+        ValueError: if the numbers of edges and counts do not match.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as runs:
@@ -150,7 +149,13 @@ def add_transfers(
 ) -> None:
     """Write the graph's transfers as a table for the Text tab, with totals and findings.
 
-    What went between ranks is a table below it.
+    Collectives between ranks follow in a second table.
+
+    Args:
+        graph: a recording or its graph.
+        logdir_or_writer: a directory, or a `SummaryWriter`.
+        step: the training step.
+        tag: name of the text.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.

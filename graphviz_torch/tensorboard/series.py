@@ -1,7 +1,8 @@
-"""Gradient norms over the steps of a training: scalars, their charts, and a ridge plot by depth.
+"""Build summaries of gradient norms over the steps of a training: scalars, charts, a ridge plot.
 
-A scalar of one step is a card with one point, and a large model has a hundred of them. So the first
-step's are written with the second's; what tells of one step, the ridge plot, is written at once.
+A scalar of a single step is a card with one point, and a large model has a hundred of them. The
+first step's scalars are therefore written together with the second's. The ridge plot, which shows a
+single step, is written at once.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_LINES = 12  # of a chart of all layers
-# The part that a layer is in, of its path: the first block of a list, else a child of the model.
+_LINES = 12  # lines of a chart of all layers
+# The part of a path that groups layers: the first block of a list, else a child of the model.
 _PART = re.compile(r"[^.]+(\.[^.]+)*?\.\d+(?=\.|$)|[^.]+")
 
 
 class NormSeries:
-    """What is written of gradient norms step by step.
+    """Builds the summaries of gradient norms step by step.
 
     Args:
-        tag: the scalars are "<tag>/<layer>", the ridge plot "<tag> by depth".
+        tag: scalars are named "<tag>/<layer>", the ridge plot "<tag> by depth".
     """
 
     def __init__(self, tag: str) -> None:
         self._tag = tag
         self._first: tuple[int, Mapping[str, float]] | None = None  # step and norms
-        self._charted: dict[str, None] = {}  # layers that the layout of the charts has
+        self._charted: dict[str, None] = {}  # layers in the current layout of charts
 
     def summaries(self, norms: Mapping[str, float], step: int) -> list[tuple[Any, int]]:
-        """Summaries to write now, each with its step. Norms are by layer, first layer first.
+        """Return (summary, step) pairs to write now. Norms are by layer, first layer first.
 
-        The same step again takes the place of the one before.
+        Norms of the same step as before replace the earlier ones.
         """
         from .events import charts, scalars
 
@@ -54,10 +55,10 @@ class NormSeries:
 
 
 def ridge(norms: Mapping[str, float], tag: str) -> Any:
-    """A histogram whose bucket i, from i to i + 1, has the norm of layer i for a count."""
+    """Return a histogram whose bucket from i to i + 1 has the norm of layer i as its count."""
     from .events import buckets
 
-    # It has no place for NaN and Inf: they are 0 here, and NaN and Inf in the scalars.
+    # A histogram has no NaN or Inf: they are 0 here, and correct in the scalars.
     rows = [
         (float(i), float(i + 1), norm if math.isfinite(norm) else 0.0)
         for i, norm in enumerate(norms.values())
@@ -67,14 +68,14 @@ def ridge(norms: Mapping[str, float], tag: str) -> Any:
 
 
 def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
-    """The tags of each chart over the steps: all layers, or some of them, and those of each part.
+    """Return the tags of each chart: one of all layers, or of some of them, and one per part.
 
     The first chart has at most a dozen lines, from the first layer to the last. A part is a block
-    of a list, or a child of the model, with all of its layers; layers alone in theirs share one.
+    of a list, or a child of the model, with all of its layers. Parts with a single layer share a
+    chart.
 
     >>> list(chart_lines([f"gpt.h.{i}.{j}" for i in (0, 1) for j in range(8)], "norm"))
     ['12 of 16 layers, first to last', 'gpt.h.0', 'gpt.h.1']
-
     >>> list(chart_lines(["embed", *(f"blocks.{i}.{j}" for i in (0, 1) for j in range(8))], "norm"))
     ['12 of 17 layers, first to last', 'blocks.0', 'blocks.1', 'other layers']
     """

@@ -1,4 +1,4 @@
-"""What a step moves, as Markdown: copies between devices, and what goes between ranks."""
+"""Format a step's copies between devices, and collectives between ranks, as Markdown."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from ..render.ranks.collectives import alike, whose
 
 _COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")
-_ROWS = 500  # of a table; the rest is one row
+_ROWS = 500  # rows of a table; the rest is merged into one
 
 
 def transfers_markdown(graph: Graph) -> str:
-    """Markdown: totals by direction, findings about transfers, then a table, largest first.
+    """Return Markdown with totals by direction, findings, and a table, largest first.
 
-    Copies made by the same line in the same way are one row. Milliseconds are those of the device,
-    and are empty where one of the copies was not measured.
-
-    Collectives between ranks follow in a table of their own, in the order of the program.
+    Identical copies made by the same line are one row. Milliseconds are measured on the device, and
+    empty unless all copies of the row were measured. Collectives between ranks follow in a table of
+    their own, in program order.
 
     >>> from graphviz_torch.graph import Graph
     >>> transfers_markdown(Graph(()))
@@ -125,7 +124,7 @@ def _copies(count: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that Markdown shows as it is, also inside a table."""
+    """Escape text for Markdown, also inside a table."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_{}\[\]#])", r"\\\1", text)
     return text.replace("|", "&#124;").replace("\n", " ")

@@ -1,8 +1,7 @@
-"""Every step of a training watched, at a cost that it can bear.
+"""Watch every step of a training at low cost, and record the next steps if something goes wrong.
 
-What is measured is `parameter.grad` as it stands when an optimizer is about to step: accumulated,
-unscaled by AMP's scaler, after clipping. Where something goes wrong, the next steps are recorded
-whole. Nothing of ours is raised into the training.
+`parameter.grad` is measured when an optimizer is about to step: after accumulation, unscaling by a
+GradScaler, and clipping. No exception of ours reaches the training.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 
 _LOG = logging.getLogger("graphviz_torch")
-_LONG = 1e-2  # seconds of a step in which the gradients of results may be held
-_AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
+_LONG = 1e-2  # seconds of a step up to which gradients of intermediate results are kept
+_AFTER, _MOST = 2, 8  # steps recorded after a report, and in total
 
 
 class _Seams:
-    """What tells of the steps and backwards of a training."""
+    """The watches of a training, opened and closed together."""
 
     def __init__(self, *seams: Watch | ModelCalls) -> None:
         self._seams = seams
@@ -49,35 +48,37 @@ class _Seams:
 
 
 class Watching:
-    """What `watch` returns: a context manager, `reports`, `steps` and `remove()`."""
+    """The result of `watch`: a context manager with `reports`, `steps` and `remove()`."""
 
     def __init__(
         self, model: torch.nn.Module, norms: ModuleNorms | None, folder: Path | None
     ) -> None:
-        self.reports: list[WatchReport] = []  # what went wrong, in order, each thing once
-        self.steps: list[TrainingStep] = []  # recorded after the first reports
+        self.reports: list[WatchReport] = []  # problems in order, each reported once
+        self.steps: list[TrainingStep] = []  # steps recorded after the first reports
         self._model, self._norms = model, norms
         self._health = Health(model, self._take)
         self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
-        self._recording: tuple[Recording, int, int] | None = None  # its step, id() of its optimizer
-        self._due = 0  # steps that are to be recorded
+        # with its step, and id() of its optimizer
+        self._recording: tuple[Recording, int, int] | None = None
+        self._due = 0  # steps still to be recorded
         self._failed = False
         self._second_look = SecondLook(model)
-        self._infinite = ""  # what is said of a loss, if the optimizer steps with its gradients
+        # text about an infinite loss, reported if the optimizer uses its gradients
+        self._infinite = ""
         self._thread = get_ident()
-        with record():  # what the first recording registers cannot be registered inside a hook
+        with record():  # the first recording registers hooks, which fails inside another hook
             pass
         self._watch = _Seams(
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
-            CaptureWatch(),  # what is captured is not looked at
+            CaptureWatch(),  # suspends the watch during a capture
             self._second_look.seam,
         )
         self._watch.open()
 
     @property
     def step(self) -> int:
-        """How many steps there were: several optimizers of the model make one together."""
+        """Number of steps so far; several optimizers of the model make one step together."""
         return self._health.step + 1
 
     def __enter__(self) -> Watching:
@@ -107,7 +108,7 @@ class Watching:
             self._miss(error)
 
     def _look_at_loss(self, event: EngineCalled) -> None:
-        """Is the loss finite? Where it is Inf, a scaler may skip the step."""
+        """Check whether the loss is finite. If it is Inf, a GradScaler may skip the step."""
         found = self._second_look.loss(event)
         self._infinite = ""
         if found is not None:
@@ -148,7 +149,7 @@ class Watching:
             self._miss(error)
 
     def _record(self, optimizer: int) -> None:
-        """A step begins and ends where the same optimizer has stepped."""
+        """End a recorded step and begin the next one, when the same optimizer has stepped."""
         if self._recording is not None:
             recording, number, key = self._recording
             if key != optimizer:
@@ -172,13 +173,13 @@ class Watching:
             report = replace(report, message=f"{report.message} {cause}".rstrip())
         if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
             self._second_look.release()
-            self._second_look.seam.close()  # it is told once
+            self._second_look.seam.close()  # the cause is reported once
         self.reports.append(report)
         self._due = _AFTER
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
 
     def _miss(self, error: Exception) -> None:
-        """What we could not do is said once, and ends nothing."""
+        """Log the first exception of our own code; never interrupt the training."""
         if not self._failed:
             self._failed = True
             _LOG.warning("watch() misses something: %s: %s", type(error).__name__, error)
@@ -192,51 +193,55 @@ def watch(
     tag: str = "gradient_norm",
     folder: str | Path | None = None,
 ) -> Watching:
-    r"""Watch every step of a training from now on, and tell what goes wrong in one.
+    r"""Watch every step of a training from now on, and report problems.
 
-    `reports` and the log "graphviz_torch" tell, each thing once, with the step where it began:
+    `reports` and the log "graphviz_torch" get each problem once, with the step in which it began:
 
-    - a loss or a gradient that is not finite, before the optimizer uses it, and what made it so:
-      the first operation, its line in the model, or the row of the data. For that the model is run
-      again on the same arguments, and all that it draws and counts is put back: of a module of
-      Lightning that leaves the steps to its Trainer, the whole `training_step`;
-    - parameters without a gradient, or with one of zero, in 20 steps;
-    - a norm ten times the largest of the last 50 steps; a weight that a step changes by a tenth of
-      its norm; weights that the steps change no more; weights that fell to a thousandth of what
-      they were;
-    - a learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
-      not cleared, in 5 steps; an optimizer that is made anew for each step; parameters that were
-      replaced while an optimizer keeps the old ones;
-    - graphs of 24 steps that are alive, and what holds them; memory that grows;
-    - an average of the weights that is written and stays as it was, or that stays so for 1,000
-      steps (a target: 20,000), where a variable is called so: "ema", "average", "shadow", "target".
+    - A loss or gradient that is not finite, before the optimizer uses it, and its origin: the first
+      operation, its line in the model, or the row of the data. To find it, the model is run again
+          on
+      the same arguments, and its state is restored. For a Lightning module with automatic
+      optimization, the whole `training_step` is run again.
+    - Parameters without a gradient, or with a gradient of zero, in 20 steps.
+    - A gradient norm of ten times the largest of the last 50 steps; a weight that a step changes by
+      a
+      tenth of its norm; weights that the steps no longer change; weights that have shrunk to a
+      thousandth of their norm.
+    - A learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
+      not
+      cleared in 5 steps; an optimizer that is re-created for each step; parameters that were
+          replaced
+      while an optimizer keeps the old ones.
+    - Graphs of 24 steps that are alive, and the references to them; growing memory.
+    - An average of the weights that is written without changing, or does not change for 1,000 steps
+      (a target network: 20,000), if a variable is named so: "ema", "average", "shadow", "target".
 
-    What follows from a report is not said in the 1,000 steps after it. The next two steps after a
-    report are recorded whole.
+    Consequences of a reported problem are not reported in the next 1,000 steps. The next two steps
+    after a report are recorded completely.
 
     With a writer, the norm of every module's gradients is written at every `every`-th step, too.
-    Several optimizers that step in turn make one step, in which each module is measured before its
-    own optimizer's. If none holds some parameter, a step is written when the next one begins. What
-    the writer cannot write, on a full disk, is a warning, once; the training goes on.
+    Several optimizers that step in turn make one step; each module is measured before its own
+    optimizer steps. If some parameter belongs to none of them, a step is written when the next one
+    begins. If the writer fails, as on a full disk, there is one warning and the training continues.
 
-    Not seen: an infinite loss whose gradients are finite, and what a step does that skips the
-    optimizer, as AMP's scaler does on purpose. On CUDA nothing waits: what is not finite is told
-    when the next step begins, without what made it so. A line outside of the model's forward is
-    not known, nor one of a call whose arguments take more than 64 MiB or were changed since. The
-    arguments of a step's calls are held until it ends.
+    Not seen: an infinite loss with finite gradients, and a step that skips the optimizer, as a
+    GradScaler does on purpose. On CUDA nothing synchronizes: values that are not finite are
+    reported when the next step begins, without their origin. The origin has no line if it is
+    outside of the model's forward, or in a call whose arguments are larger than 64 MiB or have
+    changed since. The arguments of a step's calls are kept alive until it ends.
 
     Args:
-        model: whose parameters.
-        writer: a TensorBoard `SummaryWriter`, which gets a chart of all modules over the steps
-            and a ridge plot by depth, too, its scalars from the second step on with those of the
-            first, or anything with its `add_scalar`. None: nothing is written.
-        every: steps from one measurement for the writer to the next; the first step is measured.
-        tag: what the scalars are called: "gradient_norm/encoder.layers.0.fc1".
-        folder: gets the recorded steps as one file, "run.json.gz".
+        model: the model whose parameters are watched.
+        writer: a TensorBoard `SummaryWriter`, which also gets a chart of all modules over the steps
+            and a ridge plot by depth (its scalars start with the second step, which includes the
+            first), or any object with its `add_scalar`. None writes nothing.
+        every: steps between two measurements for the writer; the first step is measured.
+        tag: prefix of the scalars: "gradient_norm/encoder.layers.0.fc1".
+        folder: directory for the recorded steps, written as one file, "run.json.gz".
 
     Returns:
-        A context manager with `reports`, `steps` (those that were recorded) and `remove()`; it
-        counts from now on, entered or not.
+        A context manager with `reports`, `steps` (the recorded ones) and `remove()`. It watches
+        from now on, whether or not it is entered.
 
     Raises:
         TypeError: if `model` is not a module, `writer` has no `add_scalar`, or `every` is not an

@@ -1,9 +1,10 @@
-"""TensorBoard's Graphs tab, fed in full: scopes, devices, shapes, backward times, saved memory.
+"""Write a graph for TensorBoard's Graphs tab, with scopes, devices, shapes, times and memory.
 
-Counted as compute time: seconds of a node's backward, where they were measured. Counted as memory:
-bytes that a node keeps for backward, where they were recorded; in the scope of the backward, bytes
-of the gradients that reached the node. Nothing is estimated.
-TensorBoard is imported by the functions here, not by this file.
+Compute time is the measured duration of a node's backward. Memory is the recorded bytes that a node
+saves for backward and, in the scope of the backward, of the gradients that reached it. Nothing is
+estimated.
+
+TensorBoard is imported by the functions here, not by this module.
 """
 
 from __future__ import annotations
@@ -29,24 +30,23 @@ def to_tensorboard(
 ) -> None:
     """Write a graph for TensorBoard's Graphs tab.
 
-    A run holds as many graphs as there are tags; a tag shows the graph of its last step. Ranks go
-    into directories of their own ("runs/rank0", "runs/rank1").
+    A run has one graph per tag, that of the tag's last step. Ranks need directories of their own
+    ("runs/rank0", "runs/rank1").
 
     Args:
-        graph: what to write.
+        graph: the graph, a recording or a tensor.
         logdir_or_writer: a directory, in which a new event file is written and closed, or a
-            `SummaryWriter`, which is flushed and stays open. A large graph takes half the time in a
-            directory: a `SummaryWriter` makes the checksum of a record in Python.
-        tag: the name in the tab's list.
-        step: the training step; another one for each graph of a tag, as TensorBoard tells them
-            apart by it.
-        backward: add a scope "backward" that holds a node for each gradient computation.
+            `SummaryWriter`, which is flushed and stays open. A large graph is written twice as fast
+            to a directory, since a `SummaryWriter` computes checksums in Python.
+        tag: name in the tab's list.
+        step: the training step; TensorBoard distinguishes the graphs of a tag by it.
+        backward: add a scope "backward" with one node per gradient computation.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
         TypeError: if `graph` is not a graph, a recording or a tensor, or `logdir_or_writer` is
             neither a path nor a writer.
-        ValueError: if the graph has no node, or can't be shown; the message names the node.
+        ValueError: if the graph has no nodes, or cannot be shown; the message names the node.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -60,7 +60,8 @@ def to_tensorboard(
     from .graph_def import graph_def, run_metadata
     from .lint import check, serialized
 
-    @with_gc_disabled  # to look through a million small objects takes longer than to make them
+    # a garbage collection over a million small objects takes longer than creating them
+    @with_gc_disabled
     def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)
         metadata = run_metadata(graph, built, paths, backward=backward)
@@ -68,7 +69,7 @@ def to_tensorboard(
         return serialized(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
 
     data, packed, measured = contents()
-    # The second plugin shows no Profile, so the tab offers none where nothing was measured.
+    # The second plugin has no Profile; used if nothing was measured, so that the tab offers none.
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
         write(blob(tag, plugin, data), step)
@@ -76,11 +77,11 @@ def to_tensorboard(
 
 
 def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> Path:
-    """Write a graph as text for the Graphs tab's "Upload file" button. Returns the path.
+    """Write a graph as text for the Graphs tab's "Upload file" button, and return the path.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        ValueError: if the graph has no node, or can't be shown; the message names the node.
+        ValueError: if the graph has no nodes, or cannot be shown; the message names the node.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -104,7 +105,7 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
 
 
 def require() -> None:
-    """Raises ImportError, and says what to install, unless TensorBoard 2.20 or newer is there."""
+    """Raise ImportError, with the install command, unless TensorBoard >= 2.20 is installed."""
     install = 'pip install -U "graphviz-torch[tensorboard]"'
     try:
         from tensorboard.version import VERSION  # type: ignore[import-untyped]

@@ -45,8 +45,7 @@ def gather_graphs(
         TimeoutError: on rank 0, with the ranks that sent nothing: they died, or did not call
             `gather_graphs`.
         ValueError: on rank 0, with a rank whose graph cannot be read, as that of another version;
-            on a
-            rank that is not in the group.
+            on a rank that is not in the group.
 
     >>> import torch
     >>> from graphviz_torch import trace

@@ -45,8 +45,7 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
         names: a dict (a module among its values contributes its parameters as "key.parameter"), a
             module, or `{}` for no names. None reads the variables of the first caller outside this
             package, in the order in which they were bound, and those of the user's frames above it:
-                an
-            argument has the name that its caller gave it.
+            an argument has the name that its caller gave it.
         outputs: the traced outputs; their keys and fields name tensors too, after the names above.
 
     Raises:

@@ -35,8 +35,7 @@ def program_graph(program: Program, shorten: Shorten) -> Graph:
 
     Args:
         program: the result of `torch.export.export`, or a graph of `torch.fx` as created by
-            tracers,
-            Dynamo and AOTAutograd.
+            tracers, Dynamo and AOTAutograd.
         shorten: returns the shown names of source files.
 
     >>> def square(x):

@@ -153,8 +153,7 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     Args:
         outputs: a tensor, or nested lists, tuples, dicts and dataclasses of tensors.
         names: names of tensors: a dict of tensors by name, an `nn.Module` (its parameters' names),
-            or
-            `{}` for no names; None reads the caller's variables.
+            or `{}` for no names; None reads the caller's variables.
 
     The values of small outputs, and of small leaves that are no parameters, are read as they are
     now; where they are on another device than the CPU, that waits for it.

@@ -1,7 +1,8 @@
 """TensorBoard's "Autograd" tab, and gradient health in its Graphs tab.
 
-TensorBoard finds both through the entry points of this package. They read only what
-`to_tensorboard` wrote, through TensorBoard's data provider, so either of its data servers will do.
+TensorBoard finds both through this package's entry points. They read only data that
+`to_tensorboard` wrote, through TensorBoard's data provider, so they work with each of its data
+servers.
 """
 
 from .autograd import AutogradPlugin

@@ -19,7 +19,7 @@ _PAGE = Path(__file__).parent / "static" / "index.js"
 
 
 class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab: a list of what was written, and the view of one graph at a time."""
+    """The tab: a list of the graphs that were written, and the view of one at a time."""
 
     plugin_name = GRAPHS
 
@@ -27,30 +27,30 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._store = Store(context.data_provider)
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """The page's scripts, and the two routes it reads."""
+        """Return the routes of the page's scripts and of the data they read."""
         return routes(index__js=self.page, view__js=self.view, graphs=self.graphs, graph=self.graph)
 
     def is_active(self) -> bool:
-        """False: TensorBoard shows the tab by itself where there is data for it."""
+        """Return False: TensorBoard itself shows the tab if there is data for it."""
         return False
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """The tab's name and script."""
+        """Return the tab's name and script."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Autograd")
 
     def page(self, request: Request) -> Response:
-        """The script of the tab."""
+        """Return the script of the tab."""
         return respond(request, _PAGE.read_text(encoding="utf-8"), "text/javascript")
 
     def view(self, request: Request) -> Response:
-        """The script of the interactive view."""
+        """Return the script of the interactive view."""
         try:
             return respond(request, view_script(), "text/javascript")
         except FileNotFoundError as error:
             return refuse(request, str(error), 404)
 
     def graphs(self, request: Request) -> Response:
-        """`{run: {tag: [step, ...]}}` of what was written."""
+        """Return the steps that were written, as `{run: {tag: [step, ...]}}`."""
         ctx, experiment = where(request)
         listing = self._store.listing(ctx, experiment)
         steps = {
@@ -60,7 +60,7 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return respond(request, steps)
 
     def graph(self, request: Request) -> Response:
-        """What the view needs of the graph at `run`, `tag` and `step`."""
+        """Return the view's data of the graph at `run`, `tag` and `step`."""
         run, tag = request.args.get("run"), request.args.get("tag")
         step = request.args.get("step", type=int)
         if run is None or tag is None or step is None:

@@ -1,11 +1,11 @@
-"""Gradient health in TensorBoard's own Graphs tab: its "health pills", which it still draws.
+"""Show gradient health in TensorBoard's Graphs tab, as its "health pills".
 
-The tab asks a plugin named "debugger", which TensorBoard itself no longer has. It does not say
-which run and tag it shows; the names of the nodes that it asks for tell, and where several graphs
-have them the one written last answers.
+The tab requests them from a plugin named "debugger", which TensorBoard itself no longer contains. A
+request does not say which run and tag are shown, only the names of nodes. If several graphs have
+those nodes, the one written last is used.
 
-A pill describes the absolute values of the gradients at a node: how many are NaN, zero, more than
-zero and Inf, and that they lie between 0 and the largest. A scope's pill counts all its nodes.
+A pill describes the absolute values of the gradients at a node: how many are NaN, zero, positive
+and Inf, and their range from 0 to the largest. A scope's pill counts all of its nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .wsgi import refuse, respond, routes, where
 Pill = dict[str, Any]
 Step = tuple[Written, dict[str, Pill]]
 
-_TRIED = 16  # graphs, newest first, that are read to find the one on show
+_TRIED = 16  # graphs that are read to find the one shown, newest first
 _MOST_TABLES = 32  # tables of pills
 _ALERTS = 100  # rows
 
@@ -40,23 +40,23 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._pills: dict[Written, dict[str, Pill]] = {}
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """The two routes that the tab asks."""
+        """Return the two routes that the tab requests."""
         return routes(health_pills=self.health_pills, numerics_alert_report=self.alerts)
 
     def is_active(self) -> bool:
-        """Never: there is no tab to show."""
+        """Return False: there is no tab to show."""
         return False
 
     def data_plugin_names(self) -> tuple[str, ...]:
-        """None: with data of its own it would be shown as a tab."""
+        """Return (): a plugin with data of its own would be shown as a tab."""
         return ()
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """What the list of inactive tabs says."""
+        """Return the name shown in the list of inactive tabs."""
         return base_plugin.FrontendMetadata(tab_name="Gradient health (in Graphs)")
 
     def health_pills(self, request: Request) -> Response:
-        """For each node asked for, one pill for each step of the newest graph."""
+        """Return for each requested node one pill per step of the newest graph."""
         try:
             wanted = json.loads(request.form.get("node_names", ""))
             only = request.form.get("step", type=int)
@@ -74,10 +74,10 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return respond(request, _columns(wanted, found))
 
     def alerts(self, request: Request) -> Response:
-        """The nodes of the graph written last that had NaN or Inf at any step.
+        """Return the nodes of the latest graph that had NaN or Inf at any step.
 
-        First steps first, and in each the nodes in the order of the backward, so that the first row
-        is where it began. The tab does not say here which graph it shows.
+        They are ordered by step and then by order of the backward, so the first row is the origin.
+        The request does not say which graph the tab shows.
         """
         ctx, experiment = where(request)
         rows: dict[str, dict[str, Any]] = {}
@@ -95,7 +95,10 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return respond(request, list(rows.values()))
 
     def _shown(self, ctx: Any, experiment: str, wanted: set[str]) -> list[Step]:
-        """All steps of the run and tag with most of these nodes; the last one written if none."""
+        """Return all steps of the run and tag that have most of these nodes.
+
+        If none match, those of the run and tag written last.
+        """
         listing = self._store.listing(ctx, experiment)
         series = [steps for tags in listing.values() for steps in tags.values() if steps]
         series.sort(key=lambda steps: max(written.wall_time for written in steps), reverse=True)
@@ -119,10 +122,10 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
 
 def pills(graph: Graph) -> dict[str, Pill]:
-    """For each path of the Graphs tab, nodes and scopes, the pill of its gradients.
+    """Return the pill of each path in the Graphs tab, nodes and scopes.
 
-    The tab's layout of `value`: initialised, elements, NaN, -Inf, negative, zero, positive, +Inf,
-    minimum, maximum, mean. There is no mean of absolute values on record.
+    The tab's layout of `value` is: initialized, elements, NaN, -Inf, negative, zero, positive,
+    +Inf, minimum, maximum, mean. The mean of absolute values is not recorded.
     """
     found: dict[str, Pill] = {}
     paths = names(graph)
@@ -146,7 +149,7 @@ def _pill(path: str, node: Node, *, own: bool) -> Pill:
         "device_name": device(node.device),
         "dtype": "absolute values of the gradient",
         "shape": [],
-        "own": own,  # of a node, not of a scope or of the backward's mirror
+        "own": own,  # True for a node; False for a scope or the backward's node
         "value": [1, 0, 0, 0, 0, 0, 0, 0, None, None, None],
     }
 
@@ -163,7 +166,7 @@ def _alert(pill: Pill, written: Written) -> dict[str, Any]:
 
 
 class _Counts(NamedTuple):
-    """Elements of all gradients at a node, and bounds of the absolute values of finite ones."""
+    """Element counts of all gradients at a node, and bounds of finite absolute values."""
 
     elements: int
     nan: int
@@ -185,7 +188,7 @@ def _counts(node: Node) -> _Counts | None:
         inf += stats.inf
         zero += round(stats.zero_fraction * count)
         largest = max(largest, stats.max_abs)
-        # Where the values were not kept, 0 is a bound, and no more than that.
+        # If the values were not kept, 0 is only a lower bound.
         smallest = min(smallest, stats.max_abs if count == 1 else 0.0)
     return _Counts(elements, nan, zero, inf, smallest, largest) if elements > 0 else None
 
@@ -205,9 +208,9 @@ def _add(
 
 
 def _columns(wanted: list[str], found: list[Step]) -> dict[str, list[Pill | None]]:
-    """The pills of each name, step by step, None where a step has none.
+    """Return the pills of each name, step by step, with None for a step without a pill.
 
-    The tab reads the steps off the first name, which must therefore have a pill at every step.
+    The tab reads the steps from the first name, which must therefore have a pill at every step.
     """
     columns = {name: [steps.get(name) for _, steps in found] for name in wanted}
     columns = {name: column for name, column in columns.items() if any(column)}

@@ -1,4 +1,4 @@
-"""The graphs of a log directory, as TensorBoard's data provider gives them."""
+"""Read the graphs of a log directory through TensorBoard's data provider."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from ...graph import Graph
 from ..events import GRAPHS, PREFIX, unpack
 
-# More graphs than the data servers keep of one tag.
+# More than the data servers keep per tag.
 _ALL = 1000
-# Graphs that stay parsed; one of 100,000 nodes takes about a second and 100 MB.
+# Graphs kept parsed; one of 100,000 nodes takes about a second and 100 MB.
 _MOST_GRAPHS = 8
 
 
@@ -22,14 +22,14 @@ class Written(NamedTuple):
 
 
 class Store:
-    """Reads graphs; TensorBoard's types have no stubs, hence the `Any`s."""
+    """Reads graphs and caches them; `Any` is used because TensorBoard has no type stubs."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
         self._graphs: dict[Written, Graph] = {}
 
     def listing(self, ctx: Any, experiment: str) -> dict[str, dict[str, list[Written]]]:
-        """For each run and tag, what was written, in the order of steps."""
+        """Return the graphs of each run and tag, in order of steps."""
         found = self._provider.read_blob_sequences(
             ctx, experiment_id=experiment, plugin_name=GRAPHS, downsample=_ALL
         )
@@ -46,7 +46,7 @@ class Store:
         }
 
     def graph(self, ctx: Any, written: Written) -> Graph:
-        """The graph that was written. Raises ValueError if it can't be read."""
+        """Return the graph; raise ValueError if it cannot be read."""
         if written not in self._graphs:
             content = unpack(self._provider.read_blob(ctx, blob_key=written.key))
             while len(self._graphs) >= _MOST_GRAPHS:

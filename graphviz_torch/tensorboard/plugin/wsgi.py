@@ -1,4 +1,4 @@
-"""Routes of a TensorBoard plugin, with types."""
+"""Typed wrappers of TensorBoard's functions for plugin routes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from werkzeug import Request, Response
 
 
 def routes(**answers: Callable[[Request], Response]) -> dict[str, Any]:
-    """TensorBoard's form of `{name: answer}`; a "." in a path is a "__" in the name."""
+    """Return TensorBoard's form of `{name: answer}`; "__" in a name is "." in the path."""
     return {
         "/" + name.replace("__", "."): Request.application(answer)
         for name, answer in answers.items()
@@ -21,16 +21,16 @@ def routes(**answers: Callable[[Request], Response]) -> dict[str, Any]:
 def respond(
     request: Request, content: object, kind: str = "application/json", code: int = 200
 ) -> Response:
-    """An answer with the headers that TensorBoard gives, compressed where the browser takes it."""
+    """Return a response with TensorBoard's headers, compressed if the browser accepts it."""
     response: Response = http_util.Respond(request, content, kind, code=code)
     return response
 
 
 def refuse(request: Request, message: str, code: int) -> Response:
-    """An answer that is a sentence about what is wrong."""
+    """Return a plain-text response that describes an error."""
     return respond(request, message, "text/plain", code)
 
 
 def where(request: Request) -> tuple[Any, str]:
-    """TensorBoard's context of a request, and its experiment."""
+    """Return TensorBoard's context of a request, and the experiment's id."""
     return plugin_util.context(request.environ), plugin_util.experiment_id(request.environ)
