@@ -16,26 +16,21 @@ PACKAGE = Path(graphviz_torch.__file__).parent
 REPORTED = "  # <- reported"  # ends the line of an example that its finding is at
 # The rules whose pages lack a section. A rule leaves the list when its page has all of them.
 _LISTED = """
-accidental-broadcast attribute-without-effect backward-returned-none backward-twice
-batch-taken-for-time called-for-each-sample changed-in-place collapsed-weight
-compile-graph-break compile-recompile compile-skipped compiled-differs constant-targets
-constant-term copy-in-backward cut-gradient data-assignment ddp-bypassed ddp-unused-parameter
-dead-relu device-sync diverged-buffers diverged-replicas divided-twice dropout-in-eval-mode
-empty-parameter-group epsilon-underflow exception exploding-gradient extreme-clip-norm frozen
-fsdp-regather fsdp-single-unit future-leak grad-of-non-leaf gradient-spike growing-memory
-ignored-targets ineffective-clipping input-without-effect large-update learning-rate-jump
-loss-input loss-is-a-leaf memory-order mismatched-collectives missing-zero-grad mixed-devices
-mixed-losses most-memory never-called no-gradient no-update non-differentiable-all-gather
-non-leaf-in-optimizer nonfinite-gradient nonfinite-loss nonfinite-value normalization-axis
-not-in-optimizer not-registered only-norms-train optimizer-never-stepped output-not-in-loss
-outside-autocast pageable-copy parameter-in-two-optimizers precision-loss random-in-eval-mode
-rank-only-sync recreated-optimizer redistributed-back redundant-all-reduce repeated-batch
-repeated-copy replaced-parameters retained-graph round-trip sample-leak scheduler-out-of-step
+attribute-without-effect backward-returned-none batch-taken-for-time called-for-each-sample
+collapsed-weight compile-graph-break compile-recompile compile-skipped compiled-differs
+constant-targets constant-term copy-in-backward data-assignment ddp-bypassed
+ddp-unused-parameter diverged-buffers diverged-replicas divided-twice empty-parameter-group
+epsilon-underflow extreme-clip-norm fsdp-regather fsdp-single-unit future-leak grad-of-non-leaf
+gradient-spike growing-memory ignored-targets input-without-effect large-update
+learning-rate-jump memory-order mismatched-collectives mixed-losses most-memory no-gradient
+no-update non-differentiable-all-gather non-leaf-in-optimizer nonfinite-loss normalization-axis
+only-norms-train optimizer-never-stepped outside-autocast pageable-copy
+parameter-in-two-optimizers precision-loss random-in-eval-mode rank-only-sync redistributed-back
+redundant-all-reduce repeated-batch repeated-copy replaced-parameters round-trip sample-leak
 self-add skipped-step stale-average step-without-gradients sum-loss symmetric-init
-target-not-detached target-out-of-range target-shift tiny-copies trained-in-eval-mode
-undetached-advantage unintended-float64 unneeded-retain-graph unstepped-term unsynced-batch-norm
-untied-weights unused-copy unused-input vanishing-gradient view-across-axes view-retains-storage
-weight-decay-on-norms zero-grad-before-step zero-gradient zero-init-pair zero-learning-rate
+target-out-of-range target-shift tiny-copies undetached-advantage unintended-float64
+unneeded-retain-graph unstepped-term unsynced-batch-norm untied-weights unused-copy unused-input
+view-retains-storage weight-decay-on-norms zero-gradient zero-init-pair zero-learning-rate
 zero-second-derivative
 """
 INCOMPLETE = frozenset(_LISTED.split())

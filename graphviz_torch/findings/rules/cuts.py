@@ -73,6 +73,12 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
     item, numpy, an integer cast, argmax and the like.
 
+    ## Why it matters
+
+    Everything before the cut keeps its first values, while the rest of the model is trained: the
+    loss still falls, and the model is worse than it could be. Nothing raises an error, because the
+    loss has a `grad_fn` through the other parameters.
+
     ## Example
 
     ```python
@@ -82,9 +88,39 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
     model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
     with record(model) as recording:
-        h = model["body"](torch.randn(8, 4)).detach()
+        h = model["body"](torch.randn(8, 4)).detach()  # <- reported
         model["head"](h).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        h = model["body"](torch.randn(8, 4))
+        model["head"](h).mean().backward()
+    ```
+
+    ## When it is intended
+
+    A frozen encoder, a target network, a teacher or a straight-through estimator is detached on
+    purpose. Freeze the parameters with `requires_grad_(False)`, or leave them out of the optimizer:
+    the cut is then a note.
+
+    ## Not detected
+
+    A value that leaves PyTorch and comes back through a library that is not known, such as a C
+    extension. A cut before which no parameter of a module is: what was computed there may be data.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+    - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
+    - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
     """
     places = {p.name: place for place, p in enumerate(reading.graph.parameters)}
     for cut, found in grouped(explained(reading)):

@@ -18,6 +18,11 @@ _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "bat
 def mixed_devices(reading: Reading) -> Iterator[Finding]:
     """An operation failed because its tensors are on different devices.
 
+    ## Why it matters
+
+    Operations take tensors of one device. The message of PyTorch names two devices, but not which
+    argument is where, nor who made it.
+
     ## Example
 
     ```python
@@ -29,8 +34,35 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
         model = nn.Linear(4, 2).to(gpu)
         with record(model) as recording:
             x = torch.randn(8, 4)
+            model(x).sum().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,):
+        model = nn.Linear(4, 2).to(gpu)
+        with record(model) as recording:
+            x = torch.randn(8, 4).to(gpu)
             model(x).sum().backward()
     ```
+
+    ## When it is intended
+
+    It never is: the operation has failed.
+
+    ## Not detected
+
+    Tensors inside of a compiled region, of which only the region is known.
+
+    ## See also
+
+    - [torch.Tensor.to](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html)
+    - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
     failure = reading.graph.failure
     if failure is None or not is_mixed(failure):

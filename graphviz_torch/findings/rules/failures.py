@@ -36,6 +36,12 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     """Backward failed because a tensor that a node kept for it was changed in place: by which line,
     or by an optimizer's step.
 
+    ## Why it matters
+
+    Nodes keep tensors that their backward needs. An in-place change overwrites such a tensor, so
+    that the gradient would be wrong: PyTorch raises an error, which does not name the line of the
+    change.
+
     ## Example
 
     ```python
@@ -46,9 +52,37 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 4)
     with record(model) as recording:
         h = model(torch.randn(8, 4)).sigmoid()
-        h += 1
+        h += 1  # <- reported
         h.sum().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        h = model(torch.randn(8, 4)).sigmoid()
+        h = h + 1
+        h.sum().backward()
+    ```
+
+    ## When it is intended
+
+    In-place operations save memory, and most are fine: only those that overwrite a kept tensor
+    fail. Run them under `torch.no_grad()` on leaves, or on a `clone()`.
+
+    ## Not detected
+
+    Changes through `.data` or NumPy do not raise, and give a wrong gradient in silence: some of
+    them are reported as `data-assignment`.
+
+    ## See also
+
+    - [In-place correctness checks](https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-correctness-checks)
     """
     failure = reading.graph.failure
     if failure is None or failure.node is None or failure.modified is None:
@@ -77,6 +111,12 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
     """Backward failed because an earlier backward had run a part of the graph: which part, and what
     carried it over.
 
+    ## Why it matters
+
+    After a backward the tensors that the nodes kept are freed. A second backward through the same
+    nodes fails. With `retain_graph=True` the error disappears, but each step then runs through all
+    steps before it, and takes longer and longer.
+
     ## Example
 
     ```python
@@ -87,9 +127,37 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
     model, state = nn.Linear(4, 4), torch.zeros(1, 4)
     with record(model) as recording:
         for _ in range(2):
-            state = model(state).tanh()
+            state = model(state).tanh()  # <- reported
             state.sum().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model, state = nn.Linear(4, 4), torch.zeros(1, 4)
+    with record(model) as recording:
+        for _ in range(2):
+            state = model(state.detach()).tanh()
+            state.sum().backward()
+    ```
+
+    ## When it is intended
+
+    Two losses that share a part of the graph: add them and call backward once, or pass
+    `retain_graph=True` to the first one.
+
+    ## Not detected
+
+    Which of several kept tensors the program needs: the finding names the first.
+
+    ## See also
+
+    - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     failure = reading.graph.failure
     if failure is None or failure.node is None or failure.modified is not None:
@@ -114,6 +182,11 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
 def exception(reading: Reading) -> Iterator[Finding]:
     """The recording ended with an exception; the graph goes as far as the failure.
 
+    ## Why it matters
+
+    The traceback names the line that failed. The recording adds the operands with their shapes,
+    dtypes and devices, and shows the graph as far as it goes.
+
     ## Example
 
     ```python
@@ -123,8 +196,32 @@ def exception(reading: Reading) -> Iterator[Finding]:
 
     model = nn.Linear(4, 2)
     with record(model) as recording:
-        model(torch.randn(4, 8)).sum().backward()
+        model(torch.randn(4, 8)).sum().backward()  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).sum().backward()
+    ```
+
+    ## When it is intended
+
+    An exception that the program catches outside of the block ends the recording all the same.
+
+    ## Not detected
+
+    Exceptions that are caught inside the block.
+
+    ## See also
+
+    - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html)
     """
     failure = reading.graph.failure
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:

@@ -59,6 +59,12 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
 def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A model was trained while all its dropout and batch norm was in eval mode.
 
+    ## Why it matters
+
+    In eval mode dropout does nothing and batch norm uses its running statistics and does not update
+    them. A model that was left in eval mode after a validation is trained without regularisation,
+    and with statistics of an earlier state.
+
     ## Example
 
     ```python
@@ -69,9 +75,37 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()  # <- reported
+        optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
         model(torch.randn(8, 4)).mean().backward()
         optimizer.step()
     ```
+
+    ## When it is intended
+
+    Fine-tuning with frozen batch norm. Then put the norms alone into eval mode: the rule is silent
+    where any module is in train mode.
+
+    ## Not detected
+
+    Modules of your own that read `self.training` by themselves.
+
+    ## See also
+
+    - [torch.nn.Module.train](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.train)
+    - [Evaluation mode](https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval)
     """
     graph = reading.graph
     learning = {p.node for p in graph.parameters if p.stepped and p.name in reading.received}
@@ -101,6 +135,12 @@ def frozen(reading: Reading) -> Iterator[Finding]:
     """Parameters get no gradient because requires_grad is False, though an optimizer holds them or
     nothing else is left to learn.
 
+    ## Why it matters
+
+    A frozen parameter gets no gradient, whatever the loss is. Where all are frozen, backward fails
+    with "does not require grad". Where an optimizer holds frozen parameters, it was probably made
+    before they were to learn again.
+
     ## Example
 
     ```python
@@ -122,9 +162,44 @@ def frozen(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 1)
     with record(model) as recording:
         for parameter in model.parameters():
-            parameter.requires_grad = False
+            parameter.requires_grad = False  # <- reported
         model(torch.randn(8, 4)).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+
+    ## When it is intended
+
+    Transfer learning freezes a backbone. Give the optimizer only the parameters that learn, and the
+    note is gone.
+
+    ## Not detected
+
+    Parameters that are frozen and thawed again in one step.
+
+    ## See also
+
+    - [Setting requires_grad](https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad)
     """
     everything = _everything_frozen(reading)
     if everything is not None:

@@ -17,6 +17,12 @@ from .cuts import word_of
 def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
     """Backward started from a leaf: the loss was made anew, and is not computed from the model.
 
+    ## Why it matters
+
+    A leaf has no history, so `backward()` gives a gradient to the loss itself and to nothing else.
+    Setting `requires_grad` on a loss hides the error "does not require grad" without mending its
+    cause.
+
     ## Example
 
     ```python
@@ -27,9 +33,36 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 1)
     with record(model) as recording:
         loss = model(torch.randn(8, 4)).detach().mean()
-        loss.requires_grad = True
+        loss.requires_grad = True  # <- reported
         loss.backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        loss = model(torch.randn(8, 4)).mean()
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    Never in a training: a leaf has nothing to train.
+
+    ## Not detected
+
+    A loss that is computed from a leaf made anew in the middle of the model: that is reported as
+    `cut-gradient`.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+    - [torch.Tensor.is_leaf](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
     """
     for event in reading.leaf_losses:
         name = event.label or "the loss"
@@ -160,6 +193,12 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer updates: a layer
     in a plain list or dict, one made in forward, or a variable of the program.
 
+    ## Why it matters
+
+    A module finds its parameters through its attributes. A plain list or dict hides them:
+    `parameters()`, `to()`, `state_dict()` and the optimizer do not see them, so they never learn,
+    stay on the CPU and are not saved.
+
     ## Example
 
     ```python
@@ -174,7 +213,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             self.last, self.layers = nn.Linear(4, 1), [nn.Linear(4, 4)]
 
         def forward(self, x):
-            return self.last(self.layers[0](x))
+            return self.last(self.layers[0](x))  # <- reported
 
 
     model = Net()
@@ -182,6 +221,44 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 4)).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.layers = nn.Linear(4, 1), nn.ModuleList([nn.Linear(4, 4)])
+
+        def forward(self, x):
+            return self.last(self.layers[0](x))
+
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).mean().backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A reference to a module that another object owns, such as a teacher in a list: it is not meant
+    to be saved with the model.
+
+    ## Not detected
+
+    Layers that get no gradient.
+
+    ## See also
+
+    - [torch.nn.ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
+    - [torch.nn.ParameterList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ParameterList.html)
     """
     nodes, failure = reading.graph.nodes, reading.graph.failure
     for event in reading.events(UnregisteredParameters):

@@ -66,6 +66,12 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
     """A loss got probabilities, logits or log-probabilities where it takes another of them:
     cross_entropy the result of a softmax, nll_loss or kl_div values that are not logarithms.
 
+    ## Why it matters
+
+    The loss is finite and falls, but slowly and to a wrong place: a softmax before `cross_entropy`
+    squeezes its gradients, and the lowest loss that it can reach is far above 0. `kl_div` of values
+    that are not logarithms is not a divergence at all.
+
     ## Example
 
     ```python
@@ -74,6 +80,31 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
     from graphviz_torch import record
 
     model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))
+    target = torch.randint(3, (8,))
+    with record(model) as recording:
+        nn.functional.cross_entropy(model(torch.randn(8, 4)), target).backward()  # <- reported
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        probabilities = model(torch.randn(8, 4)).softmax(1)
+        target = torch.randn(8, 3).softmax(1)
+        nn.functional.kl_div(probabilities, target, reduction="batchmean").backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
     target = torch.randint(3, (8,))
     with record(model) as recording:
         nn.functional.cross_entropy(model(torch.randn(8, 4)), target).backward()
@@ -86,10 +117,24 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 
     model = nn.Linear(4, 3)
     with record(model) as recording:
-        probabilities = model(torch.randn(8, 4)).softmax(1)
+        logarithms = model(torch.randn(8, 4)).log_softmax(1)
         target = torch.randn(8, 3).softmax(1)
-        nn.functional.kl_div(probabilities, target, reduction="batchmean").backward()
+        nn.functional.kl_div(logarithms, target, reduction="batchmean").backward()
     ```
+
+    ## When it is intended
+
+    Some papers train with a softmax before `cross_entropy` to flatten the loss. Silence the rule at
+    the line of the loss.
+
+    ## Not detected
+
+    Losses that are written by hand from logarithms and sums.
+
+    ## See also
+
+    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+    - [KLDivLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html)
     """
     yield from _over_samples(reading)
     for node in reading.of(_LOSSES):
@@ -158,6 +203,11 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
     loss shapes (N, 1) and (N, k).
 
+    ## Why it matters
+
+    The difference of shapes (N, 1) and (N,) is a matrix of all pairs. Its mean is a number, so
+    nothing fails, and the model learns to predict the mean of all targets.
+
     ## Example
 
     ```python
@@ -168,9 +218,37 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 1)
     with record(model) as recording:
         y, target = model(torch.randn(8, 4)), torch.randn(8)
+        loss = (y - target).square().mean()  # <- reported
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        y, target = model(torch.randn(8, 4)).squeeze(-1), torch.randn(8)
         loss = (y - target).square().mean()
         loss.backward()
     ```
+
+    ## When it is intended
+
+    Distances between all pairs are computed this way: write the new axes out, as `a[:, None] -
+    b[None, :]`, and the rule is silent.
+
+    ## Not detected
+
+    Broadcasts of other shapes, such as (N, C) with (C,).
+
+    ## See also
+
+    - [Broadcasting semantics](https://docs.pytorch.org/docs/stable/notes/broadcasting.html)
+    - [MSELoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html)
     """
     for event in reading.events(Broadcast):
         if len(event.operands) != 2 or not all(o.tensor.shape for o in event.operands):

@@ -284,6 +284,12 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
     """The graphs of earlier steps are still alive, or the graph grows from step to step: a result
     was kept with its history.
 
+    ## Why it matters
+
+    A tensor with a `grad_fn` keeps the graph that made it, and all tensors of that graph. A sum of
+    losses, a list for a plot or a hidden state that is carried over keeps the graphs of all steps:
+    memory grows until the training ends with an out-of-memory error.
+
     ## Example
 
     ```python
@@ -299,7 +305,7 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss
+            total += loss  # <- reported
     ```
 
     ```python
@@ -310,9 +316,55 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
     w, total = torch.randn(4, requires_grad=True), 0
     with record() as recording:
         for _ in range(4):
-            total = total + (w * torch.randn(4)).sum()
+            total = total + (w * torch.randn(4)).sum()  # <- reported
             total.backward(retain_graph=True)
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model, total = nn.Linear(4, 1), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(4):
+            loss = model(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    w, total = torch.randn(4, requires_grad=True), 0
+    with record() as recording:
+        for _ in range(4):
+            loss = (w * torch.randn(4)).sum()
+            loss.backward()
+            total += loss.item()
+    ```
+
+    ## When it is intended
+
+    Truncated backpropagation through time keeps a few steps on purpose, and meta-learning an inner
+    loop. Both are bounded: silence the rule at the line.
+
+    ## Not detected
+
+    Graphs that only a C++ object keeps. Growth that begins after the recorded steps: `watch` sees
+    those.
+
+    ## See also
+
+    - [Frequently asked questions: out of memory](https://docs.pytorch.org/docs/stable/notes/faq.html)
+    - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
     """
     kept = reading.graph.step.retained
     if kept is None:

@@ -23,6 +23,12 @@ from .meaning.roles import idle_targets
 def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran.
 
+    ## Why it matters
+
+    The parameters of the module are saved, moved and counted, but they never change. Usually a
+    layer was added in `__init__` and forgotten in `forward`, or another module was called in its
+    place.
+
     ## Example
 
     ```python
@@ -34,6 +40,32 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model["body"](torch.randn(8, 4)).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        model["head"](model["body"](torch.randn(8, 4))).mean().backward()
+    ```
+
+    ## When it is intended
+
+    A layer that only some steps call, as with stochastic depth or several tasks: over several steps
+    the finding becomes a note.
+
+    ## Not detected
+
+    A module that is called, but whose result nobody uses: that is `output-not-in-loss`. Modules
+    that were not given to `record` and that no optimizer holds.
+
+    ## See also
+
+    - [torch.nn.Module](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
     """
     lost = [p for p in to_learn(reading) if p.module_called is False and p.node is None]
     if not lost:
@@ -69,6 +101,11 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, and nothing cut the way: its result was
     not part of what backward ran on.
 
+    ## Why it matters
+
+    The module costs time and memory and learns nothing. Often the wrong variable goes to the loss,
+    or a term of the loss was lost in a change.
+
     ## Example
 
     ```python
@@ -82,6 +119,33 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
         score = model["head"](h)
         h.square().mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        h = model["body"](torch.randn(8, 4))
+        score = model["head"](h)
+        (h.square().mean() + score.square().mean()).backward()
+    ```
+
+    ## When it is intended
+
+    A head that is only evaluated, or trained in other steps. Call it under `torch.no_grad()` in
+    steps that do not train it, which also saves its memory.
+
+    ## Not detected
+
+    A result that reaches the loss multiplied by zero: that is a zero gradient.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     if reading.graph.failure is not None or reading.leaf_losses:
         return  # there was no loss to be part of
@@ -141,6 +205,11 @@ def _replaced(reading: Reading) -> set[str]:
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """A parameter gets a gradient, but no optimizer updates it.
 
+    ## Why it matters
+
+    Backward computes a gradient that no step uses: the parameter keeps its first values. Usually
+    the optimizer was made before the layer was added, or from one part of the model.
+
     ## Example
 
     ```python
@@ -152,8 +221,37 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
     with record(nn.Sequential(body, head)) as recording:
         head(body(torch.randn(8, 4))).mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    with record(nn.Sequential(body, head)) as recording:
+        head(body(torch.randn(8, 4))).mean().backward()
         optimizer.step()
     ```
+
+    ## When it is intended
+
+    Where only a part of the model is trained. Freeze the rest with `requires_grad_(False)`:
+    backward then does less work as well.
+
+    ## Not detected
+
+    Parameters that are updated by hand, through `.data` or under `torch.no_grad()`, are not
+    reported.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
+    - [torch.nn.Module.named_parameters](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.named_parameters)
     """
     told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen
     strange = [e for e in reading.events(UnregisteredParameters) if e.holder != "outside"]

@@ -26,6 +26,12 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
     """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
     them in between.
 
+    ## Why it matters
+
+    `backward()` adds to `.grad`. Without clearing, each step uses the sum of all gradients since
+    the beginning: the steps become longer and point to where the loss was long ago, and the loss
+    often oscillates or explodes.
+
     ## Example
 
     ```python
@@ -38,8 +44,39 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         for _ in range(3):
             model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
     ```
+
+    ## When it is intended
+
+    Gradient accumulation adds several backwards before one step and clears after that step: it is
+    not reported.
+
+    ## Not detected
+
+    Clearing by hand, as with `parameter.grad = None` or `parameter.grad.zero_()`, counts as
+    clearing. Gradients that an optimizer other than PyTorch's reads are not seen.
+
+    ## See also
+
+    - [torch.optim.Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
+    - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html)
     """
     line = reading.graph.step.stale_gradients
     if line:
@@ -57,6 +94,11 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
 def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before any optimizer had stepped with them.
 
+    ## Why it matters
+
+    The step sees empty gradients and changes nothing, or only what weight decay and momentum do.
+    The training looks as if the learning rate were 0.
+
     ## Example
 
     ```python
@@ -69,9 +111,38 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         for _ in range(3):
             model(torch.randn(8, 4)).square().mean().backward()
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # <- reported
             optimizer.step()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    Gradients that an epoch leaves over may be dropped: a single time at the end is a note.
+
+    ## Not detected
+
+    Gradients that are cleared by hand before a step.
+
+    ## See also
+
+    - [torch.optim.Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
+    - [Taking an optimization step](https://docs.pytorch.org/docs/stable/optim.html#taking-an-optimization-step)
     """
     steps = sum(event.times for event in reading.events(OptimizerStep))
     clearings = reading.events(GradientClearing)
@@ -110,6 +181,12 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, while they
     were still multiplied by the loss scale, or before the ranks averaged them.
 
+    ## Why it matters
+
+    Clipping protects a step only between the backward that makes the gradients and the step that
+    uses them. Anywhere else a single bad batch can still ruin the weights, though the code looks
+    safe.
+
     ## Example
 
     ```python
@@ -122,8 +199,36 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    Calling `clip_grad_norm_` with an infinite bound only measures the norm, wherever it is.
+
+    ## Not detected
+
+    Clipping that is written by hand with `mul_`.
+
+    ## See also
+
+    - [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html)
+    - [Gradient clipping with a scaler](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping)
     """
     clips = reading.events(GradientClip)
     in_time = {event.where for event in clips if event.moment == "in time"}

@@ -273,6 +273,12 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
 def device_sync(reading: Reading) -> Iterator[Finding]:
     """A value is read back from a device inside a forward, or in a loop, and the program waits.
 
+    ## Why it matters
+
+    Kernels of a GPU run asynchronously. Reading a value makes the program wait until all queued
+    work is done, so that the GPU is idle while the next step is prepared. Reading every hundredth
+    step costs nothing that can be measured.
+
     ## Example
 
     ```python
@@ -287,8 +293,38 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
             for _ in range(4):
                 loss = model(x).square().mean()
                 loss.backward()
-                print(loss.item())
+                print(loss.item())  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,):
+        model = nn.Linear(4, 1).to(gpu)
+        x = torch.randn(8, 4).to(gpu)
+        with record(model) as recording:
+            for _ in range(4):
+                loss = model(x).square().mean()
+                loss.backward()
+        print(loss.item())
+    ```
+
+    ## When it is intended
+
+    Logging every so many steps, early stopping, and a check for NaN that must come before the step.
+
+    ## Not detected
+
+    Waits that no tensor is read for, such as `torch.cuda.synchronize()`.
+
+    ## See also
+
+    - [CUDA semantics: asynchronous execution](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
+    - [Performance tuning guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)
     """
     reads = [
         (i, t)

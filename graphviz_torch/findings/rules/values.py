@@ -75,6 +75,11 @@ _VALUE_ADVICE = {
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all.
 
+    ## Why it matters
+
+    Each layer multiplies the gradient by its slope. Where the product becomes tiny, the first
+    layers hardly move, and the model is as good as one without them.
+
     ## Example
 
     ```python
@@ -84,8 +89,34 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
     model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
     with record(model) as recording:
+        model(torch.randn(16, 8)).mean().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()) for _ in range(12)]
+    model = nn.Sequential(*blocks)
+    with record(model) as recording:
         model(torch.randn(16, 8)).mean().backward()
     ```
+
+    ## When it is intended
+
+    At the first step of a model whose last layer begins at zero; the next steps are not reported.
+
+    ## Not detected
+
+    Gradients that are small everywhere, as with a loss that is divided by a large number: the ratio
+    along depth is judged.
+
+    ## See also
+
+    - [torch.nn.init](https://docs.pytorch.org/docs/stable/nn.init.html)
     """
     chain = _depth(reading)
     ratio = _growth(reading, chain)
@@ -113,6 +144,11 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient grows along depth by orders of magnitude.
 
+    ## Why it matters
+
+    Steps that are many orders too long throw the weights far away: the loss jumps, and often
+    becomes NaN.
+
     ## Example
 
     ```python
@@ -124,8 +160,36 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     for layer in model:
         nn.init.normal_(layer.weight)
     with record(model) as recording:
+        model(torch.randn(16, 64)).mean().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)])
+    for layer in model:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+    with record(model) as recording:
         model(torch.randn(16, 64)).mean().backward()
     ```
+
+    ## When it is intended
+
+    Optimizers that normalise gradients, such as Adam, bear a constant factor. Silence the rule if
+    the training is stable.
+
+    ## Not detected
+
+    Growth inside one layer, or in a single step of many: `watch` reports that as `gradient-spike`.
+
+    ## See also
+
+    - [torch.nn.init](https://docs.pytorch.org/docs/stable/nn.init.html)
+    - [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html)
     """
     chain = _depth(reading)
     ratio = _growth(reading, chain)
@@ -146,6 +210,11 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
 def dead_relu(reading: Reading) -> Iterator[Finding]:
     """A ReLU lets almost no gradient through: nearly all of its inputs are negative.
 
+    ## Why it matters
+
+    A unit whose input is negative for all samples outputs 0 and passes no gradient back, so it
+    cannot recover. With most units dead the layer computes a constant.
+
     ## Example
 
     ```python
@@ -156,8 +225,34 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     nn.init.constant_(model[0].bias, -3.5)
     with record(model) as recording:
+        model(torch.randn(512, 4)).mean().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    nn.init.zeros_(model[0].bias)
+    with record(model) as recording:
         model(torch.randn(512, 4)).mean().backward()
     ```
+
+    ## When it is intended
+
+    Sparse activations, as in a mixture of experts or a sparse autoencoder.
+
+    ## Not detected
+
+    Units that are dead in a batch and alive in others: one recorded step is one batch.
+
+    ## See also
+
+    - [torch.nn.ReLU](https://docs.pytorch.org/docs/stable/generated/torch.nn.ReLU.html)
+    - [torch.nn.LeakyReLU](https://docs.pytorch.org/docs/stable/generated/torch.nn.LeakyReLU.html)
     """
     for node in reading.of(_RELU):
         if not reading.inputs[node.id]:
@@ -212,6 +307,11 @@ def _loss_of(reading: Reading, node: int) -> str:
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
     """The forward made NaN or Inf: the first operation that did, and from which values.
 
+    ## Why it matters
+
+    One NaN in the forward makes the loss NaN, and one step with it makes every parameter NaN. The
+    finding names the first operation that made one from finite values, which is where to look.
+
     ## Example
 
     ```python
@@ -223,9 +323,39 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
     mask = torch.tensor([[False, False, True], [True, True, True]])
     with record(scores) as recording:
         logits = scores(torch.randn(2, 4)).masked_fill(mask, -torch.inf)
-        loss = logits.softmax(1).square().mean()
+        loss = logits.softmax(1).square().mean()  # <- reported
         loss.backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    scores = nn.Linear(4, 3)
+    mask = torch.tensor([[False, False, True], [True, True, True]])
+    with record(scores) as recording:
+        logits = scores(torch.randn(2, 4)).masked_fill(mask, -torch.inf)
+        weights = torch.where(mask.all(1, keepdim=True), 0.0, logits).softmax(1)
+        loss = weights.square().mean()
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    `-inf` in scores before a softmax is meant, as long as a finite score is left in each row: it is
+    not reported.
+
+    ## Not detected
+
+    With `gradients="finite"`, values of operations whose results have left memory.
+
+    ## See also
+
+    - [torch.autograd.detect_anomaly](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
+    - [Numerical accuracy](https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html)
     """
     for event in _nonfinite_values(reading):
         node = event.nodes[0] if event.nodes else None
@@ -284,6 +414,12 @@ def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     """A node turned a finite gradient into NaN or Inf: the first one in backward order.
 
+    ## Why it matters
+
+    The loss is finite, and still one step makes parameters NaN: the slope of an operation is
+    infinite, or its backward multiplies 0 by infinity. Clipping does not help, for the norm is not
+    finite either.
+
     ## Example
 
     ```python
@@ -294,9 +430,36 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 2)
     x = torch.randn(8, 4)
     with record(model) as recording:
-        distance = (model(x) - model(x)).square().sum(1).sqrt()
+        distance = (model(x) - model(x)).square().sum(1).sqrt()  # <- reported
         distance.mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 2)
+    x = torch.randn(8, 4)
+    with record(model) as recording:
+        distance = (model(x) - 1).square().sum(1).add(1e-8).sqrt()
+        distance.mean().backward()
+    ```
+
+    ## When it is intended
+
+    A gradient scaler expects such steps and skips them: with one, a single overflow is a note.
+
+    ## Not detected
+
+    Nodes inside a compiled region: record with `compiled="gradients"` or `"eager"`.
+
+    ## See also
+
+    - [torch.autograd.detect_anomaly](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     origin = _first_nonfinite(reading)
     if origin is None or _nonfinite_values(reading):

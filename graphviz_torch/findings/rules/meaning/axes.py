@@ -59,6 +59,11 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
     """A view puts a part of one axis together with another axis, where a permute was meant, and
     mixes samples, positions or channels.
 
+    ## Why it matters
+
+    The shape is right and the values are at wrong places: heads of an attention get pieces of other
+    positions, or images are mixed up. The model trains, and is much worse.
+
     ## Example
 
     ```python
@@ -69,9 +74,37 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
     project = nn.Linear(6, 8)
     with record(project) as recording:
         q = project(torch.randn(3, 5, 6)).view(3, 5, 2, 4)
-        heads = q.reshape(3, 2, 5, 4)
+        heads = q.reshape(3, 2, 5, 4)  # <- reported
         heads.square().mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    project = nn.Linear(6, 8)
+    with record(project) as recording:
+        q = project(torch.randn(3, 5, 6)).view(3, 5, 2, 4)
+        heads = q.transpose(1, 2)
+        heads.square().mean().backward()
+    ```
+
+    ## When it is intended
+
+    Pixel shuffles and patches that are cut by views keep a fixed order: write them with `permute`,
+    or silence the rule at the line.
+
+    ## Not detected
+
+    Views of data that no gradient reaches, unless they are input of the recorded model.
+
+    ## See also
+
+    - [torch.Tensor.view](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html)
+    - [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html)
     """
     told: set[str] = set()
     for title, before, after, where, nodes in (*_broken_views(reading), *_data_views(reading)):

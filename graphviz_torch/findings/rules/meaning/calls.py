@@ -28,6 +28,10 @@ _KEEPS = {
 def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A function drops values while the model is in eval mode, as it does in train mode.
 
+    ## Why it matters
+
+    Predictions and validation scores are then random, and worse than they need to be.
+
     ## Example
 
     ```python
@@ -39,7 +43,7 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     class Net(nn.Linear):
         def forward(self, x):
-            return F.dropout(super().forward(x), 0.5)
+            return F.dropout(super().forward(x), 0.5)  # <- reported
 
 
     model = Net(6, 3)
@@ -47,6 +51,39 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
         model.eval()(torch.randn(8, 6))
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5, training=self.training)
+
+
+    model = Net(6, 3)
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+        model.eval()(torch.randn(8, 6))
+    ```
+
+    ## When it is intended
+
+    Monte Carlo dropout samples predictions on purpose.
+
+    ## Not detected
+
+    Randomness of other kinds, such as noise that is added: `experiment` finds it as
+    `random-in-eval-mode`.
+
+    ## See also
+
+    - [torch.nn.functional.dropout](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html)
     """
     for event in reading.events(ineffective_calls.FunctionalDropoutInEval):
         attention = event.function == "scaled_dot_product_attention"
@@ -106,6 +143,12 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler steps at other times than its optimizer: before its first step,
     more often, without it, or past the end of the schedule.
 
+    ## Why it matters
+
+    A schedule counts its own steps. Where it steps more often than the optimizer, the rate falls
+    too fast; where its optimizer never steps, the schedule has no effect; where it steps first, the
+    first rate is skipped; past its end a cosine rises again.
+
     ## Example
 
     ```python
@@ -122,7 +165,7 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
             model(torch.randn(8, 6)).square().mean().backward()
             optimizer.step()
             for _ in range(2):
-                scheduler.step()
+                scheduler.step()  # <- reported
     ```
 
     ```python
@@ -134,6 +177,56 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     optimizer = torch.optim.Adam(model.parameters())
+    with record(model) as recording:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()  # <- reported
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    with record(model) as recording:
+        for _ in range(3):
+            scheduler.step()  # <- reported
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     with record(model) as recording:
         for _ in range(4):
             optimizer.zero_grad()
@@ -152,11 +245,23 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
     with record(model) as recording:
         for _ in range(3):
-            scheduler.step()
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
+            scheduler.step()
     ```
+
+    ## When it is intended
+
+    A scheduler that counts samples or batches rather than steps.
+
+    ## Not detected
+
+    A scheduler that steps too rarely: once for each epoch is as usual as once for each step.
+
+    ## See also
+
+    - [How to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
     """
     for event in reading.events(ineffective_calls.SchedulerStepsTooOften):
         yield finding(
@@ -192,6 +297,12 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
     """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
     loses what it has learnt or counted.
 
+    ## Why it matters
+
+    Adam and SGD with momentum remember earlier gradients. A new optimizer in each step has no
+    memory: momentum does nothing, Adam takes steps of the same length for all parameters, and a
+    scheduler stays at its first rate.
+
     ## Example
 
     ```python
@@ -205,8 +316,36 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
             optimizer = torch.optim.Adam(model.parameters())
             optimizer.zero_grad()
             model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
             optimizer.step()
     ```
+
+    ## When it is intended
+
+    An inner loop of meta-learning, which begins anew for each task.
+
+    ## Not detected
+
+    An optimizer that is made once in each epoch.
+
+    ## See also
+
+    - [Constructing an optimizer](https://docs.pytorch.org/docs/stable/optim.html#constructing-it)
     """
     for event in reading.events(ineffective_calls.RecreatedObject):
         steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "

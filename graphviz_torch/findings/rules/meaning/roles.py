@@ -35,6 +35,11 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
     through the same parameters, or the target does through a network that the optimizer of this
     step does not hold.
 
+    ## Why it matters
+
+    The loss can then be lowered by moving the target towards the prediction. In Q-learning and in
+    self-supervised training the values drift or collapse to a constant.
+
     ## Example
 
     ```python
@@ -47,8 +52,38 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
     with record(network) as recording:
         q = network(torch.randn(8, 4)).max(1)[0]
         target = torch.randn(8) + 0.99 * network(torch.randn(8, 4)).max(1)[0]
+        F.mse_loss(q, target).backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    network = nn.Linear(4, 3)
+    with record(network) as recording:
+        q = network(torch.randn(8, 4)).max(1)[0]
+        with torch.no_grad():
+            target = torch.randn(8) + 0.99 * network(torch.randn(8, 4)).max(1)[0]
         F.mse_loss(q, target).backward()
     ```
+
+    ## When it is intended
+
+    Siamese networks and consistency losses train both sides: silence the rule at the line of the
+    loss.
+
+    ## Not detected
+
+    Targets that pass through a library that the recording does not see.
+
+    ## See also
+
+    - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
+    - [Reinforcement learning (DQN) tutorial](https://docs.pytorch.org/tutorials/intermediate/reinforcement_q_learning.html)
     """
     parameters = reading.graph.parameters
     for compared in _compared(reading):
