@@ -323,7 +323,7 @@ def _read(path: Path, map_location: Any) -> Any:
             # EINVAL: a seek to a negative position
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            # torch's message for a missing device is clear
+            # Torch's message for a missing device is clear.
             if "deserialize object on" in str(error):
                 raise
             raise ValueError(f"{path} is not a checkpoint of PyTorch's: {error}") from error

@@ -116,7 +116,7 @@ class _Matching:
     def run(self) -> dict[int, int]:
         for level in LEVELS:
             self._by_hashes(level)
-            # users of a weight of the same name are a surer match than nodes that look equal
+            # Users of a weight of the same name are a surer match than nodes that look equal.
             if not level:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))

@@ -46,9 +46,9 @@ class ValuePairs:
     pairs: Mapping[int, int]
     tolerance: float | None
     states: list[State] = field(default_factory=list)
-    # matches of nodes that are equal or moved
+    # Matches of nodes that are equal or moved.
     partners: dict[int, int] = field(default_factory=dict)
-    # from the match, or from the node matched by structure
+    # Distance from the match, or from the node matched by structure.
     distances: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class ValuePairs:
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known(nodes[partner]), places=bool(here))
-        # the operation moves elements on purpose
+        # The operation moves elements on purpose.
         turns = self.here.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 

@@ -107,7 +107,7 @@ def _output(subject: Subject, count: int, times: int) -> float | None:
         return None
     outputs = [t for _, t in flatten(result.output, ask=False)]
     numbers = [float(t) for t in outputs if not t.dim() and t.is_floating_point()]
-    # otherwise it is unknown which output is the loss
+    # Otherwise it is unknown which output is the loss.
     return numbers[0] if len(numbers) == 1 else None
 
 

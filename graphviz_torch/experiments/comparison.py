@@ -156,7 +156,7 @@ class Comparison:
         self._views = views
         self.count, self.allowed, self.in_pairs = count, allowed, in_pairs
         self.rows: dict[int, Row] = {}
-        # fraction of elements that differ, by index of the node in the run
+        # Fraction of elements that differ, by index of the node in the run.
         self.shares: dict[int, float] = {}
         self.same = 0  # number of results that do not differ
         self.last_same: Row | None = None
@@ -172,7 +172,7 @@ class Comparison:
         if compared.is_view:
             return share > 0
         known = self.rows.get(compared.number)
-        # the last state of an RNN, which has no positions
+        # The last state of an RNN, which has no positions.
         if known is not None and "rnn" in compared.name:
             return share > 0
         kept = crossed = None

@@ -76,7 +76,7 @@ def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> 
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
     changed = f"{which} of {listing(names)} became another ({count} samples)"
     square = [t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs]
-    # for example the adjacency matrix of a graph, next to its nodes
+    # For example the adjacency matrix of a graph, next to its nodes.
     if any(square) and len(inputs) > 1:
         message = "an input has the samples in two dimensions, so they are meant to meet"
         return Experiment("sample", changed, None, message)

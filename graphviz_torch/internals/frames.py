@@ -234,7 +234,7 @@ def _copy_variables(frame: FrameType) -> dict[str, Any]:
     values = frame.f_locals
     copy = dict(values)
     snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
-    # references: this variable, getrefcount's argument, the frame
+    # References: this variable, getrefcount's argument, the frame.
     if snapshot and sys.getrefcount(values) <= 3:
         values.clear()
     return copy
@@ -250,7 +250,7 @@ def hide_frame(error: BaseException) -> None:
     error.__traceback__ = None if trace is None else trace.tb_next
 
 
-# the original of each of our replacements
+# The original of each of our replacements.
 _originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _warnings: Any = warnings
 

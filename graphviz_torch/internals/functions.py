@@ -18,9 +18,9 @@ from torch._C import TensorBase as TensorBase
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-# the first function called by `GradScaler.unscale_` and `GradScaler.step`
+# The first function called by `GradScaler.unscale_` and `GradScaler.step`.
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
-# called by `GradScaler.update` unless the scale is set by hand
+# Called by `GradScaler.update` unless the scale is set by hand.
 UPDATE_SCALE: Any = torch._amp_update_scale_
 # A function mode sees reads and writes of an attribute under these names.
 _grad: Any = Tensor.grad

@@ -12,9 +12,9 @@ import torch
 
 no_functions: Any = torch._C.DisableTorchFunction  # hides calls from function modes and subclasses
 no_operators: Any = torch._C._DisableTorchDispatch  # hides operators from dispatch modes, too
-# returns the number of active dispatch modes
+# Returns the number of active dispatch modes.
 watched_operators: Any = torch._C._len_torch_dispatch_stack
-# creates no graph and advances no sequence number
+# Creates no graph and advances no sequence number.
 no_autograd: Any = torch._C._AutoDispatchBelowAutograd
 
 no_autocast: Any = torch._C._DisableAutocast  # leaves dtypes as they are

@@ -55,7 +55,7 @@ def checkpointed() -> Iterator[None]:
                 for block in blocks if alike and any(blocks[0].children()) else ():
                     block.forward = _by_checkpoint(block.forward)
                     changed.append(block)
-                    # modules inside a block are not checkpointed separately
+                    # Modules inside a block are not checkpointed separately.
                     seen.update(map(id, block.modules()))
             seen.add(id(part))
 

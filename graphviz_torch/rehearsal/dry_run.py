@@ -186,7 +186,7 @@ class _Run:
             except _Over:
                 pass
             except BaseException as raised:
-                # later errors come from libraries that shut down after the stop
+                # Later errors come from libraries that shut down after the stop.
                 if self._step < self._steps:
                     error = raised
             if self._tensors.needs_values:

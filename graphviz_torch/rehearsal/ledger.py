@@ -89,9 +89,9 @@ class Ledger:
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
         self._optimizers: dict[int, Any] = {}
-        # (module, line) by sequence number of the node
+        # (module, line) by sequence number of the node.
         self._origins: dict[int, tuple[str, str]] = {}
-        # depth of the module stack at the start of each backward
+        # Depth of the module stack at the start of each backward.
         self._backward_depth: list[int] = []
         self._stepping = False
         self._crossing = False
@@ -218,7 +218,7 @@ class Ledger:
 
     def _sends(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Assign roles to the buffers that FSDP and DDP collectives read and write."""
-        # concatenates whole gradients to reduce-scatter them
+        # Concatenates whole gradients to reduce-scatter them.
         if operator._schema.name == "fsdp::chunk_cat":
             self._name(_plain(args), "gradient")
         there = self.sides and operator.namespace == "c10d" and not self._on_host(args)
@@ -240,7 +240,7 @@ class Ledger:
         together = [*made, *(block for block in given if block.nbytes > _NUMBER)]
         for block in together[1:]:
             together[0].side.join(block.side)
-        # among single numbers, one on the device is enough
+        # Among single numbers, one on the device is enough.
         if any(block.side.device for block in given):
             for block in made:
                 block.side.put()

@@ -59,7 +59,7 @@ class CollectiveMismatch(NamedTuple):
     """
 
     ranks: tuple[int, ...]  # of the group; the two ranks if the order between groups differs
-    # position among the collectives of the group or groups, or among the messages, from 1
+    # Position among the collectives of the group or groups, or among the messages, from 1.
     number: int
     asked: Mapping[int, CollectiveCall | None]  # by rank; None if the rank issues no further call
 

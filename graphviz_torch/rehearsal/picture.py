@@ -48,7 +48,7 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     >>> draw_memory(rehearse(train)).startswith("<svg")
     True
     """
-    # repeats the last moment to give it a width
+    # Repeats the last moment to give it a width.
     moments = (*rehearsal.moments, *rehearsal.moments[-1:])
     limit = rehearsal.device_memory or 0
     top = max(rehearsal.peak_bytes, 1) * 1.08

@@ -71,7 +71,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
-    # entries without a name, shared by equal nodes
+    # Entries without a name, shared by equal nodes.
     alike: dict[Hashable, node_def_pb2.NodeDef] = {}
     for node in graph.nodes:
         moved = transfers.get(node.id, [])

@@ -102,9 +102,9 @@ class ModuleNorms:
         self._every = every
         self._tag = tag
         self._step = 0  # steps so far; several optimizers of the model make one step together
-        # optimizers that have stepped in this step
+        # Optimizers that have stepped in this step.
         self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
-        # id() of trainable parameters of optimizers that have not stepped yet
+        # id() of trainable parameters of optimizers that have not stepped yet.
         self._missing: set[int] = set()
         self._norms: dict[str, float] = {}  # norms of this step, until they are written
         self._series = NormSeries(tag)

@@ -53,7 +53,7 @@ REFERENCE_OPS = frozenset(
     ]
 )
 SERIES = 5  # the tab folds this many numbered siblings with one operation into one node
-# children per scope; a flat graph of a thousand is an invisible sliver, of 3,000 never drawn
+# Children per scope; a flat graph of a thousand is an invisible sliver, of 3,000 never drawn.
 LIMIT = 100
 _FEW_OUTPUTS = 10  # more outputs than this get a scope of their own
 

@@ -58,12 +58,12 @@ class Watching:
         self._model, self._norms = model, norms
         self._health = Health(model, self._take)
         self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
-        # with its step, and id() of its optimizer
+        # The running recording, its step, and id() of its optimizer.
         self._recording: tuple[Recording, int, int] | None = None
         self._due = 0  # steps still to be recorded
         self._failed = False
         self._second_look = SecondLook(model)
-        # text about an infinite loss, reported if the optimizer uses its gradients
+        # Text about an infinite loss, reported if the optimizer uses its gradients
         self._infinite = ""
         self._thread = get_ident()
         with record():  # the first recording registers hooks, which fails inside another hook
@@ -199,19 +199,15 @@ def watch(
 
     - A loss or gradient that is not finite, before the optimizer uses it, and its origin: the first
       operation, its line in the model, or the row of the data. To find it, the model is run again
-          on
-      the same arguments, and its state is restored. For a Lightning module with automatic
+      on the same arguments, and its state is restored. For a Lightning module with automatic
       optimization, the whole `training_step` is run again.
     - Parameters without a gradient, or with a gradient of zero, in 20 steps.
     - A gradient norm of ten times the largest of the last 50 steps; a weight that a step changes by
-      a
-      tenth of its norm; weights that the steps no longer change; weights that have shrunk to a
+      a tenth of its norm; weights that the steps no longer change; weights that have shrunk to a
       thousandth of their norm.
     - A learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
-      not
-      cleared in 5 steps; an optimizer that is re-created for each step; parameters that were
-          replaced
-      while an optimizer keeps the old ones.
+      not cleared in 5 steps; an optimizer that is re-created for each step; parameters that were
+      replaced while an optimizer keeps the old ones.
     - Graphs of 24 steps that are alive, and the references to them; growing memory.
     - An average of the weights that is written without changing, or does not change for 1,000 steps
       (a target network: 20,000), if a variable is named so: "ema", "average", "shadow", "target".

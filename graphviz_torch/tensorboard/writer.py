@@ -60,7 +60,7 @@ def to_tensorboard(
     from .graph_def import graph_def, run_metadata
     from .lint import check, serialized
 
-    # a garbage collection over a million small objects takes longer than creating them
+    # A garbage collection over a million small objects takes longer than creating them.
     @with_gc_disabled
     def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)

@@ -24,7 +24,7 @@ from ..internals.tensors.pytree import flatten
 from .tracer import iter_grad_fns
 
 _POLL = 0.05  # seconds between two checks for new graphs
-# number of gathers so far, by group: keeps the calls of different gathers apart
+# Number of gathers so far, by group: keeps the calls of different gathers apart.
 _CALLS: dict[str, int] = {}
 
 

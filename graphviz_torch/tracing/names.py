@@ -119,7 +119,7 @@ class _Variables:
     """
 
     def __init__(self) -> None:
-        # by id() of the module and prefix
+        # Pairs by id() of the module and prefix.
         self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}
 
     def __call__(self, values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:

@@ -32,7 +32,7 @@ def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
     """Return the inner nodes that receive a value, by its name in the backward graph."""
     owners = _owners(graph, region.calls)
     insides = {node.number: i for i, node in enumerate(region.nodes)}
-    # inner node (None if unknown) that computed each value that depends on a gradient
+    # Inner node (None if unknown) that computed each value that depends on a gradient.
     makers: dict[Any, int | None] = {}
     taken: dict[int, list[Any]] = {}
     for op in graph.nodes:

@@ -82,10 +82,10 @@ def _awaited(fn: Any) -> Region | None:
 
 def _read(graph: Any) -> Region | None:
     """Return the contents of a region from the graph of its backward, or None."""
-    # nodes that computed each value that depends on a gradient
+    # Nodes that computed each value that depends on a gradient.
     makers: dict[Any, frozenset[int]] = {}
     groups: dict[int, list[Any]] = {}  # operations by the number of their node
-    # gradients used by each node, with the nodes that computed them
+    # Gradients used by each node, with the nodes that computed them.
     flows: dict[int, dict[Any, frozenset[int]]] = {}
     numbered = [op for op in graph.nodes if "seq_nr" in op.meta and _aten(op) not in ("", "detach")]
     # Forward operations, saved or recomputed.

@@ -74,7 +74,7 @@ class Region:
 
     nodes: tuple[Inside, ...]
     edges: tuple[Edge, ...]
-    # nodes that use each input of the region; -1 is the region's own node
+    # Nodes that use each input of the region; -1 is the region's own node.
     users: tuple[tuple[int, ...], ...]
     ends: tuple[int, ...]  # nodes that compute the region's results
     cuts: tuple[InsideCut, ...] = ()

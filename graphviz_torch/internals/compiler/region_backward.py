@@ -139,7 +139,7 @@ def _refusal(module: GraphModule) -> str:
     """Return the reason why a graph cannot be run without side effects, or "" if it can."""
     for op in module.graph.nodes:
         target: Any = op.target
-        # draws the same numbers as forward did, and restores the state
+        # Draws the same numbers as forward did, and restores the state.
         drawn_again = str(target) == "run_with_rng_state"
         if drawn_again:
             target = op.args[1]

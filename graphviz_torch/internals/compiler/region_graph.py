@@ -76,7 +76,7 @@ def compare_operations(
         try:
             torch.compile(MethodType(copy, inner), backend=compile_both)(*args, **kwargs)
         finally:
-            # drops the compiled code and the global names that it uses
+            # Drops the compiled code and the global names that it uses.
             frames.reset_code(copy.__code__)
 
 

@@ -26,7 +26,7 @@ from ..frames import frame_variables
 from ..hooks.modules import remove_module_hooks
 from . import dynamo_trace
 
-# globals that Dynamo adds
+# Globals that Dynamo adds.
 _OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")
 # The trace of each generated code object that has run while recording, by id() of the code.
 _traces: dict[int, tuple[weakref.ref[CodeType], dynamo_trace.Trace | None]] = {}

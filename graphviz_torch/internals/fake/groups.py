@@ -172,7 +172,7 @@ def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         with real_tensors():
-            # each rank once and in order; the tensor given may be fake
+            # Each rank once and in order; the tensor given may be fake.
             if kwargs.get("_rank_map") is not None:
                 kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
             init(this, device_type, *args, **kwargs)

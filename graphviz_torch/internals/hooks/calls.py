@@ -50,7 +50,7 @@ _IN_PYTHON = {
     name: method
     for name, method in vars(Tensor).items()
     if isinstance(method, FunctionType)
-    # leaves out methods that the program has already replaced
+    # Leaves out methods that the program has already replaced.
     and method.__code__.co_filename == torch._tensor.__file__
 }
 
@@ -155,7 +155,7 @@ class CallWatch(TorchFunctionMode):
         self._raised = listener_methods(listeners, "raised")
         self.program = program
         self._miss = miss
-        # sequence number when listeners last received a call that computes
+        # Sequence number when listeners last received a call that computes.
         self._end = sequence_number()
 
     def __enter__(self) -> CallWatch:
@@ -174,7 +174,7 @@ class CallWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # return immediately: an interrupt in our code would leave the grad mode wrong
+        # Return immediately: an interrupt in our code would leave the grad mode wrong.
         if func is set_grad_enabled:
             if self._switches is not None and self.program in active_programs():
                 self._switches.note(args[0], _program_frame(sys._getframe(1)))

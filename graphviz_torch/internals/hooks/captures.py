@@ -25,7 +25,7 @@ import torch
 from ..frames import TORCH, resume_programs, suspend_programs
 from .watch import Installation, Watch
 
-# methods of torch.cuda.graph, which call the methods of a CUDAGraph
+# Methods of torch.cuda.graph, which call the methods of a CUDAGraph.
 _CONTEXT = ("__enter__", "__exit__")
 _NO_GRAPHS: frozenset[int] = frozenset()
 # The ids of the graphs being captured in this context, and the value of `_watched` at that time.
@@ -33,7 +33,7 @@ _captured: ContextVar[tuple[object, frozenset[int]]] = ContextVar(
     "graphviz_torch_captured", default=(None, _NO_GRAPHS)
 )
 _watched = object()  # replaced when the last watch closes, which may happen during a capture
-# the original of each of our replacements
+# The original of each of our replacements.
 _originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 

@@ -174,7 +174,7 @@ class _Key:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        # (included, excluded) before the first watch opened
+        # (included, excluded) before the first watch opened.
         self._before: tuple[bool, bool] | None = None
 
     def enable_in_thread(self) -> None:
@@ -258,7 +258,7 @@ def _kernel(watched: str) -> Callable[..., Any]:
         start = sequence_number()
         try:
             now = _thread_state.inside = (*inside, *notified)
-            # another watch may report operators that run inside this one
+            # Another watch may report operators that run inside this one.
             if set(watchers).difference(now):
                 result = operator.redispatch(keys & below, *args, **kwargs)
             else:

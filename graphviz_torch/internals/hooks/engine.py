@@ -43,7 +43,7 @@ class EngineReturned(NamedTuple):
     error: BaseException | None
 
 
-# the original of each of our replacements
+# The original of each of our replacements.
 _originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _thread_state = threading.local()  # .outputs: argument of the backward last reported in this thread
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
@@ -94,7 +94,7 @@ EngineWatch.installation = _INSTALLATION
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not _INSTALLATION.watchers or getattr(_thread_state, "outputs", None) is outputs:
-            # an outer replacement of ours has already reported this run
+            # An outer replacement of ours has already reported this run.
             return original(outputs, *args, **kwargs)
         if is_captured() or is_shape_inference(sys._getframe(1)):
             return original(outputs, *args, **kwargs)
@@ -122,7 +122,7 @@ def _run(
     accumulates = kwargs.get("accumulate_grad", True)
     began = EngineCalled(outputs, given, inputs, bool(keeps), bool(creates), accumulates, frame)
     outer = getattr(_thread_state, "outputs", None)
-    # with the result of each `on_begin`
+    # Callbacks for the end, each with the result of its `on_begin`.
     pending: list[tuple[Callable[[EngineReturned], object], Any]] = []
     result, failure = None, None
     try:

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-# hides calls into torch from function modes and subclasses
+# Hides calls into torch from function modes and subclasses.
 unseen_calls: Any = torch._C.DisableTorchFunction
 function_mode_count: Any = (
     torch._C._len_torch_function_stack

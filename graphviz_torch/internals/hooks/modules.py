@@ -110,7 +110,7 @@ class _Compiler(ModuleType):
             _INSTALLATION.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # pickles a module as an import, as its class changes
+        # Pickles a module as an import, as its class changes.
         return import_module, (self.__name__,)
 
 

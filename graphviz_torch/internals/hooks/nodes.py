@@ -38,7 +38,7 @@ class Hooks:
                 return original(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
-            # stored before it is used, since an interrupt may occur in between
+            # Stored before it is used, since an interrupt may occur in between.
             dictionaries.append(known)
             known[self] = hook
             return known, None

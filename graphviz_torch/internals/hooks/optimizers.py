@@ -106,7 +106,7 @@ def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]
             wrappers.
     """
     kinds = _kinds()
-    # no optimizer was ever created
+    # No optimizer was ever created.
     if not any(getattr(kind.step, "hooked", False) for kind in kinds):
         return set()  # skips the scan of all objects in the process
     # Garbage not collected yet is included, which does no harm. `map` avoids a Python call per
@@ -143,7 +143,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
     watchers = () if is_captured() else _INSTALLATION.watchers
-    # reversed, so that a recording sees the step before another watch closes it
+    # Reversed, so that a recording sees the step before another watch closes it.
     for watch in reversed(watchers):
         watch.on_step_end(event)
 

@@ -173,7 +173,7 @@ def _enable_watches() -> None:
         return
     _thread_state.away = False
     modes, _thread_state.modes = _thread_state.modes, ()
-    # a mode that has ended is of another class
+    # A mode that has ended is of another class.
     ours = [mode for mode in modes if isinstance(mode, CallWatch)]
     if ours:
         others = movable(FUNCTIONS)

@@ -121,7 +121,7 @@ class Call:
     autocast: dict[str, tuple[bool, torch.dtype]]  # (enabled, dtype) by device type
     dtype: torch.dtype  # the default dtype
     contents: Contents  # state of objects among the arguments
-    # each restores the state of a random generator that a module has
+    # Each restores the state of a random generator that a module has.
     generators: tuple[Callable[[], object], ...]
     start: int = -1  # sequence number of the thread's next node at the start of the call
 

@@ -37,7 +37,7 @@ class Contents:
     def __init__(self, *values: Any) -> None:
         self._inside: list[tuple[Any, Any]] = []  # (container, copy of it)
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        # each restores the state of a random generator
+        # Each restores the state of a random generator.
         self.generators: list[Callable[[], object]] = []
         self._walk(values)
 

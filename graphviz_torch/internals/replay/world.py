@@ -44,7 +44,7 @@ class World:
         self.refused: Refused | None = None  # the side effect that stopped the forward
         self._module, self._given = module, given
         self._made: dict[int, Any] = {}  # storages created by the second run
-        # (tensor, copy, version) by storage
+        # (tensor, copy, version) by storage.
         self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}
 
     def own(self, tensor: Tensor) -> None:

@@ -114,7 +114,7 @@ def elements(tensor: Tensor) -> Elements:
     """
     if has_memory(tensor):  # the common case
         return Elements([tensor], TensorBase.numel(tensor))
-    # a subclass may raise anything
+    # A subclass may raise anything.
     with no_functions(), no_operators(), no_autograd(), suppress(Exception):
         return _elements(tensor)
     return _NO_ELEMENTS
@@ -152,7 +152,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
     >>> [part.tolist() for part in parts(torch.tensor([[0.0, 5.0]]).to_sparse())]
     [[[0], [1]], [5.0]]
     """
-    # nested torch.func transforms wrap more than once
+    # Nested torch.func transforms wrap more than once.
     while _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     if is_dense(tensor):
@@ -263,7 +263,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
         return [part for part in jagged if part is not None]
     if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
         return []
-    # a wrapper subclass that names its inner tensors
+    # A wrapper subclass that names its inner tensors.
     if hasattr(type(tensor), "__tensor_flatten__"):
         inner = [getattr(whole, name) for name in whole.__tensor_flatten__()[0]]
         found = [part for one in inner if isinstance(one, Tensor) for part in parts(one)]

@@ -114,7 +114,7 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
         found.append(outputs)
     if not several:
         return found, several
-    # the metadata of an undefined output
+    # The metadata of an undefined output.
     undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))
     return found, [i for i in several if undefined in found[i]]
 
@@ -194,7 +194,7 @@ class _Members(NamedTuple):
     """Attributes of a node class that are not tensors."""
 
     names: list[str]
-    # returns their values: a tuple, or the value itself if there is one
+    # Returns their values: a tuple, or the value itself if there is one.
     get: Callable[[Any], Any] | None
 
 

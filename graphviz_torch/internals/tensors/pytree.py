@@ -100,7 +100,7 @@ def tensors(*values: Any) -> list[torch.Tensor]:
     stack = [*reversed(values)]
     while stack:
         value = stack.pop()
-        # the builtin types' own methods are used, as a subclass's may have side effects
+        # The builtin types' own methods are used, as a subclass's may have side effects.
         kind = type(value)
         if kind in _TENSORS:
             found.append(value)

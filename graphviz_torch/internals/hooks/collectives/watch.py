@@ -234,7 +234,7 @@ def _sent_event(
     root = None if at.peer is None else args[at.peer]
     # The root is given as a rank within the group.
     peer = None if root is None or not 0 <= root < len(group.ranks) else group.ranks[root]
-    # the second for scatter on a rank that only receives
+    # The second for scatter on a rank that only receives.
     given = tensors(args[at.inputs]) or tensors(args[0])
     made, filled = (
         ([], tensors(args[0])) if operator.startswith("c10d::") else (tensors(result), [])

@@ -74,7 +74,7 @@ class WorkMethods:
             self._originals.pop()
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        # stored before the replacement, for an interrupt in between
+        # Stored before the replacement, for an interrupt in between.
         self._originals.append((owner, name, vars(owner)[name], replacement))
         setattr(owner, name, replacement)
 
