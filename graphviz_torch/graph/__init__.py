@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .values import Step as Step
     from .values import Transfer as Transfer
     from .values import TransferKind as TransferKind
+    from .values import Untracked as Untracked
 else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
@@ -72,7 +73,7 @@ else:
             ".values": (
                 "FAILURE_RULES NO_PARAMETERS Cause Cut Experiment Failure Finding "
                 "Operand Parameter Phase Replica RetainedGraphs Severity Step Transfer "
-                "TransferKind"
+                "TransferKind Untracked"
             ),
         },
     )

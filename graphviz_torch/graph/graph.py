@@ -15,7 +15,7 @@ from .ids import NodeId, mentioned
 from .nodes import Edge, ModuleRow, Node
 from .registry import mime_bundle
 from .tensors import MOST_ELEMENTS, TensorMeta
-from .values import Cut, Failure, Parameter, Step, Transfer
+from .values import Cut, Failure, Parameter, Step, Transfer, Untracked
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 _FOREVER = 1e9  # seconds in all, about 30 years: more overflows counters of microseconds
@@ -55,6 +55,8 @@ class Graph:
     modules: tuple[ModuleRow, ...] = ()  # modules that ran, with records of the whole block
     # Collectives of this rank, in order; each graph of a step lists those of the whole step.
     collectives: tuple[Collective, ...] = ()
+    # Data and calls without an autograd node that are upstream of the nodes, in program order.
+    untracked: tuple[Untracked, ...] = ()
 
     def __repr__(self) -> str:
         counts = [
@@ -203,6 +205,11 @@ def _check(graph: Graph) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < count:
             wrong = next(i for i in ids if not 0 <= i < count)
             raise ValueError(f"{where} names node {wrong} among {count} nodes.")
+    for i, untracked in enumerate(graph.untracked):
+        if any(not 0 <= position < i for position in untracked.inputs):
+            raise ValueError(f"graph.untracked[{i}].inputs has a position that is not before {i}.")
+        if len(untracked.values or ()) > MOST_ELEMENTS:
+            raise ValueError(f"graph.untracked[{i}].values has more than {MOST_ELEMENTS} elements.")
     firsts = [first for first, _ in graph.segments]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
         raise ValueError(f"graph.parts begin at the nodes {firsts[:5]} among {count} nodes.")
@@ -223,6 +230,7 @@ def _check_paths(graph: Graph) -> None:
     paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
     paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
     paths |= {collective.module for collective in graph.collectives}
+    paths |= {each.module for each in graph.untracked}
     paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
     rows = {row.path for row in graph.modules}
     if len(rows) < len(graph.modules):

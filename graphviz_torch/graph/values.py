@@ -7,7 +7,7 @@ on a machine without torch. `None`, `""` and `()` mean "not recorded".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from .ids import NodeId
 from .tensors import Extent, GradientStats, TensorMeta
@@ -62,6 +62,45 @@ class Transfer:
     def nbytes(self) -> int | None:
         """Bytes moved."""
         return self.tensor.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Untracked:
+    """Data, or a call that made no autograd node, upstream of the nodes of a graph.
+
+    A module call stands for all that ran inside.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> backbone, head = torch.nn.Linear(3, 4).requires_grad_(False), torch.nn.Linear(4, 1)
+    >>> model = torch.nn.Sequential(backbone, head)
+    >>> with record(model) as recording:
+    ...     model(torch.ones(2, 3)).sum().backward()
+    >>> [(each.kind, each.label, each.reason) for each in recording.graph.untracked]
+    [('data', 'input', ''), ('module', '0', 'frozen')]
+    """
+
+    kind: Literal["data", "module", "function"]
+    label: str  # "input_ids", "bert.embeddings", "normalize"
+    tensors: tuple[TensorMeta, ...] = ()  # of the data, or of the results
+    reason: str = ""  # "frozen", "no_grad at train.py:13"
+    module: str = ""  # path of the module that was called, or in which the function was
+    module_class: str = ""  # as `Node.module_class`
+    where: str = ""  # the user's line
+    inputs: tuple[int, ...] = ()  # positions in `Graph.untracked` of what it was computed from
+    sources: tuple[NodeId, ...] = ()  # nodes that it was computed from: the gradient was cut there
+    targets: tuple[NodeId, ...] = ()  # nodes that took its results
+    values: tuple[Any, ...] | None = None  # of data of at most `MOST_ELEMENTS` elements
+
+    __repr__ = short_repr
+
+    @property
+    def title(self) -> str:
+        """Return what a drawing calls it: "embeddings · BertEmbeddings"."""
+        kind = self.module_class.rpartition("/")[2]
+        return " · ".join(
+            filter(None, (self.label or self.kind, kind if kind != self.label else ""))
+        )
 
 
 @dataclass(frozen=True, slots=True)

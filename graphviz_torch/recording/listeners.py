@@ -35,6 +35,7 @@ from .steps.history import GraphHistory
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
 from .steps.optimizer_steps import OptimizerSteps
 from .transfers.copies import Copies
+from .untracked import UntrackedCalls
 from .values.data_views import DataViews
 from .values.results import ResultValues
 from .values.small import SmallResults
@@ -76,6 +77,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     DataViews,
     ResultValues,
     SmallResults,
+    UntrackedCalls,
     InnerGradients,
     SkippedFunctions,
     FirstCall,

@@ -70,7 +70,9 @@ def full_graph() -> Graph:
     """A graph in which no field of any value is at its default; its second node is."""
     graph: Graph = filled(Graph)
     second = Node(1, "F", (None, META), grad_outputs=(None,))
-    return replace(graph, nodes=(graph.nodes[0]._replace(id=0), second))
+    untracked = (replace(graph.untracked[0], inputs=()), replace(graph.untracked[0], inputs=(0,)))
+    nodes = (graph.nodes[0]._replace(id=0), second)
+    return replace(graph, nodes=nodes, untracked=untracked)
 
 
 # ---------------------------------------------------------------- what is loaded is what was saved

@@ -13,7 +13,7 @@ from ..graph import Graph
 from ..ids import moved
 from ..nodes import Node
 from ..text import listing, shortened
-from ..values import Transfer
+from ..values import Transfer, Untracked
 from .training import Training
 
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
@@ -68,8 +68,27 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
         tuple((start, title) for (start, _), title in zip(places, titles, strict=True)),
         tuple({row.path: row for graph in graphs for row in graph.modules}.values()),
         tuple(collectives),
+        _untracked(shifted),
     )
     return whole, places
+
+
+def _untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
+    """Return what is untracked in all graphs: data that several of them took is there once."""
+    found: dict[Untracked, int] = {}  # without targets, and where it is
+    targets: list[dict[int, None]] = []
+    for graph in graphs:
+        places: list[int] = []
+        for each in graph.untracked:
+            inputs = tuple(places[position] for position in each.inputs)
+            key = replace(each, inputs=inputs, targets=())
+            place = found.setdefault(key, len(found))
+            if place == len(targets):
+                targets.append({})
+            targets[place].update(dict.fromkeys(each.targets))
+            places.append(place)
+    pairs = zip(found, targets, strict=True)
+    return tuple(replace(each, targets=tuple(nodes)) for each, nodes in pairs)
 
 
 def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:

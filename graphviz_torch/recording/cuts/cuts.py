@@ -40,7 +40,6 @@ from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.collectives.watch import CollectiveIssued
-from ...internals.hooks.modes import function_mode_count
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, is_alive, made_by
@@ -117,7 +116,8 @@ class Cuts(Listener):
             if self._tracker.known or not own:
                 self._look(event, cuts=not own)
             return
-        plain = type(result) is Tensor and not function_mode_count() and result.requires_grad
+        alone = self.program.stack.is_alone
+        plain = type(result) is Tensor and alone and result.requires_grad
         if self._tracker.known or not plain:
             self._look(event, cuts=not plain)
 

@@ -8,7 +8,9 @@ thread reached too may pass for this thread's.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from ...internals.dynamo import not_compiled
 from ...internals.frames import LIBRARY, OTHER, OWN, CodePosition, frame_variables
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modes import function_mode_count
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import flatten, tensors
 from ...internals.tensors.weak import Ref
@@ -32,12 +35,13 @@ _MOST_DATA = 100  # tensors that calls before the last were given
 _MOST_FRAMES = 20  # from a call outwards
 
 
-class _ModuleCall:
+class ModuleCall:
     """A module call that is running."""
 
-    __slots__ = ("counts", "frame", "library", "module", "names", "place", "wrapped")
+    __slots__ = ("counts", "frame", "library", "module", "names", "place", "start", "wrapped")
 
-    def __init__(self, module: Module, names: Names, frame: FrameType) -> None:
+    def __init__(self, module: Module, names: Names, frame: FrameType, start: int) -> None:
+        self.start = start  # number of the next node when it began
         self.module = module
         self.names = names  # path and scope
         self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
@@ -61,9 +65,14 @@ class CallStack:
         self.files = Files()
         self._table = table
         self._origins = origins
-        self._running: list[_ModuleCall] = []
+        self._running: list[ModuleCall] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
+        # Was the last call that made nodes seen by no function mode but the recording's.
+        self.is_alone = True
+        # Called when an outermost module call begins, and when a module call made no node.
+        self.on_outermost_call: Callable[[Module, FrameType], None] | None = None
+        self.on_call_without_node: Callable[[ModuleCall, Any, FrameType], None] | None = None
         self.ends: list[End] = []  # outputs of the last outermost module call
         self._inputs: list[Ref] = []  # given to outermost calls since the last backward
         self.frame: FrameType | None = None  # the user's that is recorded
@@ -131,6 +140,8 @@ class CallStack:
                     break
         else:
             self.lead(frame)
+            if self.on_outermost_call is not None:
+                self.on_outermost_call(module, frame)
             table.note(module)  # before another may be put in the place of one
             if torch.is_grad_enabled():  # else it keeps none of them for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
@@ -145,7 +156,7 @@ class CallStack:
         number = sequence_number()
         if number != self._origins.end:
             self.skipped(number, frame)
-        running.append(_ModuleCall(module, names, frame))
+        running.append(ModuleCall(module, names, frame, number))
         self._origins.enter(number, names)
 
     def _name(self, module: Module, frame: FrameType) -> str:
@@ -167,7 +178,10 @@ class CallStack:
             depth -= 1  # its end was not seen: an interrupt that somebody caught
         if depth < 0:
             return  # its begin was not seen: another's hook raised before ours
+        call = running[depth]
         del running[depth:]
+        if number == call.start and output is not None and self.on_call_without_node is not None:
+            self.on_call_without_node(call, output, frame)
         self._origins.enter(number, running[-1].names if running else None)
         if output is not None and not running:
             given = [("", output)] if type(output) is Tensor else flatten(output, ask=False)
@@ -180,6 +194,7 @@ class CallStack:
         if start != origins.end:
             self.skipped(start, frame)
         if end != start:
+            self.is_alone = not function_mode_count()
             code = frame.f_code
             if self._running or frame is self.frame:
                 call = Call(name_of(event.func))

@@ -219,7 +219,8 @@ class ParameterTable:
 
     def buffers(self) -> list[Tensor]:
         """Buffers of the model and of every other module called."""
-        found = (b for module, *_ in self._modules.values() for b in module._buffers.values())
+        members = map(attrgetter("_buffers"), map(itemgetter(0), self._modules.values()))
+        found = chain.from_iterable(map(methodcaller("values"), members))
         return [buffer for buffer in found if buffer is not None]
 
     def parameters(self) -> list[tuple[str, Tensor]]:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
-from ...internals.hooks.modes import function_mode_count
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.small_values import IS_SMALL, SmallValues, Values, is_small
 from ..backward import Backward
@@ -41,7 +40,7 @@ class SmallResults(Listener):
         _, _, _, result, _, start, end = event
         if end == start:
             return
-        if type(result) is not Tensor or function_mode_count():
+        if type(result) is not Tensor or not self.program.stack.is_alone:
             self._see_each(result, end - 1)
             return
         try:

@@ -1,0 +1,444 @@
+"""Data that enters a graph, and the calls that made no autograd node, upstream of its nodes.
+
+A frozen module, a teacher under `no_grad` and a batch are part of what a program computes, and
+autograd has no node for them. Here the tensors that need no gradient are followed by identity from
+the call that made them to the node that takes them:
+
+    data ──► module call without a node ──► node
+    node ──► cut ──► function under no_grad ──► node
+
+A module call that made no node is one entry, with all that ran inside. A function outside of such a
+module is an entry if it reads weights, or what an entry that is no data made; a function of data
+alone gives data. Views and casts hand on the entry of what they take. Data are named after the
+parameters of the outermost forward that they are given to, else after the program's variables. A
+buffer, which belongs to its module, is no entry. Custom Functions are not seen.
+
+No tensor is kept alive. What was computed from one entry after the other is followed over
+`_MAX_DEPTH` entries.
+"""
+
+from __future__ import annotations
+
+import inspect
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+from types import FrameType
+from typing import Any, Final, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from ..graph import Graph, TensorMeta, Untracked
+from ..internals.frames import (
+    OTHER,
+    CodePosition,
+    code_owner,
+    frame_variables,
+    local_variables,
+    user_frame,
+)
+from ..internals.functions import METADATA_CALLS, TensorBase
+from ..internals.guards import no_functions
+from ..internals.hooks.calls import Called
+from ..internals.tensors.metadata import tensor_meta
+from ..internals.tensors.pytree import flatten, tensors
+from ..internals.tensors.small_values import SmallValues, is_small
+from ..internals.tensors.weak import Ref
+from ..internals.wrappers import wrapped_module
+from .backward import Backward
+from .listener import Listener, RegionRan
+from .program import Program
+from .program.call_names import name_of
+from .program.call_stack import ModuleCall
+
+_MAX_DEPTH = 200  # entries one after the other that are followed
+_MAX_FRAMES = 24  # that are searched for a variable
+_MAX_USES = 50_000  # of entries by calls that made nodes: the last ones
+_NO_DATA = frozenset(
+    (Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, slice)
+)
+_LISTS = frozenset((tuple, list, torch.Size))  # one that begins with a number has no tensor
+_VIEW_NAMES = """
+    __getitem__ view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
+    expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
+    tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
+    bool type type_as cpu cuda clone detach data pin_memory
+"""
+_VIEWS: Final = frozenset(_VIEW_NAMES.split())  # they hand on the entry of their first operand
+_LOSSES: Final = frozenset(
+    getattr(F, name)
+    for name in dir(F)
+    if name.endswith("_loss") or name in ("cross_entropy", "binary_cross_entropy", "kl_div")
+    if callable(getattr(F, name))
+) | {F.binary_cross_entropy_with_logits}
+_OF_DATA = "no input needs a gradient"
+
+
+class _Entry:
+    """What a tensor that needs no gradient comes from."""
+
+    __slots__ = (
+        "depth", "is_named", "kind", "label", "metas", "module", "number", "place", "reason",
+        "serial", "sources", "switch",
+    )  # fmt: skip
+
+    def __init__(self, kind: Literal["data", "module", "function", "node"], serial: int) -> None:
+        self.kind = kind
+        self.serial = serial
+        self.label = ""
+        self.is_named = False  # after the parameter of a forward
+        self.module = ""
+        self.place: CodePosition | None = None
+        self.reason = ""
+        self.switch: CodePosition | None = None  # the line that switched gradients off
+        self.metas: tuple[TensorMeta, ...] = ()
+        self.sources: tuple[_Entry, ...] = ()
+        self.depth = 0
+        self.number = -1  # of the node, of kind "node"
+
+
+_BUFFER = _Entry("node", -1)
+
+
+class _Known(Ref):
+    """A tensor that is followed."""
+
+    __slots__ = ("entry", "key")
+
+    entry: _Entry
+    key: int
+
+
+class _Use(NamedTuple):
+    """A call that made the nodes start <= number < end took what an entry made."""
+
+    start: int
+    end: int
+    entry: _Entry
+    tensor: TensorMeta
+
+
+class UntrackedCalls(Listener):
+    """Follows what needs no gradient."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._known: dict[int, _Known] = {}  # by id() of the tensor
+        self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
+        self._values: SmallValues[int] = SmallValues()  # of data, by the entry's number
+        self._count = 0
+        self._modules = 0  # whose buffers are known
+        attempt = program.remarks.attempt
+        program.stack.on_outermost_call = partial(attempt, self._name_inputs)
+        program.stack.on_call_without_node = partial(attempt, self._module_ended)
+
+    def called(self, event: Called) -> None:
+        func, args, kwargs, _, frame, start, end = event
+        if end == start:
+            if func not in METADATA_CALLS and not self.program.steps.running:
+                with no_functions():
+                    self._computed(event)
+            return
+        alone = self.program.stack.is_alone
+        for given in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(given)
+            if kind in _NO_DATA or (kind in _LISTS and given and type(given[0]) in _NO_DATA):
+                continue
+            if not (alone and kind is Tensor and given.requires_grad):
+                break
+        else:
+            return
+        with no_functions():
+            operands = tensors(*args, *(kwargs or {}).values())
+            for place, given in enumerate(operands):
+                if not given.requires_grad:
+                    label = "target" if place == 1 and func in _LOSSES else ""
+                    self._use(given, start, end, label, frame)
+
+    def region_ran(self, event: RegionRan) -> None:
+        if event.end > event.start:
+            with no_functions():
+                for given in event.given:
+                    if not given.requires_grad:
+                        self._use(given, event.start, event.end, "", None)
+
+    def step_ended(self, event: None) -> None:
+        self._uses.clear()
+        self._values = SmallValues()
+
+    def close(self) -> None:
+        self._known = {}
+        stack = self.program.stack
+        stack.on_outermost_call = stack.on_call_without_node = None
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        targets: dict[_Entry, dict[int, None]] = {}
+        first = min([number for number in backward.numbers if number >= 0], default=0)
+        last = max(backward.numbers, default=0)
+        uses = list(self._uses)
+        made = []
+        for use in uses[bisect_left(uses, first, key=lambda use: use.end) :]:
+            if use.start > last:
+                break
+            made.append((use, backward.made(range(use.start, use.end))))
+        several = {node for _, nodes in made if len(nodes) > 1 for node in nodes}
+        fed: dict[int, set[int]] = {node: set() for node in several}
+        for edge in graph.edges if several else ():
+            if edge.target in several:
+                fed[edge.target].add(edge.input_nr)
+        for use, nodes in made:
+            if nodes:
+                node = _reader(graph, nodes, use.tensor, fed)
+                targets.setdefault(use.entry, {})[node] = None
+        entries = sorted(_with_sources(targets), key=lambda entry: entry.serial)
+        entries = [entry for entry in entries if entry.kind != "node"]
+        places = {entry: i for i, entry in enumerate(entries)}
+        values, line = self._values.fetch(), self.program.line()
+        classes = self.program.table.classes()
+        rows = []
+        for entry in entries:
+            cut = [backward.node(one.number) for one in entry.sources if one.kind == "node"]
+            kind: Any = entry.kind
+            reason = entry.reason
+            if entry.switch is not None:
+                reason += f" at {line(entry.switch)}"
+            rows.append(
+                Untracked(
+                    kind,
+                    entry.label,
+                    entry.metas,
+                    reason,
+                    entry.module,
+                    classes.get(entry.module, "") if kind == "module" else "",
+                    line(entry.place),
+                    tuple(dict.fromkeys(places[one] for one in entry.sources if one in places)),
+                    tuple(dict.fromkeys(node for node in cut if node is not None)),
+                    tuple(targets.get(entry, ())),
+                    values.get(entry.serial),
+                )
+            )
+        return replace(graph, untracked=tuple(rows))
+
+    def _use(
+        self, given: Tensor, start: int, end: int, label: str, frame: FrameType | None
+    ) -> None:
+        entry = self._entry_of(given) or self._data(given, label, frame)
+        if entry is not None and entry.kind != "node":
+            self._uses.append(_Use(start, end, entry, tensor_meta(given)))
+
+    def _computed(self, event: Called) -> None:
+        """Follow what a call made that made no node."""
+        func, args, kwargs, result, frame, *_ = event
+        if type(result) is Tensor and result.requires_grad:
+            return
+        made = [one for one in tensors(result) if not one.requires_grad]
+        given = tensors(*args, *(kwargs or {}).values()) if made else []
+        if not given or any(one is given[0] for one in made):
+            return  # a read, a factory, a change in place
+        name = name_of(func)
+        if name in _VIEWS:
+            first = self._source(given[0])
+            if first is not None:
+                self._follow(made, first)
+            return
+        weights = [one for one in given if type(one) is Parameter]
+        entries = [known for one in given if (known := self._source(one)) is not None]
+        if not weights and all(entry.kind == "data" for entry in entries):
+            if len(given) == 1 and entries:
+                self._follow(made, entries[0])
+            if len(given) == 1 or not any(entry.is_named for entry in entries):
+                return
+        frozen = bool(weights) and not any(one.requires_grad for one in weights)
+        entry = self._box("function", given, made, frame, frozen=frozen)
+        entry.label, entry.module = name.strip("_"), self.program.module
+
+    def _module_ended(self, call: ModuleCall, output: Any, frame: FrameType) -> None:
+        """Follow what a module call made that made no node."""
+        with no_functions():
+            if type(output) is Tensor and output.requires_grad:
+                return
+            made = [one for one in tensors(output) if not one.requires_grad]
+            given = tensors(*frame_variables(frame, "args", "kwargs"))
+            ids = set(map(id, given))
+            if not made or any(id(one) in ids for one in made):
+                return  # a module that hands on what it takes
+            weights = list(_weights(call.module))
+            frozen = bool(weights) and not any(one.requires_grad for one in weights)
+            entry = self._box("module", given, made, frame, frozen=frozen)
+            entry.module = call.names[0]
+            entry.label = call.names[1] or type(call.module).__name__
+
+    def _box(
+        self,
+        kind: Literal["module", "function"],
+        given: Sequence[Tensor],
+        made: Sequence[Tensor],
+        frame: FrameType,
+        *,
+        frozen: bool,
+    ) -> _Entry:
+        sources = [
+            entry
+            for one in given
+            if type(one) is not Parameter
+            if (entry := self._source(one) or self._data(one, "", frame)) is not None
+        ]
+        entry = self._new(kind)
+        entry.place = self.program.place(user_frame(frame))
+        entry.metas = tuple(map(tensor_meta, made))
+        entry.reason = "frozen" if frozen else _OF_DATA
+        if torch.is_inference_mode_enabled():
+            entry.reason = "inference_mode"
+        elif not torch.is_grad_enabled():
+            switch = self.program.switches.last
+            by = "no_grad" if switch is None else switch.by
+            entry.reason = "set_grad_enabled" if by == "switched_off" else by
+            entry.switch = None if switch is None else switch.place
+        elif not frozen and any(one.kind != "data" for one in sources):
+            entry.reason = ""
+        depth = 1 + max([one.depth for one in sources], default=0)
+        if depth <= _MAX_DEPTH:
+            entry.sources, entry.depth = tuple(dict.fromkeys(sources)), depth
+        self._follow(made, entry)
+        return entry
+
+    def _name_inputs(self, module: Module, frame: FrameType) -> None:
+        """Name the data that an outermost forward is given after its parameters."""
+        args, kwargs = frame_variables(frame, "args", "kwargs")
+        module = wrapped_module(module) or module
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        names = code.co_varnames[1 : code.co_argcount] if code is not None else ()
+        pairs = [*zip_longest(names, args or (), fillvalue=""), *(kwargs or {}).items()]
+        labels: dict[int, list[str]] = {}  # by id() of the tensor
+        with no_functions():
+            given = [
+                (name + (path if path[:1] in ("", "[") else f".{path}"), tensor)
+                for name, value in pairs
+                for path, tensor in flatten(value, ask=False)
+                if not tensor.requires_grad and type(tensor) is not Parameter
+            ]
+            for label, tensor in given:
+                if label in ("", "input"):  # tells less than the program's own variable
+                    label = self._variable(tensor, frame) or label
+                labels.setdefault(id(tensor), []).append(label)
+            for _, tensor in given:
+                label = ", ".join(filter(None, labels[id(tensor)]))
+                entry = self._entry_of(tensor) or self._data(tensor, label, None)
+                if entry is not None and entry.kind == "data" and not entry.is_named:
+                    entry.label, entry.is_named = label, True
+
+    def _source(self, given: Tensor) -> _Entry | None:
+        """Return the entry of a tensor, or of the node that made it."""
+        if not given.requires_grad:
+            entry = self._entry_of(given)
+            return None if entry is _BUFFER else entry
+        fn = None if given.is_leaf else given.grad_fn
+        if fn is None:
+            return None
+        entry = _Entry("node", -1)
+        entry.number = int(fn._sequence_nr())
+        return entry
+
+    def _entry_of(self, given: Tensor) -> _Entry | None:
+        known = self._known.get(id(given))
+        return known.entry if known is not None and known() is given else None
+
+    def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Entry | None:
+        """Return a new entry for data; None for a parameter or a buffer of a module."""
+        if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
+            return None
+        if not TensorBase.numel(given):
+            return None
+        entry = self._new("data")
+        entry.label = label or self._variable(given, frame)
+        entry.metas = (tensor_meta(given),)
+        self._follow((given,), entry)
+        if is_small(given):
+            self._values.see(entry.serial, given)
+        return entry
+
+    def _variable(self, given: Tensor, frame: FrameType | None) -> str:
+        """Return the variable that holds a tensor in the code that calls torch, or further out."""
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                break
+            if code_owner(frame.f_code.co_filename) != OTHER:
+                for name, value in local_variables(frame).items():
+                    if value is given:
+                        return name
+            if frame is self.program.frame:
+                break
+            frame = frame.f_back
+        return ""
+
+    def _is_buffer(self, given: Tensor) -> bool:
+        table = self.program.table
+        if len(table) != self._modules:
+            self._modules = len(table)
+            self._follow(table.buffers(), _BUFFER)
+        return self._entry_of(given) is _BUFFER
+
+    def _new(self, kind: Literal["data", "module", "function"]) -> _Entry:
+        self._count += 1
+        return _Entry(kind, self._count)
+
+    def _follow(self, made: Iterable[Tensor], entry: _Entry) -> None:
+        for tensor in made:
+            known = self._known[id(tensor)] = _Known(tensor, self._freed)
+            known.entry, known.key = entry, id(tensor)
+
+    def _freed(self, known: _Known) -> None:
+        if self._known.get(known.key) is known:
+            del self._known[known.key]
+
+
+def _with_sources(entries: Iterable[_Entry]) -> dict[_Entry, None]:
+    """Return entries and all that they were computed from."""
+    found = dict.fromkeys(entries)
+    waiting = [*found]
+    for entry in waiting:
+        for source in entry.sources:
+            if source not in found:
+                found[source] = None
+                waiting.append(source)
+    return found
+
+
+def _reader(
+    graph: Graph, nodes: Sequence[int], tensor: TensorMeta, fed: Mapping[int, set[int]]
+) -> int:
+    """Return the node of a call that took a tensor.
+
+    It is one that saved it, else one with an input that has no edge, else the last.
+
+    Args:
+        fed: by node, the inputs that have an edge.
+    """
+    for node in nodes if len(nodes) > 1 else ():
+        saved = graph.nodes[node].saved
+        if any(each.tensor == tensor and each.kind == "input" for each in saved):
+            return node
+    for node in nodes if len(nodes) > 1 else ():
+        if fed[node] and max(fed[node]) >= len(fed[node]):
+            return node
+    return nodes[-1]
+
+
+def _weights(module: Module) -> Iterator[Tensor]:
+    """Yield the parameters of a module and of those inside, and run no code of its class."""
+    stack, met = [module], {id(module)}
+    while stack:
+        here = stack.pop()
+        yield from (one for one in here._parameters.values() if one is not None)
+        for child in here._modules.values():
+            if child is not None and id(child) not in met:
+                met.add(id(child))
+                stack.append(child)

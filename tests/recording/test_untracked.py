@@ -1,0 +1,217 @@
+"""Data and calls without an autograd node, beside forward hooks and the tensors themselves."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphviz_torch import record
+from graphviz_torch.graph import Graph, Untracked
+from graphviz_torch.graph.json import load
+from tests.support import models
+from tests.support.autograd_reference import check
+
+
+def by_label(graph: Graph) -> dict[str, Untracked]:
+    return {each.label: each for each in graph.untracked}
+
+
+def takers(graph: Graph, each: Untracked) -> list[tuple[str, str]]:
+    return [(graph.nodes[node].module, graph.nodes[node].operation) for node in each.targets]
+
+
+def line(text: str) -> str:
+    """The first line of the calling test that has a text, as "file:line"."""
+    frame = inspect.stack()[1]
+    lines, first = inspect.getsourcelines(frame.frame.f_code)
+    at = next(i for i, each in enumerate(lines) if text in each)
+    return f"{Path(frame.filename).name}:{first + at}"
+
+
+class WithBackbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.backbone.requires_grad_(False)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.backbone(image)))
+        return out
+
+
+def test_what_is_frozen_is_what_hooks_see_without_a_gradient() -> None:
+    model = WithBackbone()
+    without: dict[str, tuple[int, ...]] = {}
+    for path, module in model.named_modules():
+
+        def see(_: Any, __: Any, output: Tensor, path: str = path) -> None:
+            if not output.requires_grad:
+                without[path] = tuple(output.shape)
+
+        module.register_forward_hook(see)
+    with record(model) as recording:
+        loss = F.cross_entropy(model(torch.ones(5, 3)), torch.ones(5, dtype=torch.long))
+        loss.backward(retain_graph=True)
+    outermost = {p: s for p, s in without.items() if p.rpartition(".")[0] not in without}
+    modules = [each for each in recording.graph.untracked if each.kind == "module"]
+    assert {each.module: each.tensors[0].shape for each in modules} == outermost
+    assert [(each.title, each.reason) for each in modules] == [("backbone · Sequential", "frozen")]
+    check(recording.graph, loss)  # they are no nodes
+
+
+def test_what_is_frozen_is_connected_by_the_tensors_that_went_through() -> None:
+    model = WithBackbone()
+    with record(model) as recording:
+        F.cross_entropy(model(torch.ones(5, 3)), torch.ones(5, dtype=torch.long)).backward()
+    graph = recording.graph
+    image, backbone, tanh, target = graph.untracked
+    assert (image.label, image.kind, str(image.tensors[0])) == ("image", "data", "f32[5, 3] cpu")
+    assert [graph.untracked[i] for i in backbone.inputs] == [image]
+    assert [graph.untracked[i] for i in tanh.inputs] == [backbone]
+    assert (tanh.kind, tanh.label, takers(graph, tanh)) == ("function", "tanh", [("head", "addmm")])
+    assert (target.label, takers(graph, target)) == ("target", [("", "nll_loss")])
+
+
+def test_a_teacher_says_at_which_line_gradients_were_off() -> None:
+    teacher, student, x = nn.Linear(3, 2), nn.Linear(3, 2), torch.ones(4, 3)
+    with record() as recording:
+        with torch.no_grad():  # here
+            soft = teacher(x).softmax(-1)
+        F.kl_div(student(x).log_softmax(-1), soft, reduction="batchmean").backward()
+    graph = recording.graph
+    rows = by_label(graph)
+    where = line("# here")
+    assert rows["teacher"].reason == rows["softmax"].reason == f"no_grad at {where}"
+    assert rows["x"].targets == tuple(
+        node.id for node in graph.nodes if (node.module, node.operation) == ("student", "addmm")
+    )
+    assert graph.untracked[rows["teacher"].inputs[0]] == rows["x"]
+    assert takers(graph, rows["softmax"])[0][0] == ""
+
+
+def test_a_module_under_inference_mode_or_without_gradients_says_so() -> None:
+    base, head, x = nn.Linear(3, 3), nn.Linear(3, 1), torch.ones(2, 3)
+    with record() as recording:
+        with torch.inference_mode():
+            h = base(x)
+        head(h.clone()).sum().backward()
+    assert by_label(recording.graph)["base"].reason == "inference_mode"
+
+
+def test_a_node_that_a_target_network_was_computed_from_is_its_source() -> None:
+    net, target, w = nn.Linear(3, 3), nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+    with record() as recording:
+        h = w * 2
+        with torch.no_grad():
+            goal = target(h)
+        F.mse_loss(net(h), goal).backward()
+    graph = recording.graph
+    [box] = [each for each in graph.untracked if each.kind == "module"]
+    assert [graph.nodes[node].label for node in box.sources] == ["h"]
+    assert takers(graph, box) == [("", "mse_loss")]
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(9, 8)
+
+    def forward(self, xt: Tensor, t: Tensor, *, scale: Tensor) -> Tensor:
+        out: Tensor = self.linear(torch.cat([xt, t[:, None]], 1)) + scale
+        return out
+
+
+def test_data_are_named_after_the_parameters_of_forward_and_every_operand_is_there() -> None:
+    model, x0, y = Noise(), torch.ones(4, 8), torch.ones(4, 8)
+    args = (x0 * 0.5, torch.ones(4))  # of no use as names
+    with record(model) as recording:
+        F.mse_loss(model(*args, scale=torch.tensor(0.5)), y).backward()
+    graph = recording.graph
+    rows = by_label(graph)
+    assert [*rows] == ["xt", "t", "scale", "cat", "target"]
+    assert rows["scale"].values == (0.5,)
+    assert [graph.untracked[i].label for i in rows["cat"].inputs] == ["xt", "t"]
+    assert takers(graph, rows["cat"]) == [("linear", "addmm")]
+    assert takers(graph, rows["scale"]) == [("", "add")]
+
+
+def test_a_library_model_has_its_own_names() -> None:
+    tokens = models.tokens()
+    model = models.gpt2(layers=1)
+    with record(model) as recording:
+        model(tokens, labels=tokens.clone()).loss.backward()
+    rows = by_label(recording.graph)
+    assert rows["input_ids"].kind == rows["labels"].kind == "data"
+    assert takers(recording.graph, rows["input_ids"])[0][1] == "embedding"
+    assert takers(recording.graph, rows["labels"])[0][1] == "nll_loss"
+
+
+def test_a_frozen_function_and_an_operand_without_a_gradient_are_there() -> None:
+    weight = nn.Parameter(torch.ones(5, 3), requires_grad=False)
+    ids, w, noise = torch.tensor([1, 2]), torch.ones(3, requires_grad=True), torch.ones(2, 3)
+    with record() as recording:
+        (F.embedding(ids, weight) * w + noise).sum().backward()
+    graph = recording.graph
+    rows = by_label(graph)
+    assert (rows["embedding"].kind, rows["embedding"].reason) == ("function", "frozen")
+    assert takers(graph, rows["embedding"]) == [("", "mul")]
+    assert takers(graph, rows["noise"]) == [("", "add")]
+    assert rows["ids"].values == (1, 2)
+
+
+def test_buffers_and_parameters_are_no_data() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
+    with record(model) as recording:
+        model(torch.ones(4, 3)).sum().backward()
+    assert [each.label for each in recording.graph.untracked] == ["input"]
+
+
+def test_a_step_without_data_has_none() -> None:
+    with record() as recording:
+        torch.ones(3, requires_grad=True).sin().sum().backward()
+    assert recording.graph.untracked == ()
+
+
+def test_it_is_saved_and_read_again(tmp_path: Path) -> None:
+    with record(model := WithBackbone()) as recording:
+        model(torch.ones(5, 3)).sum().backward()
+    assert load(recording.graph.save(tmp_path / "step.json")) == recording.graph
+
+
+def test_an_input_that_comes_later_is_refused() -> None:
+    loop = Graph((), untracked=(Untracked("function", "a", inputs=(0,)),))
+    with pytest.raises(ValueError, match="not before 0"):
+        loop.check()
+
+
+def test_no_tensor_is_kept_alive() -> None:
+    model = WithBackbone()
+    with record(model) as recording:
+        x = torch.ones(5, 3)
+        h = model.backbone(x)
+        gone = [weakref.ref(x), weakref.ref(h)]
+        loss = model.head(h).sum()
+        loss.backward()
+        del x, h, loss
+        gc.collect()
+        assert [ref() for ref in gone] == [None, None]
+    assert [each.kind for each in recording.graph.untracked] == ["data", "module"]
+
+
+def test_a_long_chain_under_no_grad_is_followed_to_a_bound() -> None:
+    base, head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 1)
+    h = torch.ones(2, 3)
+    with record() as recording:
+        for _ in range(1000):
+            h = base(h)
+        head(h).sum().backward()
+    assert 0 < len(recording.graph.untracked) <= 200
