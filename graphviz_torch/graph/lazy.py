@@ -11,6 +11,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from .gc import with_gc_disabled
+
+# A collection while modules are loaded walks all objects of torch, and finds nothing.
+_import = with_gc_disabled(import_module)
+
 
 def lazy_names(
     name: str, modules: Mapping[str, str], namespaces: str = ""
@@ -33,10 +38,10 @@ def lazy_names(
     def load(public: str) -> Any:
         this = sys.modules[name]
         if public in submodules:
-            return import_module(f".{public}", this.__package__)
+            return _import(f".{public}", this.__package__)
         if public not in module_of:
             raise AttributeError(f"module {name!r} has no attribute {public!r}", name=public)
-        value = getattr(import_module(module_of[public], this.__package__), public)
+        value = getattr(_import(module_of[public], this.__package__), public)
         setattr(this, public, value)
         return value
 
