@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from graphviz_torch import simulate_accelerator
 from tests.support.observable import switches_of_dynamo
 
-collect_ignore_glob = ["bench/cuda/*/*.py"]  # they train where they are imported
+collect_ignore = ["bench"]  # programs to run by hand; some train when they are imported
 
 # A run says of the code alone whether it is right; --hypothesis-profile=default draws other cases.
 settings.register_profile("repeatable", derandomize=True)

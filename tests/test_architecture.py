@@ -9,6 +9,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -91,13 +92,18 @@ def dotted(path: Path) -> str:
 
 
 PATHS = [*sources(PACKAGE), *sources(ROOT / "app")]
-TREES = {dotted(path): ast.parse(path.read_text()) for path in PATHS}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax trees of package and app, parsed by the one worker that needs them."""
+    return {dotted(path): ast.parse(path.read_text()) for path in PATHS}
 
 
 def imported(name: str) -> Iterator[str]:
     """Absolute names that a file of ours imports: "torch.nn", "graphviz_torch.graph.Node"."""
     parts = name.split(".")
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -116,14 +122,18 @@ def file_of(name: str) -> str | None:
         return None
     for each in (name, name.rpartition(".")[0]):
         for file in (each, f"{each}.__init__"):
-            if file in TREES:
+            if file in trees():
                 return file
     raise AssertionError(f"{name} stands in no file")
 
 
-ARROWS = {
-    name: {file for each in imported(name) if (file := file_of(each))} - {name} for name in TREES
-}
+@cache
+def arrows() -> dict[str, set[str]]:
+    """Return, for each file, our files that it imports."""
+    return {
+        name: {file for each in imported(name) if (file := file_of(each))} - {name}
+        for name in trees()
+    }
 
 
 def room(name: str) -> str:
@@ -136,7 +146,7 @@ def folder(name: str) -> str:
 
 
 def test_every_room_stands_in_the_table() -> None:
-    assert {room(name) for name in TREES} - {""} == MAY_IMPORT.keys()
+    assert {room(name) for name in trees()} - {""} == MAY_IMPORT.keys()
 
 
 def is_namespace(name: str) -> bool:
@@ -146,10 +156,10 @@ def is_namespace(name: str) -> bool:
 
 def test_a_file_imports_from_the_packages_that_its_package_may() -> None:
     wrong = {}
-    for name in TREES:
+    for name in trees():
         if here := room(name):  # the root hands on what the packages have
             allowed = {here, *MAY_IMPORT[here].split()}
-            others = {each for each in ARROWS[name] if room(each) not in allowed}
+            others = {each for each in arrows()[name] if room(each) not in allowed}
             if here in OUTSIDE:
                 others = {each for each in others if not is_namespace(each)}
             if others:
@@ -159,7 +169,7 @@ def test_a_file_imports_from_the_packages_that_its_package_may() -> None:
 
 def test_the_house_is_counted_from_the_lowest_room_up() -> None:
     house = rooms()
-    assert sum(each.files for each in house.values()) == len(PACKAGE_FILES)
+    assert sum(each.files for each in house.values()) == len(package_files())
     order = list(house)
     for name, each in house.items():
         assert each.imports <= {*order[: order.index(name)]}
@@ -186,7 +196,7 @@ def setters(tree: ast.AST) -> Iterator[str]:
 def hand_ins(name: str) -> set[str]:
     """What a file, while it is imported, calls or changes in another room: `judge_with(find)`."""
     touched: set[str] = set()
-    for node in getattr(TREES[name], "body", ()):
+    for node in getattr(trees()[name], "body", ()):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             touched |= names(node.value.func)
         elif isinstance(node, ast.Assign):
@@ -199,18 +209,19 @@ def hand_ins(name: str) -> set[str]:
     return touched & {each.rpartition(".")[2] for each in others}
 
 
-PACKAGE_FILES = [name for name in TREES if name.startswith("graphviz_torch.")]
+def package_files() -> list[str]:
+    return [name for name in trees() if name.startswith("graphviz_torch.")]
 
 
 def test_no_package_is_given_a_function_to_hold_by_one_above() -> None:
     # The root of the package alone registers: what reads a tensor, and what shows a graph.
-    files = {name for name in PACKAGE_FILES if room(name)} - {"graphviz_torch.graph.registry"}
-    assert not {name: found for name in files if (found := list(setters(TREES[name])))}
+    files = {name for name in package_files() if room(name)} - {"graphviz_torch.graph.registry"}
+    assert not {name: found for name in files if (found := list(setters(trees()[name])))}
     assert not {name: found for name in files if (found := hand_ins(name))}
 
 
 def test_no_circle_of_files() -> None:
-    left = {name: set(others) for name, others in ARROWS.items()}
+    left = {name: set(others) for name, others in arrows().items()}
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
             del left[name]
@@ -226,8 +237,8 @@ def inner_room(name: str) -> str:
 @pytest.mark.parametrize("top", sorted(MAY_IMPORT.keys() - {"internals", "render"}))
 def test_no_circle_of_the_folders_inside_a_package(top: str) -> None:
     left: dict[str, set[str]] = {}
-    for name in (each for each in TREES if room(each) == top):
-        inside = {inner_room(other) for other in ARROWS[name] if room(other) == top}
+    for name in (each for each in trees() if room(each) == top):
+        inside = {inner_room(other) for other in arrows()[name] if room(other) == top}
         left.setdefault(inner_room(name), set()).update(inside - {inner_room(name)})
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
@@ -236,13 +247,13 @@ def test_no_circle_of_the_folders_inside_a_package(top: str) -> None:
 
 
 def test_what_reads_a_saved_graph_never_imports_torch() -> None:
-    for name in TREES:
+    for name in trees():
         if folder(name).startswith(WITHOUT_TORCH):
             assert "torch" not in {each.split(".")[0] for each in imported(name)}, name
 
 
 def test_the_values_stand_on_the_standard_library_alone() -> None:
-    for name in TREES:
+    for name in trees():
         if room(name) == "graph":
             used = {each.split(".")[0] for each in imported(name)} - {"graphviz_torch"}
             assert used <= sys.stdlib_module_names, name
@@ -253,7 +264,7 @@ LISTENERS = sorted({kind.__module__ for kind in listeners.LISTENERS})
 
 def test_a_listener_does_not_know_the_other_listeners() -> None:
     above = {f"graphviz_torch.recording.{each}" for each in ("recording", "session")}
-    known = {name: ARROWS[name] & ({*LISTENERS} - {name} | above) for name in LISTENERS}
+    known = {name: arrows()[name] & ({*LISTENERS} - {name} | above) for name in LISTENERS}
     assert not {name: others for name, others in known.items() if others}
 
 
@@ -283,7 +294,7 @@ def private(tree: ast.AST) -> Iterator[str]:
 def test_what_torch_calls_private_is_named_in_internals_alone() -> None:
     naming = {
         f"{folder(name)}.py"
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         if room(name) != "internals" and any(private(tree))
     }
     assert len(PRIVATE) <= 8
@@ -293,11 +304,11 @@ def test_what_torch_calls_private_is_named_in_internals_alone() -> None:
 def test_what_reads_a_tensor_asks_first_what_may_be_read() -> None:
     reading = {
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         if any(isinstance(node, ast.Attribute) and node.attr in READS for node in ast.walk(tree))
     }
     memory = dotted(PACKAGE / "internals" / "tensors" / "memory.py")
-    asking = {name for name in TREES if memory in ARROWS[name]} | {memory}
+    asking = {name for name in trees() if memory in arrows()[name]} | {memory}
     assert {f"{folder(name)}.py" for name in reading - asking} == READ_THEIR_OWN.keys()
 
 
@@ -323,7 +334,7 @@ def test_files_classes_and_functions_have_no_riddles_for_names() -> None:
 
 
 def test_rows_of_unequal_length_are_an_error_where_graphs_are_made() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         calls = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
         zips = [call for call in calls if call.startswith("zip(")]
         assert room(name) not in ("graph", "tracing") or all("strict=True" in z for z in zips), name
