@@ -91,9 +91,9 @@ class Node(NamedTuple):
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
     # Number of times that backward ran the forward again; None if not checkpointed, or unknown.
     reruns: Annotated[int | None, Column("reruns")] = None
-    # The call of the user's that made it: "cross_entropy"; a call that made several nodes has a
-    # number within its module from the second on, "normalize#2". Outside of modules the user's own
-    # functions come first: "dice_loss/sigmoid".
+    # The call of the user's that made it: "relu"; a call that made several nodes has its number
+    # within the module, "cross_entropy#1". Outside of modules the user's own functions come first,
+    # with a number from the second call on: "dice_loss#2/sigmoid".
     call: str = ""
     # The elements of each output of at most `MOST_ELEMENTS`, flat, row-major; None for a larger one
     # and for one that was not read.

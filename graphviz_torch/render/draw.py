@@ -57,10 +57,10 @@ def draw_graph(
     """
     if not timeout > 0:
         raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
-    said = ""
+    said, marks = "", None
     found = options.get("findings", "auto")
     if isinstance(target, Difference):
-        said, options["marks"] = summed_up(target), target.marks()
+        said, marks = summed_up(target), target.marks()
         target, found = target.union(), findings_of(target, found)
     graph, options["findings"] = picture_of(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)
@@ -73,7 +73,8 @@ def draw_graph(
 
     def write(note: str = "", **coarser: Any) -> str:
         both = " ".join(text for text in (said, note) if text)
-        return to_dot(graph, note=both, **{**options, **coarser})
+        settings: Any = {**options, **coarser, "marks": marks}
+        return to_dot(graph, note=both, **settings)
 
     return Picture(graph, write, theme=options.get("theme", "light"), timeout=timeout)
 
@@ -165,7 +166,7 @@ def _saved(saved: SavedTensor) -> str:
 
 
 def _picture(graph: Graph, shown: Graph, note: str) -> Picture:
-    def write(limit: int | None = None, note: str = note) -> str:
-        return to_dot(shown, limit=limit, note=note)
+    def write(note: str = note, **options: Any) -> str:
+        return to_dot(shown, note=note, **{"detail": "full", **options})
 
     return Picture(graph, write, theme="light", timeout=10.0)

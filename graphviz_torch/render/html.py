@@ -164,7 +164,8 @@ def _judged(
 
 def _still(graph: Graph, findings: Sequence[Finding], marks: Mapping[int, Mark]) -> str:
     try:
-        text = to_dot(graph, findings=findings, marks=marks)
+        settings: Any = {"findings": findings, "marks": marks}
+        text = to_dot(graph, **settings)
         picture = layout(text, "svg", timeout=_STILL_SECONDS)
     except LayoutError as error:
         return html.escape(f"There is no still picture: {error}")

@@ -120,14 +120,53 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def called(title: str, attributes: tuple[str, ...]) -> str:
+def called(title: str, attributes: tuple[str, ...], call: str = "") -> str:
     """An operation with what tells it from another: on the CPU, a dropout is a product.
+
+    Args:
+        call: `Node.call`; the program's own name takes the place of the operation's.
 
     >>> called("pow", ("exponent=2",)), called("mul", ("p=0.1",))
     ('pow 2', 'dropout 0.1')
+    >>> called("convolution", ("stride=(2, 2)",), "conv2d")
+    'conv2d stride 2'
     """
     rate = _values(attributes).get("p") if title.startswith("mul") else None
-    return title + telling(title, attributes) if rate is None else f"dropout {_rounded(rate)}"
+    if rate is not None:
+        return f"dropout {_rounded(rate)}"
+    name = word(title, call)
+    if title == "rsub":
+        other = _values(attributes).get("other")
+        return f"{other} {MINUS} …" if other else "sub"
+    return name if name == "square" else name + telling(title, attributes)
+
+
+# Methods whose names Python gives, and what the program's text has for them.
+_WORDS = {
+    **dict.fromkeys(("iadd", "radd"), "add"),
+    **dict.fromkeys(("isub",), "sub"),
+    **dict.fromkeys(("imul", "rmul"), "mul"),
+    **dict.fromkeys(("truediv", "itruediv"), "div"),
+    "rtruediv": "div",
+    "rpow": "pow",
+    "ipow": "pow",
+    "rmatmul": "matmul",
+}
+# Calls of which the operation says more: `x[0]` selects, `x[1:]` slices.
+_GENERAL = ("", "getitem", "get", "apply", "wrapper", "fn", "to", "type")
+
+
+@lru_cache(maxsize=4096)
+def word(operation: str, call: str) -> str:
+    """The name under which the program called an operation; that of the operation if none is known.
+
+    >>> word("max_pool2d_with_indices", "max_pool2d"), word("nll_loss", "loss/cross_entropy#2")
+    ('max_pool2d', 'cross_entropy')
+    >>> word("select", "getitem"), word("add", "iadd")
+    ('select', 'add')
+    """
+    name = call.rpartition("/")[2].partition("#")[0]
+    return operation if name in _GENERAL else _WORDS.get(name, name)
 
 
 def _values(attributes: tuple[str, ...]) -> dict[str, str]:
@@ -174,11 +213,12 @@ def shapes(metas: Sequence[TensorMeta]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def tensors(outputs: Outputs, *others: Outputs) -> str:
+def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
     """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu".
 
     Args:
         others: those of nodes that it is drawn for, which may differ in the size of an axis.
+        device: whether the line ends with the device.
     """
     if not outputs:
         return "shape not known"
@@ -189,7 +229,7 @@ def tensors(outputs: Outputs, *others: Outputs) -> str:
     distinct = list(dict.fromkeys(map(shapes, columns)))
     listed = ", ".join(distinct[:3]) + (", …" if len(distinct) > 3 else "")
     many = f"{len(outputs)} outputs, " if len(outputs) > 1 else ""
-    return f"{many}{listed} {metas[0].device}"
+    return f"{many}{listed} {metas[0].device}" if device else f"{many}{listed}"
 
 
 def gradient(stats: GradientStats) -> str:
@@ -201,7 +241,8 @@ def gradient(stats: GradientStats) -> str:
     'grad norm 1.5 of the local part'
     """
     of = f" of the {stats.extent}" if stats.extent else ""
-    if stats.values is not None and len(stats.values) <= FEW:
+    if is_small(stats):
+        assert stats.values is not None
         return f"grad [{', '.join(number(value) for value in stats.values)}]{of}"
     wrong = [f"{n} {name}" for n, name in ((stats.nan, "NaN"), (stats.inf, "Inf")) if n]
     return f"grad norm {number(stats.norm)}{of}" + (f", {' and '.join(wrong)}" if wrong else "")
@@ -214,6 +255,11 @@ def is_spoilt(line: str) -> bool:
     (True, True, False)
     """
     return line.startswith(("value ", "grad ")) and _NONFINITE.search(line) is not None
+
+
+def is_small(stats: GradientStats) -> bool:
+    """Are the elements of a gradient so few that a picture writes each?"""
+    return stats.values is not None and len(stats.values) <= FEW
 
 
 def leaf_gradient(leaf: Node) -> str:

@@ -36,7 +36,8 @@ _SHAPES: Final[dict[Role, tuple[str, str]]] = {
     "transfer": ("{{", "}}"),
     "collective": ("[/", "/]"),
     "output": ("[", "]"),
-    "group": ("[[", "]]"),
+    "group": ("[", "]"),
+    "stack": ("[[", "]]"),
 }
 _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
@@ -51,8 +52,8 @@ _APART = "\u200b"  # of no width
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     """The graph as the text of a Mermaid flowchart, bounded as the pictures are.
 
-    In Markdown it stands in a code block of the language mermaid. Unless a `limit` or `depth` asks
-    for more, it has at most 500 edges and 50,000 characters: GitHub draws no more. Under the theme
+    In Markdown it stands in a code block of the language mermaid. Unless `depth` asks for
+    more, it has at most 500 edges and 50,000 characters: GitHub draws no more. Under the theme
     "auto" it has no colours of its own, so that Mermaid takes those of the page.
 
     Args:
@@ -68,14 +69,14 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     ...                 Node(1, "PowBackward0", (), "y", "pow")), (Edge(0, 1),), ((1, 0),))
     >>> print(to_mermaid(square, theme="auto", explain=False))
     flowchart TB
-    n0(["x<br/>AccumulateGrad<br/>shape not known"])
+    n0(["x<br/>shape not known"])
     n1["y<br/>pow<br/>shape not known"]
     n0 --> n1
     <BLANKLINE>
     """
     graph, options["findings"] = picture_of(graph, findings=options.get("findings", "auto"))
     text = _written(graph, options)
-    if options.get("limit") is None and options.get("depth") is None:
+    if options.get("depth") is None:
         for limit in LIMITS:
             if len(text) <= MOST_CHARACTERS and _edges_in(text) <= MOST_EDGES:
                 break
@@ -87,7 +88,7 @@ def _edges_in(text: str) -> int:
     return len(re.findall(r"^\w+ -", text, re.M))
 
 
-def _written(graph: Graph, options: DrawingOptions) -> str:
+def _written(graph: Graph, options: Any) -> str:
     drawing = draw(graph, options)
     nodes = _Nodes(drawing)
     body = [*nodes.lines(drawing.tree), *nodes.between_ranks()]
@@ -132,23 +133,23 @@ class _Nodes:
             key, what = ~part.group, self._unit_role(unit)
             names, told = wording.unit(drawing, part.group, unit)
             said = [*names, *told]
-            for i in unit.nodes:
-                node = drawing.graph.nodes[i]
-                inside = drawing.inner.inside.get(i, ())
-                said += [wording.written_inside(drawing, node, edge.source) for edge in inside]
+            for node in [drawing.graph.nodes[i] for i in unit.nodes]:
+                inside = wording.inner_leaves(drawing, node)
+                said += [wording.written_inside(drawing, node, folded) for folded in inside]
         elif isinstance(part, Box):
-            key, what = ~part.group, "group"
+            what = "stack" if part.repeats else "group"
+            key = ~part.group
             said = [drawing.described(part.group), *wording.box_figures(drawing, part.group)]
-            if key in drawing.shading.values:
+            if drawing.shading.values.get(key) not in (None, *said):
                 said.append(drawing.shading.values[key])
         else:
             key, node = part.node, drawing.graph.nodes[part.node]
             what = role(node, self.outputs, self.copies, self.senders)
-            title = wording.called_by(drawing, node)
-            said = [*wording.names(drawing, node), title, wording.tensors(drawing, node)]
-            said += wording.details(drawing, node, self.copies)
-            inside = drawing.inner.inside.get(key, ())
-            said += [wording.written_inside(drawing, node, edge.source) for edge in inside]
+            title = wording.operation(drawing, node)
+            said = [*wording.names(drawing, node), *([title] if title else [])]
+            said += [wording.tensors(drawing, node), *wording.details(drawing, node, self.copies)]
+            inside = wording.inner_leaves(drawing, node)
+            said += [wording.written_inside(drawing, node, folded) for folded in inside]
         said += [sign.text for sign in drawing.marks.signs.get(key, ())]
         self.roles[key] = what
         before, behind = _SHAPES[self.roles[key]]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Direction = Literal["TB", "BT", "LR", "RL"]
 Parameters = Literal["fold", "nodes"]
 Mark = Literal["added", "removed", "changed"]
+Detail = Literal["short", "gradients", "full"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLACEHOLDER = "        options: those of `DrawingOptions`.\n"
@@ -70,28 +71,18 @@ class DrawingOptions(TypedDict, total=False):
             "category, or None; of its numbers a group has the largest, too.",
         ),
     ]
-    parameters: Annotated[
-        Parameters | None,
-        Option(
-            None,
-            '"fold" writes parameters inside the operation that uses them, with their gradients, '
-            'and leaves out what only hands one on, such as its transpose; "nodes" gives each a '
-            "node; None folds them where modules were recorded or there are many.",
-        ),
-    ]
     depth: Annotated[
         int | None,
-        Option(None, "levels of modules to open; None opens what there is room for."),
+        Option(None, "levels of modules to open; None opens as many as a page has room for."),
     ]
     module: Annotated[str | None, Option(None, "draw the inside of this module only.")]
-    fold: Annotated[
-        bool | None,
+    detail: Annotated[
+        Detail,
         Option(
-            None,
-            "draw blocks that compute the same and follow each other as one, such as the experts "
-            "of a mixture, on however many rows each; None does so where there are more than 100 "
-            "nodes to draw, or not room for each, and for the steps of a loop where there are more "
-            "than 30 operations; False draws each operation, too.",
+            "short",
+            'what boxes say: "short" is the name and the shape; "gradients" adds the norms of '
+            'gradients, and parameters with theirs; "full" draws every operation of autograd under '
+            "its own name, views too, with devices, and says what is saved for backward.",
         ),
     ]
     findings: Annotated[
@@ -102,19 +93,16 @@ class DrawingOptions(TypedDict, total=False):
             "what is drawn, a list of findings, or None.",
         ),
     ]
-    marks: Annotated[
-        Mapping[int, Mark] | None,
-        Option(None, 'node id -> "added", "removed" or "changed".'),
-    ]
     explain: Annotated[bool, Option(True, "say below the picture what forms and colours mean.")]
-    limit: Annotated[
-        int | None,
-        Option(
-            None,
-            "with more things to show than this, modules (without them: runs and loops) are drawn "
-            "closed; None opens as many as fit a page.",
-        ),
-    ]
+
+
+class Settings(DrawingOptions, total=False):
+    """The options, and what the tool sets itself, as for a difference or a slow layout."""
+
+    parameters: Parameters | None  # inside operations, or as nodes; None: as suits the graph
+    fold: bool | None  # are blocks that are alike drawn once; None: as suits the page
+    limit: int | None  # things to show, at most; None: as many as the page has room for
+    marks: Mapping[int, Mark] | None  # by the id of a node
 
 
 # The options by name, with what is said of each and its type.
@@ -122,16 +110,21 @@ OPTIONS: Mapping[str, tuple[Option, Any]] = {
     name: (get_args(hint)[1], get_args(hint)[0])
     for name, hint in get_type_hints(DrawingOptions, include_extras=True).items()
 }
-_DEFAULTS = {name: option.default for name, (option, _) in OPTIONS.items()}
+_SETTINGS = ("parameters", "fold", "limit", "marks")
+_DEFAULTS = {
+    **{name: option.default for name, (option, _) in OPTIONS.items()},
+    **dict.fromkeys(_SETTINGS),
+}
 # The values that an option takes, where these are few.
 _KNOWN: Mapping[str, tuple[object, ...]] = {
     "direction": get_args(Direction),
     "theme": get_args(Theme),
     "parameters": (None, *get_args(Parameters)),
+    "detail": get_args(Detail),
 }
 
 
-def complete(options: DrawingOptions) -> DrawingOptions:
+def complete(options: DrawingOptions) -> Settings:
     """The options that were given, checked, and the defaults of the others.
 
     Raises:
@@ -139,13 +132,13 @@ def complete(options: DrawingOptions) -> DrawingOptions:
         ValueError: for a value that is not among those named, or too small.
     """
     for name, value in options.items():
-        if name not in OPTIONS:
+        if name not in _DEFAULTS:
             near = get_close_matches(name, OPTIONS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"a drawing has no option {name!r}.{hint}")
         if name in _KNOWN:
             _check(name, value, _KNOWN[name])
-    found = cast(DrawingOptions, {**_DEFAULTS, **options})
+    found = cast(Settings, {**_DEFAULTS, **options})
     if found["depth"] is not None and found["depth"] < 0:
         raise ValueError(
             f"{option('depth', found['depth'])} is not a number of levels: give 0 or more."

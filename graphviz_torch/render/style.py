@@ -18,7 +18,15 @@ from ..graph import Node
 Theme = Literal["light", "dark", "auto"]  # auto: an SVG follows its reader's setting
 Pair = tuple[str, str]  # a colour in light, and in dark
 Role = Literal[
-    "input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group"
+    "input",
+    "parameter",
+    "buffer",
+    "operation",
+    "transfer",
+    "collective",
+    "output",
+    "group",
+    "stack",
 ]
 
 # name -> (light, dark)
@@ -45,6 +53,8 @@ COLORS: Final[dict[str, tuple[str, str]]] = {
     "output_line": ("#007a58", "#2ecc9b"),
     "group": ("#edf1f5", "#28323c"),
     "group_line": ("#4f5d6b", "#a3b1bf"),
+    "stack": ("#edf1f6", "#28323d"),
+    "stack_line": ("#4f5d6c", "#a3b1c0"),
     "error": ("#c40233", "#ff6b81"),
     "warning": ("#a86a00", "#ffc247"),
     "info": ("#0a6ebd", "#6cbcf5"),
@@ -109,7 +119,8 @@ FORMS: Final[dict[Role, Form]] = {
     "transfer": Form("octagon", "filled", margin="0.03,0.01"),
     "collective": Form("hexagon", "filled", margin="0.01,0.03"),
     "output": Form("box", "rounded,filled", 2),
-    "group": Form("box3d", "filled", margin="0.14,0.1"),
+    "group": Form("box", "rounded,filled"),
+    "stack": Form("box3d", "filled", margin="0.14,0.1"),
 }
 MEANINGS: Final[dict[Role, str]] = {
     "input": "input",
@@ -120,6 +131,7 @@ MEANINGS: Final[dict[Role, str]] = {
     "collective": "sent between ranks",
     "output": "output",
     "group": "closed group",
+    "stack": "closed groups that are alike",
 }
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ..graph import Graph, Node, TensorMeta
 from ..graph.terminal import is_shell, option
-from ..graph.text import listing, shortened
+from ..graph.text import listing
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 from .drawing.drawing import Contents, Drawing, Line, Unit
@@ -20,7 +20,7 @@ _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every 
 # By operation, what a layer keeps of what it reads, and the number of that operand.
 _LAYERS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
 _MOST_NAMED = 3  # names of what is in a closed group
-_MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
+_LONGEST = 60  # characters of a path that is named
 
 
 def copies(graph: Graph) -> dict[int, list[str]]:
@@ -53,9 +53,21 @@ def names(drawing: Drawing, node: Node) -> list[str]:
     label = node.label or drawing.graph.nodes[output].label
     found = [label] if label else []
     if node.id in drawing.alone:
+        title = drawing.alone[node.id]
         kind = node.module_class.rpartition("/")[2]
-        found.append(labels.classed(drawing.alone[node.id], "" if node.leaf else kind))
+        found = [] if title == label else found
+        found.append(labels.classed(title, "" if node.leaf else kind))
     return found
+
+
+def operation(drawing: Drawing, node: Node) -> str:
+    """The operation of a node; "" where its names say what it is: of a module, or of a leaf."""
+    if drawing.options["detail"] != "full":
+        if node.id in drawing.alone and not node.leaf:
+            return ""
+        if node.leaf and node.label:
+            return ""
+    return called_by(drawing, node)
 
 
 def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[str]:
@@ -77,7 +89,7 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
 
 def tensors(drawing: Drawing, node: Node) -> str:
     """The outputs of a node; with the range of an axis, where what it is drawn for differs."""
-    return labels.tensors(*_outputs(drawing, node.id))
+    return labels.tensors(*_outputs(drawing, node.id), device=drawing.shows_devices)
 
 
 def ranged(drawing: Drawing) -> list[int]:
@@ -89,11 +101,13 @@ def ranged(drawing: Drawing) -> list[int]:
 
 
 def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
-    nodes = drawing.graph.nodes
+    nodes, shown = drawing.graph.nodes, drawing.inner.shown
     alike = drawing.alike(node, loops=False)
     if len(alike) < 2:
-        return {nodes[node].outputs: None}
-    outputs = [nodes[i].outputs for i in alike]
+        return {nodes[shown.get(node, node)].outputs: None}
+    outputs = [nodes[shown.get(i, i)].outputs for i in alike]
+    if len({len(meta.shape) for metas in outputs for meta in metas if meta}) > 1:
+        outputs = [nodes[i].outputs for i in alike]  # not each is reshaped
     return dict.fromkeys({id(each): each for each in outputs}.values())  # most are the same
 
 
@@ -101,7 +115,8 @@ def called_by(drawing: Drawing, node: Node) -> str:
     """An operation with what tells it from another; what only the first step adds is left out."""
     alone = len(drawing.alike(node.id)) < 2
     attributes = [each for each in node.attributes if alone or each not in ZERO]
-    return labels.called(node.title, tuple(attributes))
+    call = "" if drawing.options["detail"] == "full" else node.call
+    return labels.called(node.title, tuple(attributes), call)
 
 
 def small_values(drawing: Drawing, node: Node) -> list[str]:
@@ -117,9 +132,16 @@ def small_values(drawing: Drawing, node: Node) -> list[str]:
 
 
 def gradients(drawing: Drawing, node: Node) -> list[str]:
-    """A line for each output's gradient; of the steps of a loop with its range over them."""
+    """A line for each output's gradient; of the steps of a loop with its range over them.
+
+    In short, those of a program without modules have one that have few elements.
+    """
     if not node.grad_outputs:
         return []
+    if drawing.options["detail"] == "short":
+        shown = [stats for stats in node.grad_outputs if stats is not None]
+        if drawing.has_modules or not any(map(labels.is_small, shown)):
+            return []
     alike = [drawing.graph.nodes[i].grad_outputs for i in drawing.alike(node.id)]
     if len(alike) < 2:
         return [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
@@ -152,14 +174,40 @@ def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
     return f"{name}{after}{labels.leaf_gradient(leaf)}"
 
 
+def inner_leaves(drawing: Drawing, node: Node) -> list[int]:
+    """The leaves that are written inside an operation, each as what hands it on.
+
+    In short, a module says nothing of its own parameters, but of those of others.
+    """
+    folded = [edge.source for edge in drawing.inner.inside.get(node.id, ())]
+    if not folded or drawing.options["detail"] != "short":
+        return folded
+    nodes, inner = drawing.graph.nodes, drawing.inner
+    return [i for i in folded if _is_foreign(node, nodes[inner.leaf(i)])]
+
+
+def _is_foreign(node: Node, leaf: Node) -> bool:
+    """Does a leaf belong to another module than the operation that reads it?"""
+    if not leaf.label:
+        return leaf.leaf != "parameter"
+    if not node.scope and node.module_class:  # the model's own
+        return "." in leaf.label
+    return labels.within(node, leaf.label) == leaf.label
+
+
 def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str]]:
-    """The lines of a group that is drawn as one operation: names, then what it computes."""
+    """The lines of a group that is drawn as one operation: names, and the small print."""
     assert drawing.groups is not None
     node = drawing.graph.nodes[unit.node]
-    names = [node.label] if node.label else []
-    if drawing.groups.groups[number].kind == "module":
+    names = [node.label] if node.label not in ("", drawing.title(number)) else []
+    part = drawing.groups.groups[number]
+    if part.kind == "module":
         names.append(drawing.described(number))
-    said = [called(drawing, unit), tensors(drawing, node)]
+    elif part.kind == "call":
+        names.append(called_by(drawing, node._replace(attributes=())))
+    else:
+        names.append(called(drawing, unit))
+    said = [tensors(drawing, node)]
     said += small_values(drawing, node) + gradients(drawing, node)
     said += [drawing.handed[~number]] if ~number in drawing.handed else []
     values = drawing.shading.values
@@ -229,11 +277,23 @@ def _read(node: Node, known: set[object], fed: set[int]) -> list[str]:
 
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:
-    """The small print of a closed group; of one that stands for others, the figures of all."""
+    """The small print of a closed group: what it makes; on request the figures of all inside."""
     handed = [drawing.handed[~number]] if ~number in drawing.handed else []
     contents = drawing.contents[number]
-    said = _figures(contents, contents.devices) + _inner_names(drawing, contents)
-    return said + handed + sent(drawing, ~number)
+    said = _made(drawing, number)
+    if drawing.options["detail"] != "short":
+        said += _figures(contents, contents.devices)
+    else:
+        said += [", ".join(contents.devices[:3])] if drawing.shows_devices else []
+        said += [drawing.shading.values[~number]] if ~number in drawing.shading.values else []
+    return said + _inner_names(drawing, contents) + handed + sent(drawing, ~number)
+
+
+def _made(drawing: Drawing, number: int) -> list[str]:
+    """The tensors that leave a closed group, in a line."""
+    metas = drawing.made.get(~number, {})
+    shapes = [labels.shape(meta) for meta in metas]
+    return [listing(shapes, _MOST_NAMED)] if shapes else []
 
 
 def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
@@ -249,7 +309,7 @@ def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
 def fold_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of an open group: of one that stands for others, the figures of all."""
     said = sent(drawing, ~number)
-    if number not in drawing.contents:
+    if number not in drawing.contents or drawing.options["detail"] == "short":
         return said
     first, *others = _figures(drawing.contents[number])
     return [line for line in (first, ", ".join(others), *said) if line]
@@ -279,6 +339,9 @@ def passing(drawing: Drawing, line: Line) -> str | None:
     """What passes along an edge; None where its source tells."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(outputs) > 1
+    if line.source < 0 and line.times == 1 and not tells(drawing, line.source):
+        meta = drawing.leaving(line.edge)
+        return labels.shape(meta) if meta is not None else ""
     if tells(drawing, line.source) and line.times == 1 and not several:
         return None
     if len(line.outputs) > 1:
@@ -292,8 +355,8 @@ def passing(drawing: Drawing, line: Line) -> str | None:
 
 
 def tells(drawing: Drawing, key: int) -> bool:
-    """Does what is drawn say which tensor it makes: a node, or a unit?"""
-    return key >= 0 or drawing.unit(key) is not None
+    """Does what is drawn say which tensor it makes: a node, a unit, or a group that makes one?"""
+    return key >= 0 or drawing.unit(key) is not None or len(drawing.made.get(key, ())) == 1
 
 
 @lru_cache(maxsize=4096)
@@ -331,20 +394,17 @@ def failed_operands(drawing: Drawing) -> list[int]:
 
 
 def _closed(drawing: Drawing) -> str:
-    """Which groups are closed, the largest first, and how to open them."""
+    """How many groups are closed, and how to open the largest."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
-    boxes = sorted(drawing.closed, key=lambda number: (-groups[number].size, number))
-    names = [shortened(drawing.title(number).partition("  ")[0], _LONGEST) for number in boxes]
-    said = listing(names, _MOST_CLOSED)
-    path = _inside(drawing, boxes[0])
+    largest = min(drawing.closed, key=lambda number: (-groups[number].size, number))
+    path = _inside(drawing, largest)
     shell = is_shell()
     one = (
         option("module", path) if 0 < len(path) <= _LONGEST else "--module" if shell else "module="
     )
-    more = "--depth or --limit" if shell else "depth= or limit="
-    are = "is" if len(boxes) == 1 else "are"
-    return f"{said} {are} closed ({one} opens one, {more} more)"
+    count = len(drawing.closed)
+    return f"{count} {'box is' if count == 1 else 'boxes are'} closed ({one} opens one)"
 
 
 def _inside(drawing: Drawing, number: int) -> str:
@@ -366,7 +426,7 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
     if drawing.tree.repeated:
         alike = "blocks that differ only in the size of one axis"
         alike = alike if ranged(drawing) else "identical blocks"
-        parts.append(f"{alike} are drawn once ({option('fold', False)} draws each)")
+        parts.append(f"{alike} are drawn once ({option('detail', 'full')} draws each)")
     if cuts:
         parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
     return f"{count:,} nodes: {'; '.join(parts)}" if parts else ""

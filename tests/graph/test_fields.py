@@ -108,7 +108,7 @@ ROWS = """
     values        x    x    x   x    x           .    x    x        x        .
     influence     x    x    x   x    x           .    x    x        x        .
     reruns        x    x    .   x    x           .    x    x        x        .
-    call          x    .    .   .    .           .    x    .        .        .
+    call          x    .    x   .    .           .    x    .        .        .
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.
@@ -139,7 +139,7 @@ def said(taker: str, a: Graph, before: Graph, folder: Path) -> object:
         "text": lambda: to_text(a, wide=True),
         "summary": lambda: str(summary(a)),
         "color": lambda: to_dot(a, color_by="mode"),
-        "dot": lambda: to_dot(a),
+        "dot": lambda: to_dot(a, detail="gradients"),
         "view": lambda: view_payload(a),
         "tensorboard": lambda: to_pbtxt(a, folder / "a.pbtxt").read_text(),
         "diff": lambda: str(diff(before, a)).startswith("No difference"),

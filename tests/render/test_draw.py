@@ -214,11 +214,11 @@ def test_a_coarser_picture_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatc
         return real(dot, format)
 
     monkeypatch.setattr(module, "layout", slow)
-    picture = draw_graph(trace(_long(100), names={}))
+    picture = draw_graph(trace(_long(100), names={}), detail="full")
     first = picture.source
-    with pytest.warns(UserWarning, match=r"took too long to lay out\. This one shows about 60"):
+    with pytest.warns(UserWarning, match=r"took too long to lay out\. This one shows about 6"):
         drawn = picture.pipe("svg").decode()
-    assert "This one shows about 60 things" in drawn
+    assert "This one shows about 6 things" in drawn
     assert len(picture.source) < len(first)
     assert picture.pipe("svg").decode() == drawn
     assert len(asked) == 3
@@ -244,7 +244,7 @@ def test_when_even_the_coarsest_takes_too_long_the_error_says_what_to_do(
     monkeypatch.setattr(module, "layout", never)
     with pytest.raises(LayoutTimeout):
         draw_graph(worked_example()["y"], timeout=8).pipe("svg")
-    assert seconds == [4, 2, 1, 8]  # the coarsest is small: a busy machine may be slow with it
+    assert seconds == [4, 2, 8]  # the coarsest is small: a busy machine may be slow with it
 
 
 def test_make_dot_takes_what_torchviz_took() -> None:

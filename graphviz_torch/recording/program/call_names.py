@@ -42,7 +42,7 @@ class CallNames:
 
     >>> names = CallNames(())
     >>> [names.name(Call("normalize"), "head", several=True) for _ in range(2)]
-    ['normalize', 'normalize#2']
+    ['normalize#1', 'normalize#2']
     >>> names.name(Call("__matmul__"), "", several=False)
     'matmul'
     """
@@ -54,7 +54,7 @@ class CallNames:
         self._path = ""  # their names
 
     def name(self, call: Call, scope: str, several: bool) -> str:
-        """Return the name of the next call, such as "dice_loss/sigmoid" or "normalize#2".
+        """Return the name of the next call, such as "dice_loss/sigmoid" or "normalize#1".
 
         Args:
             scope: the module call that made it; numbers start again in each.
@@ -64,7 +64,7 @@ class CallNames:
         if call.functions or self._functions:
             self._enter(call.functions)
             name = f"{self._path}{name}" if name else ""
-        return self._numbered(scope, name) if several and name else name
+        return f"{name}#{self._count(scope, name)}" if several and name else name
 
     def _enter(self, functions: Functions) -> None:
         """Name the functions around a call; those that ran around the last call keep their name."""
@@ -81,10 +81,11 @@ class CallNames:
         path = "/".join(self._path.split("/")[:same])
         path += "/" if path else ""
         for code, _ in functions[same:]:
-            path = f"{self._numbered('', f'{path}{code.co_name}')}/"
+            path += code.co_name
+            count = self._count("", path)
+            path += f"#{count}/" if count > 1 else "/"
         self._functions, self._path = functions, path
 
-    def _numbered(self, scope: str, name: str) -> str:
+    def _count(self, scope: str, name: str) -> int:
         self._counts[scope, name] += 1
-        count = self._counts[scope, name]
-        return name if count == 1 else f"{name}#{count}"
+        return self._counts[scope, name]

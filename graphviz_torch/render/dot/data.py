@@ -10,12 +10,7 @@ from .markup import dot_id
 
 
 def data_lines(drawing: Drawing) -> list[str]:
-    """The stubs with their edges.
-
-    A drawing in columns has none: Graphviz would move these. There the nodes say it themselves.
-    """
-    if len(drawing.columns.parts) > 1:
-        return []
+    """The stubs with their edges."""
     colors = palette(drawing.options["theme"])
     lines = []
     line = f'color="{colors["cluster_line"]}" arrowsize=0.5'
@@ -23,6 +18,9 @@ def data_lines(drawing: Drawing) -> list[str]:
         said = "<BR/>".join(map(markup.escape, (*texts, "no gradient")))
         label = markup.small(said, colors["muted"])
         name = f"data_{dot_id(key)}"
-        lines.append(f'\t{name} [label=<{label}> shape=plain style=""]')
+        stub = f'{name} [label=<{label}> shape=plain style=""]'
+        frames = drawing.tree.paths[key] if drawing.graph.segments else ()
+        # Of several graphs each has its data in its frame, which Graphviz knows by its name.
+        lines.append(f"\tsubgraph cluster_{frames[0]} {{{stub}}}" if frames else f"\t{stub}")
         lines.append(f"\t{name} -> {dot_id(key)} [{line}]")
     return lines

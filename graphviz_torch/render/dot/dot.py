@@ -13,10 +13,9 @@ from ..groups.whole import picture_of
 from ..options import Direction, DrawingOptions, drawing_options
 from ..style import FORMS, Theme, palette
 from .clusters import clustered
-from .connectors import Connectors
 from .cuts import cut_lines
 from .data import data_lines
-from .edges import edge_lines, stub_lines
+from .edges import edge_lines, stacking_lines, stub_lines
 from .failure import failure_lines
 from .legend import legend
 from .nodes import Nodes
@@ -55,27 +54,23 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
 def _written(graph: Graph, options: Any, note: str) -> str:
     drawing = draw(graph, options)
     nodes = Nodes(drawing)
-    between = Connectors(drawing)
     lines = nodes.lines()
     cuts = cut_lines(drawing)
     for key, stub in (*stub_lines(drawing), *cuts.stubs):
         lines[key] += f"\n{stub}"  # in the cluster of its node
-    for key, circles in between.nodes().items():
-        lines[key] += "".join(f"\n{circle}" for circle in circles)
     body = clustered(drawing, nodes.copies, lines)
     body += nodes.between_ranks()
-    edges = [*edge_lines(drawing, between), *between.rows()]
+    edges = [*edge_lines(drawing), *stacking_lines(drawing)]
     size = len(drawing.nodes) + len(drawing.boxes)
     extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
     if drawing.options["explain"]:
         notes = [text for text in (wording.omissions(drawing, cuts.hidden), note) if text]
         signs = {
-            "jump": between.numbers,
             "cut": cuts.edges,
-            "many": drawing.inner.many,
+            "many": drawing.inner.many and nodes.inner,
         }
         marks = frozenset(sign for sign, there in signs.items() if there)
-        below = legend(drawing, frozenset(nodes.roles), marks, notes)
+        below = legend(drawing, frozenset(nodes.roles), marks, notes, inner=bool(nodes.inner))
         extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
     head = _head(drawing.options["direction"], drawing.options["theme"]).format(extra)
     return "\n".join(
@@ -91,7 +86,7 @@ def _head(direction: Direction, theme: Theme) -> str:
     return (
         "digraph {{\n"
         f'\tgraph [rankdir={direction} newrank=true bgcolor="{colors["background"]}" {font}'
-        f' fontsize=10 fontcolor="{colors["muted"]}" nodesep=0.22 ranksep=0.34 pad=0.2{{}}]\n'
+        f' fontsize=10 fontcolor="{colors["muted"]}" nodesep=0.22 ranksep=0.26 pad=0.2{{}}]\n'
         f'\tnode [shape={form.shape} style="{form.style}" fillcolor="{colors["operation"]}"'
         f' color="{colors["operation_line"]}" {font} fontsize=12 fontcolor="{colors["ink"]}"'
         f' margin="{form.margin}" height=0.3 width=0.6]\n'

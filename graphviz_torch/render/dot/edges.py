@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from .. import wording
 from ..drawing.drawing import Drawing, Line
-from ..page.edge_lengths import lengths
 from ..style import palette
 from . import markup
-from .connectors import Connectors
+from .edge_lengths import lengths
 from .markup import dot_id
 
-# An arrow up to the next column: it moves nothing, and its point stands at what goes on from there.
-_UP = "constraint=false arrowhead=none weight=8"
 
-
-def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
+def edge_lines(drawing: Drawing) -> list[str]:
     """The lines of the edges, and of those between nodes and their stubs."""
     nodes = drawing.graph.nodes
     several = {i for i in drawing.nodes if len(nodes[i].outputs) > 1}
@@ -28,15 +25,6 @@ def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
         for edge in drawing.edges
     ]
     result += [_attributed(drawing, line, long) for line in drawing.lines]
-    if len(between.parts) > 1:
-        for i, (source, target) in enumerate(drawing.ends):
-            names = between.between(source, target)
-            if names:
-                label = "".join(result[i].partition(" [")[1:])
-                up = f":n [{_UP}]" if names[0] == names[1] else ""
-                result[i] = f"\t{dot_id(source)} -> {names[0]}{up}"
-                result.append(f"\t{names[1]} -> {dot_id(target)}{label}")
-        result = list(dict.fromkeys(result))
     stub = "style=dashed arrowsize=0.5"
     for key in drawing.before:
         here, there = f"from_{dot_id(key)}", dot_id(key)
@@ -45,6 +33,28 @@ def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
         result.append(f"\t{ends}")
     result += [f"\t{dot_id(key)} -> to_{dot_id(key)} [{stub}]" for key in drawing.behind]
     return result
+
+
+def stacking_lines(drawing: Drawing) -> list[str]:
+    """What puts each of several graphs below the one before, where they are too wide together."""
+    if not drawing.stacks:
+        return []
+    parts: dict[int, list[int]] = {}
+    for key, path in drawing.tree.paths.items():
+        if path:
+            parts.setdefault(path[0], []).append(key)
+    rows = [sorted(parts[number], key=drawing.place) for number in sorted(parts)]
+    if drawing.options["direction"] == "BT":
+        rows.reverse()
+    sources = {source for source, _ in drawing.ends}
+    targets = {target for _, target in drawing.ends}
+    lines = []
+    for above, below in pairwise(rows):
+        last = [key for key in above if key not in sources]
+        first = [key for key in below if key not in targets]
+        ends = [(a, b) for a in last for b in first]
+        lines += [f"\t{dot_id(a)} -> {dot_id(b)} [style=invis minlen=2]" for a, b in ends]
+    return lines
 
 
 def _attributed(drawing: Drawing, line: Line, long: dict[tuple[int, int], int]) -> str:

@@ -71,7 +71,7 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
     except subprocess.TimeoutExpired:
         raise LayoutTimeout(
             f"the layout did not end within {timeout:g} s. Give it longer with timeout=, or draw "
-            "less: depth=, module=, fold=True."
+            "less: depth= or module=."
         ) from None
     except OSError as error:
         raise LayoutError(f"GRAPHVIZ_DOT={engine[0]!r} does not run: {error.strerror}.") from None
@@ -81,7 +81,7 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
     if "too large" in said and format in BITMAPS:
         warnings.warn(
             f"the picture is too large for {format} and was scaled down until text is hard to "
-            "read. Take svg or pdf, or draw less: depth=, module=, fold=True.",
+            "read. Take svg or pdf, or draw less: depth= or module=.",
             stacklevel=2,
         )
     return done.stdout

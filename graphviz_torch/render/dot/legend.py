@@ -16,7 +16,6 @@ from ..style import FORMS, MEANINGS, Role, Theme, palette, pick
 from . import markup
 
 SIGNS: Final = {
-    "jump": "① goes on at the other ①",
     "cut": "✂ no gradient passes",
     "many": f"(3{labels.TIMES}) used by 3 operations",
 }
@@ -27,18 +26,23 @@ _MOST_LINES = 6
 
 
 def legend(
-    drawing: Drawing, roles: frozenset[Role], signs: frozenset[str], notes: list[str]
+    drawing: Drawing,
+    roles: frozenset[Role],
+    signs: frozenset[str],
+    notes: list[str],
+    *,
+    inner: bool,
 ) -> str:
     """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
 
     Args:
         roles, signs: those of its nodes, and of its lines by the keys of `SIGNS`.
         notes: lines to add.
+        inner: are parameters written inside operations.
     """
     theme, shading, findings = drawing.options["theme"], drawing.shading, drawing.findings
     colors = palette(theme)
-    folded = bool(drawing.inner.inside)
-    rows = [_roles(roles, folded, signs, theme, bool(shading.fills)), _scale(shading, theme)]
+    rows = [_roles(roles, inner, signs, theme, bool(shading.fills)), _scale(shading, theme)]
     said = [
         _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message, _FINDING)}</B>", colors[f.severity])
         for f in findings

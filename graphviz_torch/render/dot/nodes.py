@@ -34,18 +34,13 @@ class Nodes:
         # have none, what follows it, and what ends the line: by kind and what follows.
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
         self.roles: set[Role] = {"collective"} if drawing.sent else set()
-        # By key, what the data that enters it says, where it has no stub.
-        columns = len(drawing.columns.parts) > 1
-        self.entries = wording.entries(drawing) if columns else {}
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
         drawing = self.drawing
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
         special = {*self.outputs, *self.copies, *drawing.marks.signs, *drawing.shading.fills}
-        special.update(
-            drawing.alone, self.entries, (key for key in drawing.sent if key is not None)
-        )
+        special.update(drawing.alone, (key for key in drawing.sent if key is not None))
         special.update(wording.ranged(drawing), drawing.handed)
         names = [name for name, _ in details(Node)]
         read = attrgetter(*names)
@@ -54,7 +49,7 @@ class Nodes:
         special.update([i for i in told if any(map(recorded, read(nodes[i])))])
         # The text of operations that have no more to say. Outputs go by identity: equal ones are
         # mostly the same, and slow to hash.
-        usual: dict[tuple[str, int, tuple[str, ...]], str] = {}
+        usual: dict[tuple[str, int, tuple[str, ...], str], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
             node = nodes[i]
@@ -62,14 +57,14 @@ class Nodes:
             if i in special or node.label or node.leaf or known:
                 result[i] = self._full(node)
                 continue
-            kind = node.operation or node.name, id(node.outputs), node.attributes
+            kind = node.operation or node.name, id(node.outputs), node.attributes, node.call
             text = usual.get(kind)
             if text is None:
                 self.roles.add("operation")
                 text = usual[kind] = self._text(node)
             if i in inner:
-                for edge in inner[i]:
-                    text += self._inner(node, edge.source)
+                for folded in wording.inner_leaves(drawing, node):
+                    text += self._inner(node, folded)
             result[i] = f"\t{i} [label=<{text}>]"
         for number in drawing.boxes:
             result[~number] = self._box(number)
@@ -86,7 +81,7 @@ class Nodes:
 
     def _text(self, node: Node) -> str:
         """What every node of an operation and output says."""
-        called = wording.called_by(self.drawing, node)
+        called = wording.operation(self.drawing, node)
         outputs = wording.tensors(self.drawing, node)
         return _text(called, bool(node.leaf), outputs, self.theme)
 
@@ -98,9 +93,9 @@ class Nodes:
         lines = [f"<B>{markup.escape(name)}</B>" for name in names]
         lines.append(self._text(node))
         lines += map(self._small, wording.details(self.drawing, node, self.copies))
-        for edge in self.drawing.inner.inside.get(i, ()):
-            lines[-1] += self._inner(node, edge.source)
-        lines += [*self._entries(i), *self._signs(i)]
+        for folded in wording.inner_leaves(self.drawing, node):
+            lines[-1] += self._inner(node, folded)
+        lines += [*self._signs(i)]
         text = "<BR/>".join(lines)
         attributes = _attributes(what, self.theme) + self._added(i, what)
         if node.scope or node.where:
@@ -112,9 +107,6 @@ class Nodes:
         color = "collective_line" if line in self.sent else "muted"
         color = "error" if labels.is_spoilt(line) else color
         return markup.small(markup.escape(line), self.colors[color])
-
-    def _entries(self, key: int) -> list[str]:
-        return [self._small(f"{text}, no gradient") for text in self.entries.get(key, ())]
 
     def _signs(self, key: int) -> list[str]:
         """The lines that findings and differences add."""
@@ -169,16 +161,19 @@ class Nodes:
         assert drawing.groups is not None
         what: Role = "output" if unit.node in self.outputs else "operation"
         self.roles.add(what)
-        names, (called, *small) = wording.unit(drawing, number, unit)
-        lines = [f"<B>{markup.escape(labels.wrapped(name))}</B>" for name in names]
-        lines += map(markup.escape, labels.in_lines(called))
-        small = [*map(self._small, small)]
+        names, said = wording.unit(drawing, number, unit)
+        module = drawing.groups.groups[number].kind == "module"
+        *labelled, name = [markup.escape(labels.wrapped(name)) for name in names]
+        lines = [f"<B>{label}</B>" for label in labelled]
+        lines.append(f"<B>{name}</B>" if module else name)
+        small = [*map(self._small, said)]
         lines.append(f"{markup.SPACE}{small[0]}")
         lines += small[1:]
         for i in unit.nodes:
-            for edge in drawing.inner.inside.get(i, ()):
-                lines[-1] += self._inner(drawing.graph.nodes[i], edge.source)
-        lines += [*self._entries(key), *self._signs(key)]
+            node = drawing.graph.nodes[i]
+            for folded in wording.inner_leaves(drawing, node):
+                lines[-1] += self._inner(node, folded)
+        lines += [*self._signs(key)]
         text = self._inked(key, "<BR/>".join(lines))
         attributes = _attributes(what, self.theme) + self._added(key, what)
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
@@ -190,12 +185,13 @@ class Nodes:
         if unit is not None:
             return self._unit(number, unit)
         assert drawing.groups is not None
-        self.roles.add("group")
+        what: Role = "stack" if number in drawing.tree.repeated else "group"
+        self.roles.add(what)
         figures = [*map(self._small, wording.box_figures(drawing, number))]
-        figures += [*self._entries(~number), *self._signs(~number)]
+        figures += self._signs(~number)
         title = f"<B>{markup.escape(labels.wrapped(drawing.described(number)))}</B>"
-        text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}"
-        attributes = _attributes("group", self.theme) + self._added(~number, "group")
+        text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}" if figures else title
+        attributes = _attributes(what, self.theme) + self._added(~number, what)
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
 
@@ -204,11 +200,13 @@ class Nodes:
 def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
     """What every node of an operation and output says."""
     muted = palette(theme)["muted"]
+    meta = markup.SPACE + markup.small(markup.escape(outputs), muted)
+    if not called:
+        return meta
     called = markup.escape(called)
     if leaf:
         called = markup.SPACE + markup.small(called, muted)
-    meta = markup.small(markup.escape(outputs), muted)
-    return f"{called}<BR/>{markup.SPACE}{meta}"
+    return f"{called}<BR/>{meta}"
 
 
 @lru_cache

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import graphviz  # type: ignore[import-untyped]
 
@@ -21,7 +21,11 @@ from .svg import finish
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
 _FIRST_SHARE = 0.5
-_COARSER = (90, 60, 20)  # things to show, for each further try
+# What to draw in further tries, and what to say of it.
+_COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
+    ({"depth": None, "detail": "short"}, "is drawn for a page"),
+    ({"depth": None, "detail": "short", "limit": 6}, "shows about 6 things"),
+)
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
@@ -235,7 +239,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         for step, source in enumerate(tries):
             last = step == len(tries) - 1
             if source is None:
-                source = self._write(limit=_COARSER[step - 1], note=self._coarser(step))
+                source = self._write(**_COARSER[step - 1][0], note=self._coarser(step))
             try:
                 # The last is small: it is late on a machine so busy that all are late.
                 seconds = self.timeout if last else max(left * _FIRST_SHARE, 0.5)
@@ -258,6 +262,6 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
     def _coarser(self, step: int) -> str:
         return (
-            "The whole picture took too long to lay out. This one shows about "
-            f"{_COARSER[step - 1]} things, the rest in closed groups."
+            "The whole picture took too long to lay out. This one "
+            f"{_COARSER[step - 1][1]}, the rest in closed groups."
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from ...graph import Edge
+from ...graph import Edge, TensorMeta
 from ..groups.keys import Keys
 from .drawing import Drawing, Line
 from .tree import Leaf, Open, Path
@@ -111,11 +112,15 @@ def _lines(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[Line]]:
         if source >= 0 and target >= 0 and len(passing) == 1:
             edges.append(Edge(source, target, edge.output_nr, edge.input_nr))
         else:
-            nodes = drawing.graph.nodes
-            each = dict.fromkeys([nodes[node].outputs[nr : nr + 1] for node, nr in passing])
-            metas = tuple([meta[0] if meta else None for meta in each])
+            leave = drawing.leaving if source < 0 else _output(drawing)
+            metas = tuple(dict.fromkeys(map(leave, passing.values())))
             lines.append(Line(source, target, edge, len(passing), metas))
     return edges, lines
+
+
+def _output(drawing: Drawing) -> Callable[[Edge], TensorMeta | None]:
+    nodes = drawing.graph.nodes
+    return lambda edge: (*nodes[edge.source].outputs[edge.output_nr :], None)[0]
 
 
 def _handed(found: _Found) -> dict[int, str]:
@@ -141,7 +146,7 @@ def _linked(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
     members = sorted(keys.repeated[family], key=lambda number: groups[number].span)
     if pairs != set(pairwise(members)):
         return ", with edges between them"
-    return ", side by side" if _side_by_side(drawing, members) else ", in sequence"
+    return ", side by side" if _side_by_side(drawing, members) else ""
 
 
 def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:

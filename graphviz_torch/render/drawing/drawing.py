@@ -17,7 +17,7 @@ from .. import labels
 from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
-from ..options import DrawingOptions
+from ..options import Settings, complete
 from ..style import Pair
 from .tree import Leaf, Open
 
@@ -47,11 +47,16 @@ class Inner:
     carried: Mapping[int, int] = field(
         default_factory=dict
     )  # carrier -> the folded node it hands on
-    user: Mapping[int, int] = field(default_factory=dict)  # folded node -> its first user
+    # Folded node -> its first user; of a view in the module of what it shows, that.
+    user: Mapping[int, int] = field(default_factory=dict)
     many: Mapping[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
+    # Of an edge that leads around views these, in order.
+    views: Mapping[Edge, tuple[int, ...]] = field(default_factory=dict)
+    # Node -> the view whose tensor it shows, which is that of its call or module.
+    shown: Mapping[int, int] = field(default_factory=dict)
 
     def host(self, node: int) -> int:
-        """The node in which a folded node is written first; any other node itself."""
+        """The node for which a folded node is drawn; any other node itself."""
         while node in self.folded:
             node = self.user[node]
         return node
@@ -68,25 +73,6 @@ class Unit(NamedTuple):
 
     node: int  # that makes its one output
     nodes: tuple[int, ...]  # all of it that is not written inside others, in topological order
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The keys of each column, in topological order, and about how large the drawing is.
-
-    A row has columns from left to right; most drawings have one row.
-    """
-
-    parts: tuple[tuple[int, ...], ...] = ()
-    # For each column, the first key of the innermost frame that it goes on with; None for no frame.
-    beside: tuple[int | None, ...] = ()
-    heads: tuple[int, ...] = (0,)  # the first column of each piece, which no edge joins to another
-    rows: tuple[int, ...] = (0,)  # the first column of each row
-    # Of each row, the last key of its first column, and how many ranks below it the next starts.
-    ends: tuple[tuple[int, int], ...] = ()
-    width: float = 0.0  # points
-    height: float = 0.0
-    fits: bool = True  # a page
 
 
 class Figures(NamedTuple):
@@ -172,13 +158,16 @@ class Drawing:
     """A graph, and what the steps taken so far say of how it is drawn."""
 
     graph: Graph
-    options: DrawingOptions
+    options: Settings
     findings: tuple[Finding, ...] = ()
     inner: Inner = field(default_factory=Inner)
     fold: Fold = False  # are blocks that are alike drawn once, or the steps of a loop
     size: int | None = None  # things directly in a group, at most; None: there are no groups
     rows: int | None = None  # modules in a row, at most
-    limit: int | None = None  # things that are drawn, at most
+    limit: int | None = None  # things that are drawn, at most; None: as many as fit a page
+    whole: bool = False  # is every group to be open
+    fits: bool = True  # has the page room for what is open
+    stacks: bool = False  # are the graphs that it was joined from drawn below each other
     modules: ModuleTree | None = None  # which each level that is tried cuts into its groups
     # All nodes in groups. It is flat, not `Open` with 100,000 leaves: it is searched for what is
     # alike and opened in ten ways, and a tree of objects takes longer than all the rest.
@@ -204,7 +193,6 @@ class Drawing:
     behind: Mapping[int, list[int]] = field(
         default_factory=dict
     )  # key -> keys or ids named below it
-    columns: Columns = Columns()
     # By group that is drawn closed, or open for others like it.
     contents: Mapping[int, Contents] = field(default_factory=dict)
     # What ranks sent to each other, by the key of what says so; an open group has one, too. None:
@@ -222,6 +210,7 @@ class Drawing:
         fields.update(changes)
         fields.pop("ends", None)  # what follows from the fields
         fields.pop("alone", None)
+        fields.pop("made", None)
         fields.pop("closed", None)
         made = object.__new__(Drawing)
         object.__setattr__(made, "__dict__", fields)  # it is frozen
@@ -248,6 +237,52 @@ class Drawing:
         """Source and target of each drawn edge, as keys: `edges`, then `lines`."""
         ends = [(edge.source, edge.target) for edge in self.edges]
         return ends + [(line.source, line.target) for line in self.lines]
+
+    @cached_property
+    def shows_devices(self) -> bool:
+        """Do boxes say the device: where they differ, and in full."""
+        if self.options["detail"] == "full":
+            return True
+        return len({node.device for node in self.graph.nodes} - {""}) > 1
+
+    @property
+    def draws_each(self) -> bool:
+        """Has each operation a node of its own, and none stands for a call or a module?"""
+        options = self.options
+        each = options["detail"] == "full" or options["parameters"] == "nodes"
+        return each or options["fold"] is False
+
+    @cached_property
+    def has_modules(self) -> bool:
+        """Were modules recorded?"""
+        return any(node.module or node.module_class for node in self.graph.nodes)
+
+    @cached_property
+    def made(self) -> dict[int, dict[TensorMeta, None]]:
+        """The distinct tensors that leave each closed group, by key."""
+        found: dict[int, dict[TensorMeta, None]] = {}
+        nodes = self.graph.nodes
+        for line in self.lines:
+            if line.source < 0:
+                metas = line.outputs or (self.leaving(line.edge),)
+                known = found.setdefault(line.source, {})
+                known.update({meta: None for meta in metas if meta is not None})
+        for node, nr in self.graph.outputs:
+            key = self.key(node)
+            if key < 0:
+                metas = nodes[node].outputs[nr : nr + 1]
+                found.setdefault(key, {}).update({m: None for m in metas if m is not None})
+        return found
+
+    def leaving(self, edge: Edge) -> TensorMeta | None:
+        """The tensor of an edge as it leaves the closed group of its source, views in it made."""
+        source, nr = edge.source, edge.output_nr
+        key = self.itself(source)
+        for view in self.inner.views.get(edge, ()):
+            if self.keys is None or key is None or key >= 0 or self.keys.of(view) != key:
+                break
+            source, nr = view, 0
+        return (*self.graph.nodes[source].outputs[nr : nr + 1], None)[0]
 
     @cached_property
     def alone(self) -> dict[int, str]:
@@ -325,15 +360,17 @@ class Drawing:
         part = groups[number]
         alike = self.tree.repeated.get(number)
         name = part.name if alike else self.called.get(number, part.name)
+        if part.kind == "call":
+            name = name.partition("#")[0]
         outer = part.parent
         while outer is not None and groups[outer].kind != "module":
             outer = groups[outer].parent
         if outer is not None and (name[:1].isdigit() or outer not in self.tree.opened):
-            name = f"{self.called.get(outer, groups[outer].name)}.{name}"
+            name = f"{groups[outer].name.partition('#')[0]}.{name}"
         if alike:
             first, last = groups[min(alike)], groups[max(alike)]
             loop = part.kind == "run" and name.startswith("repeat ")
-            name = self._body(first, last) if loop else f"{name} … {last.name}"
+            name = self._body(first, last) if loop else f"{name} … {_ending(name, last.name)}"
             name += f"  {labels.TIMES}{len(alike)}{self.linked.get(number, '')}"
         return name
 
@@ -341,6 +378,8 @@ class Drawing:
         """What a loop computes: the modules of its first step to those of its last, or else its
         operations.
         """
+        if row := _row(self._inside(first), self._inside(last)):
+            return row
         names = [
             one if one == end else f"{one} … {end.rpartition('.')[2]}"
             for one, end in zip(self._inside(first), self._inside(last), strict=True)
@@ -368,5 +407,20 @@ class Drawing:
         return labels.classed(self.title(number), self.groups.groups[number].module_class)
 
 
+def _row(first: list[str], last: list[str]) -> str:
+    """What modules of one list are called together: of "h.0.norm" to "h.5.mlp" "h.0 … 5"."""
+    lists = {name.partition(".")[0] for name in (*first, *last)}
+    numbers = [name.split(".")[1:2] for name in (*first[:1], *last[-1:])]
+    if len(lists) != 1 or len(first) < 2 or not all(n and n[0].isdecimal() for n in numbers):
+        return ""
+    return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
+
+
+def _ending(first: str, last: str) -> str:
+    """What of a last name differs from the first: of "h.0" and "h.11" the "11"."""
+    stem = last.rpartition(".")[0]
+    return last[len(stem) + 1 :] if stem and first.rpartition(".")[0].endswith(stem) else last
+
+
 # A drawing begins as this one: to fill in 25 fields takes longer than most of its steps.
-NOTHING: Final = Drawing(Graph(()), {})
+NOTHING: Final = Drawing(Graph(()), complete({}))

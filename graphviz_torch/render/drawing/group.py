@@ -21,7 +21,7 @@ def group_nodes(drawing: Drawing) -> Drawing:
     if drawing.size is None:
         return drawing
     options = drawing.options
-    loops = options["fold"] is not False and options["depth"] is None
+    loops = not drawing.draws_each and options["depth"] is None
     modules = drawing.modules or ModuleTree(drawing.graph, loops=loops)
     tree = modules.cut(drawing.size, drawing.rows)
     module = options["module"]

@@ -9,6 +9,7 @@ from heapq import heapify, heappop, heappush
 from ...graph.collective import by_node
 from ..groups.keys import Keys
 from .drawing import Drawing
+from .page import Page
 from .tree import Box, Leaf, Open
 
 # Of a group: how many findings name its nodes, how often these send to devices or ranks, and the
@@ -20,7 +21,7 @@ _Waiting = tuple[tuple[float, ...], int, int]  # rank, levels around it, group
 
 
 def open_groups(drawing: Drawing) -> Drawing:
-    """The drawing as a tree: `depth` levels of it open, or as many groups as `limit` has room for.
+    """The drawing as a tree: `depth` levels of it open, or as many groups as there is room for.
 
     The most interesting come first, then outer ones before inner ones.
     """
@@ -29,10 +30,11 @@ def open_groups(drawing: Drawing) -> Drawing:
         leaves = [Leaf(node.id) for node in drawing.graph.nodes if node.id not in folded]
         return drawing.having(tree=Open(None, tuple(leaves)))
     opening = _Opening(drawing)
-    opening.open(drawing.start)
+    fits = opening.open(drawing.start)
     tree = opening.tree(drawing.start)
     keys = Keys(drawing.groups, tree.nodes, tree.boxes, tree.repeated)
-    return drawing.having(tree=tree, keys=keys)
+    stacks = opening.page is not None and opening.page.stacks
+    return drawing.having(tree=tree, keys=keys, fits=fits, stacks=stacks)
 
 
 class _Opening:
@@ -48,9 +50,26 @@ class _Opening:
         self.cut = {outer for number in inner for outer in self.groups.around(number)}
         self.repeated: set[int] = set()  # groups that stand for others
         self.passed: set[int] = set()  # groups that there was not room for
+        self.visible = self._count()  # by group, the nodes that are not written inside others
+        paged = drawing.limit is None and drawing.options["depth"] is None
+        self.page = Page(drawing) if paged else None
 
-    def open(self, start: int | None) -> None:
+    def _count(self) -> list[int]:
+        counts = [0] * len(self.groups.groups)
+        folded = self.drawing.inner.folded
+        for node, number in enumerate(self.groups.of):
+            if number is not None and node not in folded:
+                counts[number] += 1
+        for part in reversed(self.groups.groups):  # inner ones first
+            if part.parent is not None:
+                counts[part.parent] += counts[part.id]
+        return counts
+
+    def open(self, start: int | None) -> bool:
+        """Open what there is room for; returns whether there is room for what must be shown."""
         depth, limit = self.drawing.options["depth"], self.drawing.limit
+        if self.page is not None:
+            return self._fill(start, self.page)
         # The parts of a graph are open before the modules in them.
         outer = -1 if start is None and self.drawing.graph.segments else 0
         waiting = [(self._rank(alike, outer), outer, alike[0]) for alike in self._show(start)]
@@ -72,6 +91,44 @@ class _Opening:
             for opened in together:
                 for alike in self._show(opened):
                     heappush(waiting, (self._rank(alike, below + 1), below + 1, alike[0]))
+        return True
+
+    def _fill(self, start: int | None, page: Page) -> bool:
+        """Open groups as long as the page has room for them, or all of them."""
+        whole = self.drawing.whole
+        waiting = [(self._rank(alike, 0), 0, alike[0]) for alike in self._show(start)]
+        heapify(waiting)
+        page.show(start, self._items(start))
+        fits = page.open([start], large=not whole)
+        groups = self.groups.groups
+        while waiting and fits:
+            _, below, number = heappop(waiting)
+            if number in self.opened or number in self.passed or self._tells_all(number):
+                continue
+            if not whole and self.passed and groups[number].kind == "call":
+                continue  # arithmetic stays closed while the model does
+            together = [number] if whole else self._together(number, waiting)
+            for each in together:
+                page.show(each, self._items(each))
+            large = groups[number].kind == "graph" or (whole and bool(self.drawing.graph.segments))
+            if not page.open(together, large=large):
+                if whole:
+                    return False
+                self.passed.update(together)
+                # Of modules of one class one tells most.
+                if len(together) < 2 or not page.open([number]):
+                    continue
+                self.passed.discard(number)
+                together = [number]
+            for opened in together:
+                for alike in self._show(opened):
+                    later = below + 1
+                    heappush(waiting, (self._rank(alike, later), later, alike[0]))
+        return fits
+
+    def _items(self, number: int | None) -> list[int]:
+        """The keys of what is directly in a group."""
+        return [*self._leaves(number), *(~first for first, *_ in self._families(number))]
 
     def _together(self, number: int, waiting: list[_Waiting]) -> list[int]:
         """A group with those that are opened at once, if none stands out.
@@ -137,8 +194,12 @@ class _Opening:
         """Smaller is opened sooner."""
         worth = [self.worth.get(number, _NOTHING) for number in alike] if self.worth else [_NOTHING]
         found, moved, saved = (sum(column) for column in zip(*worth, strict=True))
-        run = self.groups.groups[alike[0]].kind == "run"  # it tells nothing while it is closed
-        return -min(found, 1), -min(moved, 1), below - run, -saved, alike[0]
+        kind = self.groups.groups[alike[0]].kind
+        if kind == "run":  # it tells nothing while it is closed
+            below -= 1
+        elif kind == "call":  # arithmetic comes after modules
+            below += 2
+        return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
 
     def _show(self, number: int | None) -> list[tuple[int, ...]]:
         self.opened[number] = found = self._families(number)
@@ -152,10 +213,12 @@ class _Opening:
 
     def _families(self, number: int | None) -> list[tuple[int, ...]]:
         if self.drawing.fold:
-            return self.drawing.families.get(number, [])
-        groups = self.groups
-        children = groups.roots if number is None else groups.groups[number].children
-        return [(child,) for child in children]
+            found = self.drawing.families.get(number, [])
+        else:
+            groups = self.groups
+            children = groups.roots if number is None else groups.groups[number].children
+            found = [(child,) for child in children]
+        return [alike for alike in found if self.visible[alike[0]]]
 
 
 def weigh(drawing: Drawing) -> Drawing:

@@ -10,7 +10,6 @@ from typing import Final
 from ...graph import Graph
 from ..groups.whole import findings_of
 from ..options import DrawingOptions, complete
-from ..page.columns import arrange
 from .connect import connect
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
@@ -23,11 +22,12 @@ from .open import open_groups, weigh
 from .shade import shade
 from .shorten import shorten_edges
 from .units import find_units
+from .views import fold_views
 
-BEFORE: Final[tuple[Step, ...]] = (inline_parameters,)
-# For each level that is tried and groups the nodes anew, and for each limit of it.
+BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
+# For each way of grouping the nodes that is tried.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, find_units)
-LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges, arrange)
+LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges)
 AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, shade)
 
 

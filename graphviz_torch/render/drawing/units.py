@@ -1,9 +1,9 @@
-"""The step that finds groups which are drawn as one operation: a linear layer, an activation.
+"""The step that finds groups which are drawn as one operation: a linear layer, a loss, a norm.
 
-Such a group makes one tensor, and its title tells how: a layer whose one computation stands between
-views, a module that computes element by element from one tensor, views in a row. Of a large graph
-so is any module of a few operations that reads one tensor. A group that an error, a difference, a
-copy between devices, a collective or a name points into is none.
+A call of torch's is one whatever it computes, and so is a module of one call, a module that
+computes element by element from one tensor, and views in a row. Of a large graph so is any module
+of a few operations that reads one tensor. A group that an error, a difference, a copy between
+devices, a collective or a name points into is none.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _Output = tuple[int, int]  # a node and an output_nr
 def find_units(drawing: Drawing) -> Drawing:
     """The drawing with its units, by group."""
     tree = drawing.groups
-    if tree is None or drawing.options["fold"] is False:
+    if tree is None or drawing.draws_each:
         return drawing
     folded = drawing.inner.folded
     inside: dict[int, list[int]] = {}
     home: dict[int, int] = {}  # of a node, the group that may be a unit
     for part in _visible(drawing):
-        if not _may_be_one(drawing, part):
+        if part.parent in inside or not _may_be_one(drawing, part):
             continue
         nodes = [i for inner in tree.below(part.id) for i in tree.groups[inner].nodes]
         nodes = [i for i in nodes if i not in folded]
-        if len(nodes) > 1 and (part.kind == "chain" or len(nodes) <= _MOST):
+        if len(nodes) > (part.kind != "call") and (part.kind != "module" or len(nodes) <= _MOST):
             inside[part.id] = sorted(nodes, key=tree.places.__getitem__)
             home.update(dict.fromkeys(nodes, part.id))
     if not inside:
@@ -59,8 +59,13 @@ def find_units(drawing: Drawing) -> Drawing:
     pointed.update(by_node(drawing.graph.collectives))
     units: dict[int, Unit] = {}
     for number, ids in inside.items():
-        if len(makes[number]) == 1 and pointed.isdisjoint(ids):
-            [(node, _)] = makes[number]
+        made = {node for node, _ in makes[number]}
+        if not pointed.isdisjoint(ids):
+            continue
+        if tree.groups[number].kind == "call":
+            units[number] = Unit(max(made, key=ids.index, default=ids[-1]), tuple(ids))
+        elif len(makes[number]) == 1:
+            [node] = made
             if _tells_all(drawing, tree.groups[number], ids, node, len(reads[number])):
                 units[number] = Unit(node, tuple(ids))
     return drawing.having(units=units)
@@ -75,13 +80,24 @@ def _visible(drawing: Drawing) -> list[Group]:
     return [groups[first] for found in drawing.families.values() for first, *_ in found]
 
 
+def is_torchs(drawing: Drawing, part: Group) -> bool:
+    """Is a group a call of a function of torch's, and not of the program's own?"""
+    if part.kind != "call" or not part.nodes:
+        return False
+    nodes = drawing.graph.nodes
+    calls = [nodes[i].call for i in part.nodes if not nodes[i].leaf]
+    return bool(calls) and calls[0].rpartition("/")[2] == part.name
+
+
 def _may_be_one(drawing: Drawing, part: Group) -> bool:
-    """Is it a module, or views in a row, with no more than that inside?"""
+    """Is it a call, a module or views in a row, with no more than that inside?"""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     if part.kind == "module":
-        return part.size <= 3 * _MOST and all(groups[n].kind == "chain" for n in part.children)
-    return part.kind == "chain" and not part.children
+        children = [groups[n] for n in part.children]
+        plain = all(c.kind == "chain" or is_torchs(drawing, c) for c in children)
+        return plain and part.size <= 3 * _MOST
+    return (part.kind == "chain" and not part.children) or is_torchs(drawing, part)
 
 
 def _tells_all(drawing: Drawing, part: Group, ids: Sequence[int], end: int, reads: int) -> bool:
@@ -91,7 +107,7 @@ def _tells_all(drawing: Drawing, part: Group, ids: Sequence[int], end: int, read
         return False
     if part.kind == "chain":
         return all(nodes[i].operation in RESHAPING for i in ids)
-    if len(computing(drawing, ids)) < 2:
+    if len(_calls(drawing, ids)) < 2:
         return True
     if reads > 1:
         return False
@@ -99,6 +115,12 @@ def _tells_all(drawing: Drawing, part: Group, ids: Sequence[int], end: int, read
     assert drawing.groups is not None
     around = drawing.groups.groups[drawing.start].size if drawing.start is not None else len(nodes)
     return alike or around > _LARGE
+
+
+def _calls(drawing: Drawing, ids: Sequence[int]) -> set[object]:
+    """What computes among nodes: each call of the program's, and each node of no such call."""
+    calls = [(drawing.graph.nodes[i].call, i) for i in computing(drawing, ids)]
+    return {call if "#" in call.rpartition("/")[2] else i for call, i in calls}
 
 
 def computing(drawing: Drawing, ids: Sequence[int]) -> list[int]:

@@ -47,7 +47,7 @@ def _complete_first(tree: Groups, family: Sequence[int]) -> tuple[int, ...]:
 
 
 def _follows(last: Group, part: Group) -> bool:
-    adjacent = last.span[1] == part.span[0] and part.kind != "chain"
+    adjacent = last.span[1] == part.span[0] and part.kind not in ("chain", "call")
     return adjacent and last.like == part.like and _stem(last) == _stem(part)
 
 

@@ -1,9 +1,10 @@
 """Groups: the tree that every collapsed drawing of a graph uses.
 
 The graphs that a graph was joined from are the outermost groups. Modules make the tree where they
-were recorded, one group for each call. Where a level holds more than a reader can take in, it is
-cut along the topological order: first into the repeats of a body (the steps of a loop, blocks
-without names) and chains of one operation, then into runs of equal size.
+were recorded, one group for each call; a list of modules is none, and begins the names of those in
+it. In them are groups of the nodes that one call of the program made. Where a level holds more than
+a reader can take in, it is cut along the topological order: first into the repeats of a body (the
+steps of a loop, blocks without names) and chains of one operation, then into runs of equal size.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
 from ...graph.gc import with_gc_disabled
+from .call_groups import gather_calls
 from .chains import gather, gather_gradients
 from .cutting import Cutter
 from .likeness import Structure
@@ -104,6 +106,7 @@ class ModuleTree:
         top, parts = _modules(graph, edges, order, made)
         if made:
             parts += gather_gradients(graph, [top, *[part.items for part in parts]])
+        parts += gather_calls(graph, [top, *[part.items for part in parts]])
         if loops:
             parts += gather(graph, edges, [top, *[part.items for part in parts]])
         self._top, self._parts = top, [(part, part.items) for part in parts]
@@ -153,7 +156,7 @@ def _modules(
     rows: list[list[int]] = [[] for _ in range(len(starts) + 1)] if starts else [scoped]
     for i in scoped if starts else ():
         rows[bisect_right(starts, i)].append(i)
-    apart = set[str]()
+    apart = _lists(nodes)
     for row in rows if made else ():
         apart |= left_and_entered([scopes[i] for i in row])
     parts = [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.segments]
@@ -170,6 +173,22 @@ def _modules(
                 level += leaves[i]
             level.append(i)
     return top, parts
+
+
+_LISTS = ("ModuleList", "ModuleDict")  # modules that are never called
+
+
+def _lists(nodes: Sequence[Node]) -> set[str]:
+    """The scopes of the lists of modules, which compute nothing themselves."""
+    found: set[str] = set()
+    for scope, classes in {(node.scope, node.module_class) for node in nodes}:
+        kinds = classes.split("/")
+        names = scope.split(".")
+        if len(kinds) == len(names):
+            for depth, kind in enumerate(kinds):
+                if kind.partition("(")[0] in _LISTS:
+                    found.add(".".join(names[: depth + 1]))
+    return found
 
 
 def _enter(levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str]) -> list[Part]:

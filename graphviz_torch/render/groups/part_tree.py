@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 
 # A graph is a part of one that was joined from several; a run is what follows each other; a chain
 # is operations in a row that its name tells: one, or two in turn, again and again, or views. A
-# stack holds groups that are alike and follow each other.
-Kind = Literal["graph", "module", "run", "chain", "stack"]
+# stack holds groups that are alike and follow each other. A call is of a function of torch's that
+# made several nodes, or of the program's own.
+Kind = Literal["graph", "module", "call", "run", "chain", "stack"]
 
 
 class Part:

@@ -49,7 +49,7 @@ def test_inner_steps_and_tasks_are_drawn_once_each(tasks: int, steps: int, summe
     families = sorted(drawing.tree.repeated.items())  # outer before inner
     assert [len(family) for _, family in families] == times
     titles = [drawing.title(number) for number, _ in families]
-    assert titles[-1].endswith(f"{TIMES}{steps}, in sequence")
+    assert titles[-1].endswith(f"{TIMES}{steps}")
     if tasks > 1:
         assert f"{TIMES}{tasks}" in titles[0]
         assert "in sequence" not in titles[0]

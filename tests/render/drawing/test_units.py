@@ -16,7 +16,7 @@ from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.units import called
 from tests.render.drawing.test_visible import Interleaved
-from tests.support.drawn import lines, visible
+from tests.support.drawn import lines, named, visible
 from tests.support.recorded import trained
 
 
@@ -79,28 +79,45 @@ def test_an_activation_of_eight_operations_is_one_box_that_names_them() -> None:
 def test_a_linear_layer_over_a_batch_of_sequences_is_one_box_with_its_weights() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
     graph = trained(model, torch.ones(2, 3, 4))
-    (number,) = visible(graph).boxes
-    said = lines(to_dot(graph), f"g{number}")
+    (layer,) = named(graph, "addmm")
     norm = labels.number(model[0].weight.grad.norm().item())  # type: ignore[union-attr]
-    assert "0 · Linear(4, 5)" in said
-    assert "addmm<" in said
-    assert "f32[2, 3, 5] cpu" in said
-    assert f"weight f32[5, 4] grad {norm}" in said
+    short, long = (lines(to_dot(graph, detail=d), layer) for d in ("short", "gradients"))
+    assert "0 · Linear(4, 5)" in short
+    assert "addmm<" not in short
+    assert "f32[2, 3, 5]<" in short  # the layer's output, not that of addmm, which has 6 rows
+    assert "weight" not in short
+    assert f"weight f32[5, 4] grad {norm}" in long
 
 
-def test_views_in_a_row_are_one_box_that_names_each() -> None:
-    x = torch.ones(4, 6, requires_grad=True)
-    with record() as recording:
-        (x * 2).view(2, 2, 6).transpose(0, 1).unsqueeze(0).exp().sum().backward()
-        torch.stack([x * i for i in range(1, 60)]).sum().backward()
-    drawing = visible(recording.graphs[0], limit=1000)
-    assert drawing.boxes == []  # so small a graph has no groups
+def test_views_between_two_operations_are_left_out_except_in_full() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Tanh())
     with record(model) as recording:
         model(torch.ones(4, 6)).view(4, 2, 3).transpose(1, 2).exp().sum().backward()
-    drawing = visible(recording.graph)
-    units = [drawing.unit(~number) for number in drawing.boxes]
-    assert [called(drawing, unit) for unit in units if unit] == ["view → transpose 1, 2"]
+    graph = recording.graph
+    (tanh,), (exp,) = named(graph, "tanh"), named(graph, "exp")
+    drawing = visible(graph)
+    shown = [graph.nodes[i].title for i in drawing.nodes]
+    # Those that are all that a module computes are drawn, under the names of these.
+    assert shown == ["addmm", "view", "view", "tanh", "exp", "sum"]
+    assert (tanh, exp) in drawing.ends
+    hidden = [i for i in range(len(graph.nodes)) if i not in drawing.nodes]
+    assert {drawing.key(i) for i in hidden} <= {*drawing.nodes}
+    full = visible(graph, detail="full")
+    assert not [node.title for node in graph.nodes if full.key(node.id) < 0]
+    assert full.nodes == [i.id for i in graph.nodes if not i.leaf and i.title != "t"]
+
+
+def test_a_view_that_a_reader_must_see_stays() -> None:
+    x = torch.ones(4, 6, requires_grad=True)
+    with record() as recording:
+        turned = (x * 2).T
+        turned.exp().sum().backward()
+    (view,) = named(recording.graph, "permute") or named(recording.graph, "t")
+    assert view in visible(recording.graph).nodes  # it has a name
+    graph = recording.graph.annotate(label={view: ""})
+    assert view not in visible(graph).nodes
+    about = Finding("made-up", "warning", "look here", nodes=(view,))
+    assert view in visible(graph, findings=[about]).nodes
 
 
 def test_a_unit_that_a_finding_points_into_is_open() -> None:
@@ -114,7 +131,7 @@ def test_a_loop_is_drawn_once_under_the_names_of_its_modules() -> None:
     drawing = visible(trained(Cells(60), torch.ones(2, 4)))
     ((number, steps),) = drawing.tree.repeated.items()
     assert len(steps) == 60
-    assert drawing.title(number) == f"cell, shared  {labels.TIMES}60, in sequence"
+    assert drawing.title(number) == f"cell, shared  {labels.TIMES}60"
     assert len(drawing.nodes) + len(drawing.boxes) < 30
     assert not in_circles(drawing)
 
@@ -150,7 +167,7 @@ def test_branches_stand_beside_each_other_each_with_its_name() -> None:
             self.stem = nn.Linear(8, 8)
             self.rows = nn.ModuleList(
                 nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
-                for _ in range(6)
+                for _ in range(3)
             )
 
         def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,71 @@
+"""About how large a box is drawn, in points: only Graphviz knows the letters' true widths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .. import labels, wording
+from .drawing import Drawing
+
+Size = tuple[float, float]  # width and height
+
+_TITLE: Final = 14.5  # the height of a line
+_SMALL: Final = 11.5  # the same of small print
+_MARGIN: Final = 9.0  # above and below the text of a box
+_SIDES: Final = 22.0  # left and right of it
+_BOLD, _PLAIN, _NARROW = 8.3, 7.2, 5.9  # the width of a letter: of a title in bold, else, small
+
+
+class Sizes:
+    """The sizes of the boxes of a drawing in which no group is open yet."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self._drawing = drawing
+        self._known: dict[int, Size] = {}
+        rows = drawing.families.values() if drawing.fold else ()
+        self._times = {alike[0] for row in rows for alike in row if len(alike) > 1}
+        self._devices = 55.0 if drawing.shows_devices else 0.0
+
+    def of(self, key: int) -> Size:
+        """Return the size of a node or a closed group."""
+        size = self._known.get(key)
+        if size is None:
+            size = self._known[key] = self._node(key) if key >= 0 else self._group(~key)
+        return size
+
+    def title(self, number: int) -> float:
+        """Return the width of the title of a group's frame."""
+        return self._width([self._titled(number)])
+
+    def _titled(self, number: int) -> str:
+        assert self._drawing.groups is not None
+        part = self._drawing.groups.groups[number]
+        return labels.classed(part.name.partition("#")[0], part.module_class)
+
+    def _width(self, names: list[str]) -> float:
+        lines = [line for name in names for line in labels.wrapped(name).split("\n")]
+        return _BOLD * max(map(len, lines), default=0) + _SIDES
+
+    def _node(self, i: int) -> Size:
+        drawing, node = self._drawing, self._drawing.graph.nodes[i]
+        names = [node.label] if node.label else []
+        said = "" if node.leaf and node.label else wording.called_by(drawing, node)
+        lines = 1 if drawing.options["detail"] == "short" else 2
+        lines += len(wording.inner_leaves(drawing, node))
+        width = max(
+            self._width(names),
+            _PLAIN * len(said) + _SIDES,
+            _NARROW * len(labels.tensors(node.outputs, device=False)) + _SIDES + self._devices,
+        )
+        height = _TITLE * (len(names) + bool(said)) + _SMALL * lines + _MARGIN
+        return width, height
+
+    def _group(self, number: int) -> Size:
+        drawing = self._drawing
+        assert drawing.groups is not None
+        title = self._titled(number)
+        lines = 1 if drawing.options["detail"] == "short" else 4
+        if number in self._times:
+            title += 8 * " "  # room for how many it stands for
+        height = _TITLE * len(labels.wrapped(title).split("\n")) + _SMALL * lines + _MARGIN
+        return max(self._width([title]), 110.0), height

@@ -1,0 +1,122 @@
+"""The step that leaves out views between two operations: edges lead from one to the other.
+
+A view that a reader must see stays: one that has a name, makes an output, is all that its module
+does, copies to another device, or that a finding, a cut or a difference points at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+
+from ...graph import Edge, Graph
+from ...graph.collective import by_node
+from ..groups.chains import RESHAPING
+from .drawing import Drawing
+
+
+def fold_views(drawing: Drawing) -> Drawing:
+    """Return the drawing with its edges around the views that need no box."""
+    if drawing.options["detail"] == "full" or drawing.options["parameters"] == "nodes":
+        return drawing
+    views = _views(drawing)
+    if not views:
+        return drawing
+    inner, nodes = drawing.inner, drawing.graph.nodes
+    uses = Counter([edge.source for edge in inner.edges])
+    alone = {scope for scope, count in _computing(drawing.graph).items() if scope and count == 1}
+    made: dict[int, tuple[int, int]] = {}  # of each view, the node and output that it shows
+    passed: dict[int, tuple[int, ...]] = {}  # of each view, those that lead to it, itself last
+    user = {**inner.user}
+    edges: list[Edge] = []
+    between: dict[Edge, tuple[int, ...]] = {}
+    shown: dict[int, int] = {}
+    for edge in sorted(inner.edges, key=lambda edge: edge.target):
+        source, output = made.get(edge.source, (edge.source, edge.output_nr))
+        before = passed.get(edge.source, ())
+        if edge.source in views and edge.source not in user:
+            own = nodes[edge.source].scope
+            made_here = nodes[source].scope == own != nodes[edge.target].scope
+            user[edge.source] = source if made_here else edge.target
+        if edge.target not in views:
+            edges.append(Edge(source, edge.target, output, edge.input_nr))
+            if before:
+                between[edges[-1]] = before
+            continue
+        made[edge.target], passed[edge.target] = (source, output), (*before, edge.target)
+        one, other = nodes[source], nodes[edge.target]
+        same = one.scope == other.scope and (
+            one.scope in alone or ("#" in one.call and one.call == other.call)
+        )
+        if same and uses[edge.source] == 1 and shown.get(source, source) == edge.source:
+            shown[source] = edge.target
+    return drawing.having(
+        inner=replace(
+            inner,
+            folded=inner.folded | made.keys(),
+            edges=tuple(edges),
+            user=user,
+            views=between,
+            shown=shown,
+        )
+    )
+
+
+def _views(drawing: Drawing) -> set[int]:
+    """The views that are left out."""
+    graph, inner = drawing.graph, drawing.inner
+    nodes = graph.nodes
+    found = {
+        node.id
+        for node in nodes
+        if node.operation in RESHAPING and not (node.label or node.note) and len(node.outputs) == 1
+    }
+    if not found:
+        return found
+    found -= inner.folded | inner.inside.keys() | _pointed(drawing)
+    found.difference_update([node for node, _ in graph.outputs])
+    found.difference_update(_modules_own(graph))
+    fed = Counter([edge.target for edge in inner.edges if edge.target in found])
+    used = {edge.source for edge in inner.edges}
+    found = {i for i in found if fed[i] == 1 and i in used}
+    moved = [e.target for e in inner.edges if e.target in found and _moves(graph, e)]
+    return found.difference(moved)
+
+
+def _moves(graph: Graph, edge: Edge) -> bool:
+    return graph.nodes[edge.source].device != graph.nodes[edge.target].device
+
+
+def _pointed(drawing: Drawing) -> set[int]:
+    """The nodes that something besides their data points at."""
+    graph = drawing.graph
+    found = {node for finding in drawing.findings for node in finding.nodes}
+    found.update(drawing.options["marks"] or ())
+    found.update([copy.node for copy in graph.transfers if copy.node is not None])
+    found.update(by_node(graph.collectives))
+    for cut in graph.cuts:
+        found.update([cut.before] if cut.before is not None else [], cut.after)
+    if graph.failure is not None:
+        found.update([part.node for part in graph.failure.operands if part.node is not None])
+    return found
+
+
+def _computing(graph: Graph) -> Counter[str]:
+    """By scope, how many nodes do more than reshape."""
+    nodes = graph.nodes
+    return Counter(
+        [node.scope for node in nodes if not node.leaf and node.operation not in RESHAPING]
+    )
+
+
+def _modules_own(graph: Graph) -> Collection[int]:
+    """The views that are all that their module computes, as of `nn.Flatten`."""
+    inside = {""}  # scopes in which something else is computed
+    for scope in _computing(graph):
+        while scope not in inside:
+            inside.add(scope)
+            scope = scope.rpartition(".")[0]
+    return {
+        node.id for node in graph.nodes if node.operation in RESHAPING and node.scope not in inside
+    }
