@@ -62,6 +62,16 @@ def classed(name: str, kind: str) -> str:
     return f"{name} · {kind}"
 
 
+def ending(first: str, last: str) -> str:
+    """Return what of the last name of a row differs from the first.
+
+    >>> ending("transformer.h.0", "h.11"), ending("0", "3")
+    ('11', '3')
+    """
+    stem = last.rpartition(".")[0]
+    return last[len(stem) + 1 :] if stem and first.rpartition(".")[0].endswith(stem) else last
+
+
 def clipped(text: str) -> str:
     """A text that a picture can hold: of a longer one the beginning, and how much follows."""
     more = len(text) - _LONGEST

@@ -1,7 +1,7 @@
 """The nodes of a graph in rows under the names of their modules, of blocks alike the first alone.
 
 Rows stand in the order of the forward, a parameter just before its first user. The groups are those
-of the pictures; runs of equal size, which only make a picture smaller, have no heading.
+of the pictures; runs of equal size, which only make a picture smaller, and calls have no heading.
 """
 
 from __future__ import annotations
@@ -85,14 +85,15 @@ def _inside(tree: Groups, numbers: Collection[int]) -> Iterator[int]:
 
 
 def _titled(part: Group, alike: Mapping[int, tuple[int, ...]]) -> bool:
-    return part.kind != "run" or len(alike.get(part.id, ())) > 1
+    return part.kind not in ("run", "call") or len(alike.get(part.id, ())) > 1
 
 
 def _title(tree: Groups, members: tuple[int, ...]) -> str:
     first, last = tree.groups[members[0]], tree.groups[members[-1]]
     if first is last:
         return labels.classed(first.name, first.module_class)
-    names = f"{first.name} … {last.name} {labels.TIMES} {len(members)}"
+    ending = labels.ending(first.name, last.name)
+    names = f"{first.name} … {ending} {labels.TIMES} {len(members)}"
     return labels.classed(names, first.module_class)
 
 

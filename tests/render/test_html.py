@@ -225,4 +225,4 @@ def test_the_still_picture_in_a_notebook_fits_a_page_as_draw_graph_does() -> Non
     graph = chain(230)
     (data,) = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", view(graph)._repr_html_())
     assert base64.b64decode(data) == layout(to_dot(graph))
-    assert to_dot(graph) != to_dot(graph, limit=250)
+    assert to_dot(graph) != to_dot(graph, detail="full")

@@ -66,7 +66,7 @@ def decoder(layers: int) -> Graph:
 def test_of_blocks_that_are_alike_the_first_is_listed() -> None:
     few, many = (to_text(decoder(layers), findings=None).splitlines() for layers in (3, 9))
     assert len(few) == len(many)
-    assert any(line.strip() == f"0 … 8 {TIMES} 9 · TransformerEncoderLayer" for line in many)
+    assert any(line.strip() == f"layers.0 … 8 {TIMES} 9 · TransformerEncoderLayer" for line in many)
     graph = decoder(9)
     listed = [int(line[:3]) for line in many[3:] if line[:3].strip().isdigit()]
     assert len(set(listed)) == len(listed)
@@ -81,7 +81,7 @@ def test_a_finding_in_a_block_that_is_not_listed_stands_above_the_one_that_is() 
     [node] = [n.id for n in graph.nodes if n.label == "1.layers.2.linear1.weight"]
     text = to_text(graph, findings=[Finding("made-up", "warning", "x", nodes=(node,))])
     [line] = [line for line in text.splitlines() if "TransformerEncoderLayer" in line]
-    assert line.endswith(f"0 … 3 {TIMES} 4 · TransformerEncoderLayer  ⚠ made-up")
+    assert line.endswith(f"layers.0 … 3 {TIMES} 4 · TransformerEncoderLayer  ⚠ made-up")
 
 
 def test_a_chain_of_one_operation_is_its_ends() -> None:

@@ -370,7 +370,7 @@ class Drawing:
         if alike:
             first, last = groups[min(alike)], groups[max(alike)]
             loop = part.kind == "run" and name.startswith("repeat ")
-            name = self._body(first, last) if loop else f"{name} … {_ending(name, last.name)}"
+            name = self._body(first, last) if loop else f"{name} … {labels.ending(name, last.name)}"
             name += f"  {labels.TIMES}{len(alike)}{self.linked.get(number, '')}"
         return name
 
@@ -414,12 +414,6 @@ def _row(first: list[str], last: list[str]) -> str:
     if len(lists) != 1 or len(first) < 2 or not all(n and n[0].isdecimal() for n in numbers):
         return ""
     return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
-
-
-def _ending(first: str, last: str) -> str:
-    """What of a last name differs from the first: of "h.0" and "h.11" the "11"."""
-    stem = last.rpartition(".")[0]
-    return last[len(stem) + 1 :] if stem and first.rpartition(".")[0].endswith(stem) else last
 
 
 # A drawing begins as this one: to fill in 25 fields takes longer than most of its steps.

@@ -50,12 +50,13 @@ class Sizes:
         drawing, node = self._drawing, self._drawing.graph.nodes[i]
         names = [node.label] if node.label else []
         said = "" if node.leaf and node.label else wording.called_by(drawing, node)
-        lines = 1 if drawing.options["detail"] == "short" else 2
-        lines += len(wording.inner_leaves(drawing, node))
+        small = [labels.tensors(node.outputs, device=False)]
+        small += wording.small_values(drawing, node) + wording.gradients(drawing, node)
+        lines = len(small) + len(wording.inner_leaves(drawing, node))
         width = max(
             self._width(names),
             _PLAIN * len(said) + _SIDES,
-            _NARROW * len(labels.tensors(node.outputs, device=False)) + _SIDES + self._devices,
+            _NARROW * max(map(len, small)) + _SIDES + self._devices,
         )
         height = _TITLE * (len(names) + bool(said)) + _SMALL * lines + _MARGIN
         return width, height

@@ -325,10 +325,15 @@ def _add_groups(graph: Graph, columns: Columns, header: dict[str, Any]) -> None:
     groups = group(graph) if few else stacked(group(graph, loops=True))
     columns.steps("of", [0 if at is None else at + 1 for at in groups.of])
     header["groups"] = len(groups.groups)
-    header["groupName"] = columns.texts("groupName", [one.name for one in groups.groups])
+    names = [
+        one.name.partition("#")[0] if one.kind == "call" else one.name for one in groups.groups
+    ]
+    header["groupName"] = columns.texts("groupName", names)
     parents = [0 if one.parent is None else one.parent + 1 for one in groups.groups]
     columns.steps("groupParent", parents)
-    columns.numbers("groupKind", [_KINDS.index(one.kind) for one in groups.groups])
+    # A call is closed at first and says what it is by its name, as a chain.
+    kinds = ["chain" if one.kind == "call" else one.kind for one in groups.groups]
+    columns.numbers("groupKind", list(map(_KINDS.index, kinds)))
     columns.steps("groupLike", [one.like for one in groups.groups])
     columns.numbers("groupUnit", [int(_is_one(graph, groups, one)) for one in groups.groups])
 
@@ -337,14 +342,15 @@ def _is_one(graph: Graph, groups: Groups, one: Group) -> bool:
     """Is it a module with one computation, between views: one box, until it is opened."""
     if one.kind != "module" or one.size > _MOST_IN_ONE:
         return False
-    if any(groups.groups[inner].kind != "chain" for inner in one.children):
+    if any(groups.groups[inner].kind not in ("chain", "call") for inner in one.children):
         return False
     every = (groups.groups[number].nodes for number in groups.below(one.id))
     inside = [graph.nodes[i] for nodes in every for i in nodes]
     if any(node.leaf and node.leaf not in ("parameter", "buffer") for node in inside):
         return False  # an input has a box of its own
     computing = [node for node in inside if not node.leaf and node.operation not in RESHAPING]
-    return len(computing) == 1
+    calls = {node.call if "#" in node.call else node.id for node in computing}
+    return len(calls) == 1
 
 
 def _style() -> dict[str, Any]:
