@@ -27,6 +27,7 @@ importlib.import_module(f"{NAME}.jobs.job").start()
 
 # Before the navigation: without it, the browser asks the network for the icon of the page.
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
+st.logo(str(FOLDER / "logo.svg"))
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
 st.navigation(
     [

@@ -18,6 +18,9 @@ from .selection import name, select, selected
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
 _FEW = 10  # nodes whose gradients are all shown
+_FEW_VALUES = 4  # elements of a value or a gradient that is spelled out
+_SHOWN = 4  # findings with a line of their own
+_MOST_SHOWN = 50
 _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 
 
@@ -52,7 +55,7 @@ def draw_graph(
 
 
 def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
-    """What is wrong, on one line that opens; where nothing is, what was checked."""
+    """Each finding on a line that opens; what was checked, where there is none."""
     if not findings:
         if not ran:
             return
@@ -61,38 +64,50 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
         with st.expander(f"{len(checks)} rules: nothing found", icon=":material/check:"):
             st.markdown("\n".join(f"- {text.prose(rule.summary)}" for rule in checks))
         return
-    worst = findings[0]
-    first = text.escape(worst.message)
-    title = f"{text.count(len(findings), 'finding')}: {first}"
-    with st.expander(title, icon=_ICONS[worst.severity]):
-        for finding in findings[:50]:
-            lines = [f"**{text.escape(finding.message)}**"]
-            if finding.advice:
-                lines.append(text.prose(finding.advice))
-            facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
-            lines.append(f":small[{text.escape(' · '.join(filter(None, facts)))}]")
-            _SHOW[finding.severity]("  \n".join(lines), icon=_ICONS[finding.severity])
-        if len(findings) > 50:
-            st.caption(f"{len(findings) - 50:,} more are in the download.")
+    for finding in findings[:_SHOWN]:
+        with st.expander(text.escape(finding.message), icon=_ICONS[finding.severity]):
+            st.markdown(_details(finding))
+    if len(findings) > _SHOWN:
+        with st.expander(text.count(len(findings) - _SHOWN, "more finding")):
+            for finding in findings[_SHOWN:_MOST_SHOWN]:
+                said = f"**{text.escape(finding.message)}**  \n{_details(finding)}"
+                _SHOW[finding.severity](said, icon=_ICONS[finding.severity])
+            if len(findings) > _MOST_SHOWN:
+                st.caption(f"{len(findings) - _MOST_SHOWN:,} more are in the download.")
+
+
+def _details(finding: Finding) -> str:
+    """Return what to try, and rule, cause and line, as Markdown."""
+    facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
+    advice = [text.prose(finding.advice)] if finding.advice else []
+    return "  \n".join([*advice, f":small[{text.escape(' · '.join(filter(None, facts)))}]"])
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:
-    """The gradient of every leaf in the model's order; on demand, or of a few nodes, of all."""
+    """The value and the gradient of every leaf in the model's order, or of every node.
+
+    Of a few nodes all are shown at first.
+    """
     few = len(graph.nodes) <= _FEW
     every = st.toggle("Every node, in the order of backward", few, key=f"{key} every")
     rows: list[dict[str, Any]] = []
     nodes: list[int | None] = []
     if every:
         for node in sorted((n for n in graph.nodes if n.grad_outputs), key=_order):
-            rows.append(_gradient_row(name(node), _meta(node), _first(node)) | _time(node))
+            rows.append(_gradient_row(name(node), _meta(node), node) | _time(node))
             nodes.append(node.id)
     else:
         for title, node_id, meta in leaves(graph):
-            stats = None if node_id is None else _first(graph.nodes[node_id])
-            rows.append(_gradient_row(title, meta, stats))
+            rows.append(
+                _gradient_row(title, meta, graph.nodes[node_id] if node_id is not None else None)
+            )
             nodes.append(node_id)
+    for column in ("value", "NaN, Inf"):  # of no use where there is none
+        if not any(row[column][1] if column != "value" else row[column] for row in rows):
+            for row in rows:
+                del row[column]
     table(rows, nodes, key=key, place="gradients", label="Gradients", helps=_GRADIENT_HELPS,
-          spare=("time",))  # fmt: skip
+          spare=("largest", "zeros", "time"))  # fmt: skip
 
 
 def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
@@ -107,31 +122,33 @@ def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
 
 
 _GRADIENT_HELPS = {
-    "norm": "Euclidean norm of the gradient",
-    "largest": "Largest absolute value",
-    "zeros": "Share of elements that are 0",
-    "NaN, Inf": "Number of elements that are not finite",
+    "value": "What the node computed, where it is small",
+    "gradient": "The gradient, where it is small, else its Euclidean norm. Sorted by the norm",
+    "largest": "Largest absolute value of the gradient",
+    "zeros": "Share of the gradient's elements that are 0",
+    "NaN, Inf": "Number of the gradient's elements that are not finite",
     "time": "In backward, on the device's own clock",
 }
 
 
-def _gradient_row(
-    title: str, meta: TensorMeta | None, stats: GradientStats | None
-) -> dict[str, Any]:
-    shape = str(meta or "")
+def _gradient_row(title: str, meta: TensorMeta | None, node: Node | None) -> dict[str, Any]:
+    stats = None if node is None else _first(node)
+    computed = [] if node is None else [v for v in node.values if v and len(v) <= _FEW_VALUES]
+    row: dict[str, Any] = {"tensor": title, "value": node.value_text if node and computed else ""}
     if stats is None:
         none = ("", None)
-        return {
-            "tensor": f"{title}: no gradient", "norm": none, "largest": none, "zeros": none,
-            "NaN, Inf": none, "shape": shape,
-        }  # fmt: skip
+        row |= {"gradient": ("none", None), "largest": none, "zeros": none, "NaN, Inf": none}
+        return {**row, "shape": str(meta or "")}
+    small = stats.values and len(stats.values) <= _FEW_VALUES
+    spelled = stats.value_text if small else f"norm {stats.norm:.4g}"
     return {
+        **row,
         "tensor": f"{title}, {stats.extent}" if stats.extent else title,
-        "norm": (f"{stats.norm:.4g}", stats.norm),
+        "gradient": (spelled, stats.norm),
         "largest": (f"{stats.max_abs:.4g}", stats.max_abs),
         "zeros": (f"{100 * stats.zero_fraction:.0f} %", stats.zero_fraction),
         "NaN, Inf": (f"{stats.nonfinite:,}", stats.nonfinite),
-        "shape": shape,
+        "shape": str(meta or ""),
     }
 
 

@@ -25,7 +25,7 @@ const isDark = (element) => {
 export default function ({ data, parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".graph");
   const height = `${data.height}px`;
-  place.style.height = `clamp(${height}, ${height} + 100vh - 900px, 1.5 * ${height})`;
+  place.style.height = `clamp(0.7 * ${height}, ${height} + 100vh - 900px, 1.5 * ${height})`;
   let here = views.get(place);
   if (here?.payload !== data.payload) {
     here?.view.destroy();
@@ -84,7 +84,7 @@ def view(
         on_pick: called before the rerun that a click causes, with a node's id or None.
         color_by: what a new view's colours tell: "role", "gradient", "device", ...; None lets the
             view choose.
-        height: in CSS pixels, in a window of at most 900; a higher window makes it higher.
+        height: in CSS pixels, in a window of 900; it grows and shrinks with the window.
         key: of the place on the page.
     """
 

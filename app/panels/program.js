@@ -1,4 +1,4 @@
-// The lines of a program: a click on a line selects a node that it made, the next click the next.
+// The lines of a program, each with its value: a click on a line selects a node that it made, the next click the next.
 export default function ({ data: [data], parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const list = document.createElement("ol");
@@ -6,7 +6,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
   if (data.height) list.style.setProperty("--height", `${data.height}px`);
   list.tabIndex = data.height ? 0 : -1;
   let marked = null;
-  for (const { number, text, nodes, kind } of data.lines) {
+  for (const { number, text, nodes, value, kind } of data.lines) {
     const item = document.createElement("li");
     item.className = kind;
     const line = document.createElement(nodes.length ? "button" : "div");
@@ -16,6 +16,12 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
     count.setAttribute("aria-hidden", "true");
     code.className = "code";
     code.textContent = text || " ";
+    if (value) {
+      const shown = document.createElement("span");
+      shown.className = /NaN|Inf/.test(value) ? "value wrong" : "value";
+      shown.textContent = value;
+      code.append(" ", shown);
+    }
     line.append(count, code);
     if (nodes.length) {
       item.dataset.node = nodes[0];

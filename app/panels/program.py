@@ -1,14 +1,12 @@
-"""The program that ran, line by line, and below it the gradients that it gave."""
+"""The program that ran, line by line with its values, and below it the gradients that it gave."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from graphviz_torch import Graph
-from graphviz_torch.graph import GradientStats
 
 from .linked import linked
 from .selection import name
@@ -44,17 +42,23 @@ def draw_program(
             "number": number,
             "text": text,
             "nodes": made[number],
+            "value": value(graph, made[number]),
             "kind": "next" if ".backward(" in text and not ran else "code",
         }
         for number, text in program
     ]
     if graph is not None and ran:
         lines += [
-            {"number": None, "text": text, "nodes": [node], "kind": "result"}
+            {"number": None, "text": text, "nodes": [node], "value": "", "kind": "result"}
             for node, text in gradients(graph)
         ]
     data = {"label": "The program", "lines": lines, "height": height}
     linked("program", data, key=key, place="program")
+
+
+def value(graph: Graph | None, nodes: Sequence[int]) -> str:
+    """Return the value of what a line computed last; "" for a large one, and before it is known."""
+    return graph.nodes[nodes[-1]].value_text if graph is not None and nodes else ""
 
 
 def gradients(graph: Graph) -> list[tuple[int, str]]:
@@ -68,20 +72,4 @@ def gradients(graph: Graph) -> list[tuple[int, str]]:
     ]
     if len(small) > _FEW:
         return []
-    return [(node.id, f"{name(node)}.grad = {_spelled(stats)}") for node, stats in small]
-
-
-def _spelled(stats: GradientStats) -> str:
-    """The values as nested lists of the gradient's shape; a flat list where that is not known."""
-    parts = [
-        f"{value:.4g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.2e}"
-        for value in stats.values or ()
-    ]
-    shape = (len(parts),) if stats.tensor is None else stats.tensor.shape
-    if min(shape, default=1) < 1 or math.prod(shape) != len(parts):  # ragged, or a wrong file
-        shape = (len(parts),)
-    for size in reversed(shape):
-        parts = [
-            f"[{', '.join(parts[start : start + size])}]" for start in range(0, len(parts), size)
-        ]
-    return ", ".join(parts)
+    return [(node.id, f"{name(node)}.grad = {stats.value_text}") for node, stats in small]

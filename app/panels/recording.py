@@ -26,7 +26,7 @@ FORMATS = {
     "Findings": ("findings.json", "application/json"),
 }
 SECONDS = 60  # for a file
-HEIGHT = 690  # of the graph, so that it ends above the fold of 900 px
+HEIGHT = 770  # of the graph, so that it ends where a window of 900 px does
 
 
 def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = None) -> None:

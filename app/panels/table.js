@@ -1,10 +1,10 @@
 // A table whose rows stand for nodes: a click on a row selects its node, one on a title sorts.
 const orders = new WeakMap();
 
-// A long text may break behind a dot, a slash or an underscore; a number and a short text may not.
+// A long text may break after a dot, a slash or an underscore; a number and a short text may not.
 function written(text, kind) {
   if (!kind.startsWith("text")) return [text];
-  return text.split(/(?<=[./_])/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
+  return text.split(/(?<=[/_]|\.(?!\d))/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
 }
 
 export default function ({ data: [data], parentElement, setTriggerValue }) {

@@ -42,7 +42,8 @@ LESSON = (
 def draw() -> None:
     """The page."""
     sources = [*filter(None, [own.title()]), *SOURCES.values()]
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+    head = st.container(horizontal=True, vertical_alignment="center", gap="medium")
+    with head:
         st.title("What does autograd do?", anchor=False, help=LESSON, width="content")
         source = st.segmented_control(
             "What to run",
@@ -56,7 +57,8 @@ def draw() -> None:
     if source == own.title():
         opened = own.open_own(key="own")
         if opened is not None:
-            own.follow(opened)
+            with head:
+                own.follow(opened)
         _draw_recording(opened, key="own")
         return
     if source == SOURCES["recording"]:
@@ -144,12 +146,15 @@ def _draw_left(made: Run, backward: bool) -> None:
         draw_error(made.error)
     if made.note:
         st.info(text.prose(made.note), icon=":material/info:")
+    findings = made.opened.findings if backward and made.opened is not None else ()
+    if findings:
+        draw_findings(findings)
     if made.program:
         graph = made.opened.graph if made.opened is not None else None
         height = 420 if len(made.program) > 18 else None
         draw_program(made.program, graph, key="run", ran=backward, height=height)
-    if backward and made.opened is not None:
-        draw_findings(made.opened.findings)
+    if not findings and backward and made.opened is not None:
+        draw_findings(())
 
 
 def _asked(choice: Choice, hit: bool) -> bool:
@@ -199,7 +204,7 @@ def _program() -> tuple[str, str]:
     program = st.text_area(
         "Expression",
         "y = mean((x + 2)**2 + 3)",
-        height=100,
+        height=68,
         max_chars=2000,
         key="program",
         bind="query-params",

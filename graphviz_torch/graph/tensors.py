@@ -115,6 +115,16 @@ class GradientStats(NamedTuple):
             return math.nan
         return math.inf if self.inf else self.norm
 
+    @property
+    def value_text(self) -> str:
+        """The elements of a small gradient as text, "[2, 2.667, 3.333]"; "" of a large one.
+
+        >>> meta = TensorMeta((1,), "float32", "cpu")
+        >>> GradientStats(2.0, 2.0, 2.0, 0.0, values=(2.0,), tensor=meta).value_text
+        '[2]'
+        """
+        return elements_text(self.values or (), self.tensor and self.tensor.shape)
+
 
 def elements_text(values: Sequence[Any], shape: Sequence[int] | None = None) -> str:
     """Return the elements of a small tensor as text, nested as its shape is.
