@@ -234,4 +234,4 @@ def test_the_documentation_shows_what_its_example_says() -> None:
     example = (root / "examples" / "15_ranks_that_wait.py").read_text()
     said = "".join(re.findall(r'^        "(.*)"$', example, re.M))
     assert said.startswith("graphviz-torch: rank 0 waits")
-    assert f"```\n{said}\n```" in (root / "docs" / "doors.md").read_text()
+    assert f"```\n{said}\n```" in (root / "docs" / "guides" / "torchrun.md").read_text()
