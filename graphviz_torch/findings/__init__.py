@@ -16,6 +16,7 @@ from ..graph.text import shortened, type_text
 from ..graph.values import SEVERITIES
 from .findings import Checked, Findings
 from .graph_reading import Reading
+from .repeated_blocks import one_per_block
 from .rule import apply, rules_called
 from .rules.values import AGAIN
 from .run_findings import RunFindings
@@ -104,7 +105,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, rules_called())
-    return Findings(_sorted(_causes(_once(found, len(graphs)))), checked)
+    return Findings(_sorted(one_per_block(_causes(_once(found, len(graphs))))), checked)
 
 
 def _find_in_steps(training: Training) -> Findings:
@@ -182,7 +183,7 @@ def find_across(
     """
     reported = Selection.of(select, ignore)
     ranks = _graphs(graphs, "graphs", "find_across([graph, graph, ...])")
-    return _sorted(filter(reported.includes, apply("ranks", ranks)))
+    return _sorted(one_per_block(filter(reported.includes, apply("ranks", ranks))))
 
 
 def _causes(found: list[Finding]) -> list[Finding]:

@@ -11,6 +11,7 @@ from operator import attrgetter
 from ..graph import Finding, Graph
 from ..graph.nodes import INSIDE, REGION
 from ..graph.terminal import line_width, option
+from ..graph.text import with_short_names
 from .run_findings import counts_text, steps_text
 
 _INDENT = " " * 8
@@ -90,7 +91,8 @@ class Findings(list[Finding]):
             head = f"{finding.severity:<8}{finding.rule}"
             steps = _steps(finding, self.checked)
             rows.append("  ".join(filter(None, (head, finding.where, steps))))
-            for sign, text in (("", finding.message), ("-> ", finding.advice)):
+            texts = with_short_names(finding.message), with_short_names(finding.advice)
+            for sign, text in zip(("", "-> "), texts, strict=True):
                 if width is None:
                     rows += [_INDENT + sign + text] * bool(text)
                     continue
@@ -125,7 +127,10 @@ class Findings(list[Finding]):
         """Return a table in HTML, without its empty columns."""
         names = ("severity", "rule", "message", "what to try", "line", "steps")
         table = [
-            (f.severity, f.rule, f.message, f.advice, f.where, _steps(f, self.checked))
+            (
+                *(f.severity, f.rule, with_short_names(f.message), with_short_names(f.advice)),
+                *(f.where, _steps(f, self.checked)),
+            )
             for f in findings
         ]
         shown = [i for i, cells in enumerate(zip(*table, strict=True)) if any(cells)]

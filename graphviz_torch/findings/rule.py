@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from ..graph import Finding, Graph, Severity
-from ..graph.text import listing, users_line
+from ..graph.text import listing, users_line, users_line_first
 from .graph_reading import Reading
 
 HEADINGS = (
@@ -255,7 +255,9 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
-    """Return a finding without its rule's id, which `apply` adds; `where` is the user's line."""
+    """Return a finding without its rule's id, which `apply` adds; the user's line comes first."""
     if "where" in fields:
         fields["where"] = users_line(fields["where"])
-    return Finding("", severity, message, **fields)
+    if "advice" in fields:
+        fields["advice"] = users_line_first(fields["advice"])
+    return Finding("", severity, users_line_first(message), **fields)

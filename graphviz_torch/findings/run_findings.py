@@ -13,10 +13,10 @@ from ..graph.units import count_text
 # Of these there is one for a line, whatever the results are called.
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 # A module that a step never called, though others may.
-_UNCALLED = re.compile(r": (\S+) was never called\.$")
+_UNCALLED = re.compile(r": (\S+) was never called\.")
 _LEFT_OUT = "Nothing, if forward leaves it out in some steps on purpose; else call it."
 # A number that differs from step to step; not part of a name, of a line or of a path.
-_NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
+_NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:]|\.[^\W\d])")
 _PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # after such a number: 1 zero, 2 zeros
 _TIMES = re.compile(r", \d+ times(?=[.,])")  # in one step
 _RUNS = 4  # of steps that are written out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -10,6 +11,10 @@ _ITEMS, _WIDTH = 3, 100  # of a tuple, and of the text of one field
 _REQUIRED = object()
 _SPELLED = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel
 _CALLED = ", called at "
+_LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
+_BOTH_LINES = re.compile(rf"({_LINE}){_CALLED}({_LINE})")
+_MAX_NAME, _MAX_PART = 40, 14  # characters of a name in a message, and of each part of a longer one
+_LONG_NAME = re.compile(rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)")
 _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
 
 
@@ -122,6 +127,42 @@ def users_line(source: str) -> str:
     ('train.py:41', 'train.py:41')
     """
     return source.rpartition(_CALLED)[2]
+
+
+def users_line_first(text: str) -> str:
+    """Return a sentence in which the user's own line comes before the library's.
+
+    >>> users_line_first("sqrt at modeling_gpt2.py:312, called at train.py:41 made NaN.")
+    'sqrt at train.py:41 (in modeling_gpt2.py:312) made NaN.'
+    """
+    return _BOTH_LINES.sub(r"\2 (in \1)", text)
+
+
+def with_short_names(text: str) -> str:
+    """Return a sentence in which names of parameters and modules have about 40 characters at most.
+
+    The numbers of a name are kept, and its first two parts and its last one.
+
+    >>> with_short_names("backbone.encoder.layers.11.attention.output.dense.weight is frozen.")
+    'backbone.encoder.….11.….dense.weight is frozen.'
+    """
+    return _LONG_NAME.sub(lambda match: _short_name(match[0]), text)
+
+
+def _short_name(name: str) -> str:
+    parts = [p if len(p) <= _MAX_PART else f"{p[:8]}…{p[-5:]}" for p in name.split(".")]
+    if parts[-1] == "py":
+        return name
+    middle = [i for i, part in enumerate(parts[2:-1], 2) if not part.isdecimal()]
+    for i in sorted(middle, key=lambda i: abs(i - len(parts) / 2)):
+        if len(_dotted(parts)) <= _MAX_NAME:
+            break
+        parts[i] = "…"
+    return _dotted(parts)
+
+
+def _dotted(parts: Sequence[str]) -> str:
+    return re.sub(r"…(?:\.…)+", "…", ".".join(parts))
 
 
 def type_text(value: object) -> str:

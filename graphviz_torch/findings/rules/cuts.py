@@ -133,12 +133,14 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
             happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
         severity = "error" if reading.blocked else _meant(reading, cut, parameters)
-        if all(p.stepped is False for p in parameters) and not reading.blocked:
-            severity = "info"  # what lies before it learns, as far as that goes
+        unheld = all(p.stepped is False for p in parameters) and not reading.blocked
+        if unheld:
+            severity = "info"  # the step is not to train these parameters
         why = ", probably because" if cut.before is None else ":"
         yield finding(
             severity,
-            f"{names} got no gradient{why} {happened} {how}{line}.",
+            f"{names} got no gradient{why} {happened} {how}{line}"
+            f"{', and no optimizer holds them' if unheld else ''}.",
             cause=f"cut by {how}",
             advice=_advice(reading, cut, parameters, severity).format(
                 at=line, names=names, how=how
@@ -182,16 +184,9 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             or (cut.before is None and _may_concern(cut, p))
         ]
         lost = [p for p in lost if p not in found]
-        if not (reading.blocked or _behind_learns(reading, cut)):
-            found = [p for p in found if p.stepped is not False]
         # A network that ran in one such block, or a loop over one line, is one finding.
         first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
         yield from ((first, parameter) for parameter in found)
-
-
-def _behind_learns(reading: Reading, cut: Cut) -> bool:
-    """Was what was cut computed from a parameter that the optimizer of this step holds."""
-    return any(p.stepped for p in _behind(reading, cut))
 
 
 def is_fixed_behind(reading: Reading, cut: Cut) -> bool:

@@ -195,7 +195,7 @@ def play(
 def names_own_line_first(program: Program, findings: list[Finding]) -> bool:
     """Is the first line that a finding names in the program's own file, or called there."""
     own = Path(inspect.getfile(program)).name
-    line = re.compile(r"([\w.]+\.py):\d+(?!\d|, called at)")
+    line = re.compile(r"([\w.]+\.py):\d+(?!\d)")
     named = [line.findall(finding.message) for finding in findings]
     wheres = [finding.where.partition(":")[0] for finding in findings if finding.where]
     return all(files[0] == own for files in named if files) and set(wheres) <= {own}

@@ -140,8 +140,8 @@ def tiny_gpt2() -> Any:
 @says(
     "nonfinite-value",
     "addmm in ",
-    " at pytorch_utils.py:",
-    ", called at {cause} ",
+    " (in pytorch_utils.py:",
+    " at {cause} (in ",
     "c_attn.weight is NaN",
 )
 def weight_spoilt_in_a_library(record: Record) -> None:
@@ -151,7 +151,7 @@ def weight_spoilt_in_a_library(record: Record) -> None:
         model(x, labels=x).loss.backward()  # cause
 
 
-@says("changed-in-place", " at modeling_gpt2.py:", ", called at lines.py:")
+@says("changed-in-place", " at lines.py:", " (in modeling_gpt2.py:")
 def hidden_state_of_a_library_changed(record: Record) -> None:
     model, x = tiny_gpt2(), torch.randint(50, (2, 8))
     with record(model):

@@ -15,6 +15,7 @@ from typing import Any
 from .... import Finding, __version__, rules
 from ....findings.run_findings import counts_text, steps_text
 from ....graph.terminal import cut, is_shell, is_terminal, line_width
+from ....graph.text import with_short_names
 from ...excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
 from ..files import colored
 from .baseline import fingerprint
@@ -96,7 +97,7 @@ def _finding_lines(
     """A finding as rustc prints one: text at a width, source cut where a terminal would wrap it."""
     shown = excerpt(finding, source)
     message, advice = (
-        _plain(without_place(text, finding.where, shown.names))
+        _plain(with_short_names(without_place(text, finding.where, shown.names)))
         for text in (finding.message, finding.advice)
     )
     yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")

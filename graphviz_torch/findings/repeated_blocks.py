@@ -1,0 +1,52 @@
+"""Findings that are the same in each of several repeated blocks become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from ..graph import Finding
+from ..graph.text import listing
+
+_PATH = re.compile(r"(?<![\w./:])\w+(?:\.\w+)+(?![\w/:])")  # "layers.0.attn.weight"; "0.35"
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # of a block, in a path
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)")
+
+
+def one_per_block(findings: Iterable[Finding]) -> list[Finding]:
+    """Merge findings of one line that are the same but for the numbers of blocks.
+
+    >>> same = [Finding("r", "info", f"layers.{i}.fc is dead.", nodes=(i,)) for i in range(3)]
+    >>> [each.message for each in one_per_block(same)]
+    ['layers.0.fc is dead. The same holds for layers.1 and layers.2.']
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for each in findings:
+        message = _PATH.sub(lambda match: _INDEX.sub("*", match[0]), each.message)
+        same = each.rule, each.severity, each.where, each.cause, each.steps
+        groups.setdefault((*same, _NUMBER.sub("#", message)), []).append(each)
+    return [finding for group in groups.values() for finding in _merged(group)]
+
+
+def _merged(group: Sequence[Finding]) -> Sequence[Finding]:
+    first, *others = group
+    blocks = {block: None for each in others if (block := _block(first, each))}
+    if not others or len(blocks) < len(others):
+        return group
+    message = f"{first.message} The same holds for {listing(blocks)}."
+    nodes = dict.fromkeys(node for each in group for node in each.nodes)
+    transfers = dict.fromkeys(place for each in group for place in each.transfers)
+    return [replace(first, message=message, nodes=tuple(nodes), transfers=tuple(transfers))]
+
+
+def _block(first: Finding, other: Finding) -> str:
+    """Return the path of the other finding's block, "layers.1"; "" where no block differs."""
+    paths = (_PATH.findall(each.message) for each in (first, other))
+    for mine, theirs in zip(*paths, strict=False):
+        parts = theirs.split(".")
+        for i, (before, after) in enumerate(zip_longest(mine.split("."), parts)):
+            if before != after:
+                return ".".join(parts[: i + 1]) if (after or "").isdecimal() else ""
+    return ""

@@ -1,0 +1,105 @@
+"""A finding speaks of the user's line and of names that fit, once for all blocks, as others do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import Finding, explain, find, record
+from graphviz_torch.findings.repeated_blocks import one_per_block
+from graphviz_torch.findings.rule import finding
+from graphviz_torch.graph.text import with_short_names
+from graphviz_torch.integrations.command.findings.reports import to_json, to_lines
+
+LONG = "backbone.encoder_of_the_transformer.layers.{}.attention_output_projection.weight"
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.used(x)) + x
+
+
+def test_a_detach_that_starves_an_encoder_no_optimizer_holds_is_a_note_as_explain_has_it() -> None:
+    encoder, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"encoder": encoder, "head": head})) as recording:
+        head(encoder(torch.randn(8, 4)).detach()).square().mean().backward()
+        optimizer.step()
+    [found] = find(recording)
+    assert (found.rule, found.severity, found.advice) == ("cut-gradient", "info", "")
+    assert "encoder.weight and encoder.bias got no gradient" in found.message
+    assert "no optimizer holds them" in found.message
+    assert f"cut by detach() at {found.where}" in str(explain(recording, "encoder.weight"))
+
+
+def test_layers_of_repeated_blocks_that_are_never_called_are_one_finding() -> None:
+    model = nn.Sequential(*[Block() for _ in range(4)], nn.Linear(4, 1))
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+    [found] = [each for each in find(recording) if each.severity != "info"]
+    assert found.rule == "never-called"
+    assert found.message.endswith("0.unused was never called. The same holds for 1, 2 and 3.")
+
+
+def test_findings_of_blocks_are_one_with_the_nodes_of_all() -> None:
+    same = [
+        Finding("dead-relu", "warning", f"relu in net.{i}.act is dead: 9{i}.5%.", nodes=(i,))
+        for i in range(3)
+    ]
+    other = Finding("dead-relu", "warning", "relu in net.9.gate is dead: 90.5%.", nodes=(9,))
+    [merged, apart] = one_per_block([*same, other])
+    assert merged.message == f"{same[0].message} The same holds for net.1 and net.2."
+    assert merged.nodes == (0, 1, 2)
+    assert apart is other
+
+
+@pytest.mark.parametrize("change", [{"where": "a.py:3"}, {"severity": "info"}, {"cause": "other"}])
+def test_findings_of_other_lines_severities_or_causes_stay_apart(change: dict[str, str]) -> None:
+    given = {"rule": "r", "severity": "warning", "where": "a.py:2", "cause": "one"}
+    first = Finding(**given, message="net.0.act is dead.")  # type: ignore[arg-type]
+    second = Finding(**(given | change), message="net.1.act is dead.")  # type: ignore[arg-type]
+    assert one_per_block([first, second]) == [first, second]
+
+
+def test_the_same_sentence_of_other_shapes_stays_two_findings() -> None:
+    given = [Finding("r", "warning", f"sub broadcast x [{n}, 1] with y [{n}].") for n in (8, 9)]
+    assert one_per_block(given) == given
+
+
+def test_the_users_line_is_first_and_the_librarys_is_in_brackets() -> None:
+    source = "modeling.py:7, called at train.py:41"
+    found = finding("error", f"sqrt at {source} made NaN.", where=source, advice=f"See {source}.")
+    assert found.where == "train.py:41"
+    assert found.message == "sqrt at train.py:41 (in modeling.py:7) made NaN."
+    assert found.advice == "See train.py:41 (in modeling.py:7)."
+
+
+def test_a_report_shortens_long_names_in_the_middle_and_json_has_them_whole() -> None:
+    found = Finding("frozen", "warning", f"{LONG.format(11)} is frozen.")
+    [first, *_] = to_lines([found]).splitlines()
+    name = first.removeprefix("warning[frozen]: ").removesuffix(" is frozen.")
+    assert len(name) <= 40
+    assert "…" in name
+    assert name.startswith("backbone.")
+    assert ".11." in name
+    assert name.endswith(".weight")
+    assert json.loads(to_json([found]))["findings"][0]["message"] == found.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use torch.nn.functional.scaled_dot_product_attention_with_more.",
+        "at package/some_module_with_a_name_of_more_than_forty_characters.py:12.",
+        "layers.0.attention.self.query.weight is frozen.",
+    ],
+)
+def test_names_of_torch_lines_and_short_names_are_left_alone(text: str) -> None:
+    assert with_short_names(text) == text
