@@ -18,10 +18,9 @@ import graphviz_torch as gt
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.graph.terminal import cut
 from graphviz_torch.integrations.command import main as command
-from graphviz_torch.tensorboard.plugin.pills import pills
 from tests.graph.test_hostile_files import RENDERERS, SAVED
 from tests.graph.test_json import full_graph
-from tests.tensorboard.test_plugin import ask, client
+from tests.tensorboard.test_plugin import client
 
 SEED, MUTATIONS, PARTS = 49, 1000, 4
 
@@ -131,17 +130,14 @@ def test_tensorboard_serves_every_graph_whose_values_were_replaced(tmp_path: Pat
             gt.to_tensorboard(graph, tmp_path / str(i), backward=True)
         except ValueError:
             continue
-        written.append((str(i), graph))
+        written.append(str(i))
     web = client(tmp_path)
     listing = web.get("/data/plugin/graphviz_torch/graphs").json
-    assert listing.keys() == {run for run, _ in written}
-    for run, graph in written:
+    assert listing.keys() == set(written)
+    for run in written:
         query = {"run": run, "tag": "graph", "step": 0}
         answer = web.get("/data/plugin/graphviz_torch/graph", query_string=query)
         assert (answer.status_code, answer.text[:4]) == (200, "H4sI"), (run, answer.text[:200])
-        pills(graph)
-    assert ask(web, ["a"]) is not None
-    assert web.get("/data/plugin/debugger/numerics_alert_report").status_code == 200
 
 
 META = gt.graph.TensorMeta((2**61,), "float16", "cpu")

@@ -318,21 +318,6 @@ def test_the_autograd_tab_shows_the_view_at_each_step(server: str, page: sync_ap
     assert frame.locator("output").first.inner_text() == "0"
 
 
-def test_health_pills_tell_the_gradients_of_the_graph_on_show(
-    server: str, page: sync_api.Page
-) -> None:
-    page.goto(f"{server}/#graphs")
-    wait_for(page, "mean[y]")
-    choose(page, 0, "4")
-    wait_for(page, "transformer")
-    page.locator("tf-graph-controls").get_by_text("Show health pills").click()
-    pill = page.locator('g.node[data-name="mean[loss]"] .health-pill-stats')
-    pill.wait_for(state="attached")
-    assert pill.text_content() == "1.0", "the gradient of the loss is 1"
-    page.locator('g.node[data-name="transformer"] .health-pill').wait_for(state="attached")
-    page.get_by_text("Step of Health Pills: 100").wait_for()
-
-
 def test_a_pbtxt_opens_through_the_upload_button(
     server: str, page: sync_api.Page, logdir: Path
 ) -> None:
