@@ -22,7 +22,7 @@ from ..devices.moving import to_device
 from ..devices.simulated.places import is_simulated
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement
-from ..graph.text import type_text
+from ..graph.text import printable, type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 
@@ -74,7 +74,7 @@ class CheckpointDiff:
                 f"{word}: {name} is {a} in the file, {b} in the module" for name, a, b in triples
             ]
         lines += self.optimizers
-        return "\n".join(lines) or "the file fits the module"
+        return "\n".join(map(printable, lines)) or "the file fits the module"
 
 
 def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = None) -> Path:
@@ -326,7 +326,9 @@ def _read(path: Path, map_location: Any) -> Any:
             # Torch's message for a missing device is clear.
             if "deserialize object on" in str(error):
                 raise
-            raise ValueError(f"{path} is not a checkpoint of PyTorch's: {error}") from error
+            raise ValueError(
+                f"{path} is not a checkpoint of PyTorch's: {printable(str(error), lines=True)}"
+            ) from error
     return to_device(value, map_location) if simulated else value
 
 
@@ -347,7 +349,7 @@ def _refuse_bombs(file: BinaryIO) -> None:
 def _refusal(path: Path, message: str) -> str:
     wanted = re.search(r"(?:GLOBAL|class|function)\s+`?([\w.]+\.[\w.]+)", message)
     if wanted is None:
-        first = message.splitlines()[0]
+        first = printable(message.splitlines()[0])
         return f"{path} is not a checkpoint of PyTorch's, or a damaged one: {first}"
     return (
         f"{path} was refused: it asks to load {wanted[1]}, and a pickle that names more than "

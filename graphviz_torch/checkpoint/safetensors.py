@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..graph.text import type_text
+from ..graph.text import printable, type_text
 from ..internals.tensors.memory import has_memory
 
 _SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor with the same memory}
@@ -87,7 +87,9 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             same = json.loads((file.metadata() or {}).get(_SAME, "{}"))
     except package.SafetensorError as error:
-        raise ValueError(f"{path} is not a .safetensors file: {error}") from error
+        raise ValueError(
+            f"{path} is not a .safetensors file: {printable(str(error), lines=True)}"
+        ) from error
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{path}: its metadata {_SAME!r} is not JSON: {error}") from None
     if not isinstance(same, dict) or not all(isinstance(kept, str) for kept in same.values()):

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..devices.moving import to_device
 from ..graph import Graph, Node
+from ..graph.text import printable
 from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names
 from ..tracing.nodes import read
@@ -84,7 +85,7 @@ class Verification:
         lines += [f"gradient of {name} differs by up to {d:.3g}" for name, d in self.gradients]
         if self.first is not None:
             lines.append(f"first at {self.first}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def compare_models(

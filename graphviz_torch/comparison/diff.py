@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from ..graph.terminal import cut, line_width, option
-from ..graph.text import at_most
+from ..graph.text import at_most, printable
 from ..graph.units import count_text
 from .changes import (
     GRADIENT_TOLERANCE,
@@ -103,14 +103,14 @@ class GraphDiff:
             wide: show all lines in full length.
         """
         width = line_width(wide)
-        shown = [self._head()]
+        shown = [printable(self._head())]
         for title, lines in self._parts():
             lines = list(lines) if wide else _once(lines)
             if lines:
                 shown.append(f"{title}:")
             most = len(lines) if wide else limit
             lines = at_most(lines, most, f"... and {{:,}} more ({option('wide')} shows all)")
-            shown += [f"  {line}" for line in lines]
+            shown += [f"  {printable(line)}" for line in lines]
         if width is None:
             return "\n".join(shown)
         head = wrap(shown[0], width, subsequent_indent="  ", break_on_hyphens=False)
@@ -120,7 +120,7 @@ class GraphDiff:
         return self.to_text()
 
     def __repr__(self) -> str:
-        return f"<GraphDiff: {self._head()}>"
+        return f"<GraphDiff: {printable(self._head())}>"
 
     def _repr_html_(self) -> str:
         lines = self.to_text(wide=True).splitlines()[1:]
@@ -129,7 +129,7 @@ class GraphDiff:
             f"{html.escape(line)}</span>"
             for line in lines
         )
-        return f"<p>{html.escape(self._head())}</p><pre>{chr(10).join(rows)}</pre>"
+        return f"<p>{html.escape(printable(self._head()))}</p><pre>{chr(10).join(rows)}</pre>"
 
     def _head(self) -> str:
         if not self:

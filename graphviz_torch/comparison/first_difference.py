@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph.text import printable
 from ..graph.units import count_text, number_text
 from .changes import Change
 from .closeness import distance
@@ -67,13 +68,13 @@ class FirstDifference:
                 one = graph.nodes[node]
                 metas = ", ".join(str(meta) for meta in one.outputs if meta is not None)
                 lines.append(f"  {title or word}: {_described(one)} {metas}".rstrip())
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def __str__(self) -> str:
         return self.to_text()
 
     def __repr__(self) -> str:
-        return f"<FirstDifference: {self._head()}>"
+        return f"<FirstDifference: {printable(self._head())}>"
 
     def _head(self) -> str:
         if not self:

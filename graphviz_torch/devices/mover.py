@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph import TensorMeta
+from ..graph.text import printable
 from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta
 from .containers import children, join, rebuilt, tensors_in, unreachable, walk_structure
@@ -69,7 +70,9 @@ class Moves:
     def __str__(self) -> str:
         lines = [str(move) for move in self.moved]
         lines += [f"{name or 'it'} stays: {reason}" for name, reason in self.stayed]
-        return "\n".join([*lines, f"{len(self.moved)} moved, {self.nbytes:,} bytes"])
+        return "\n".join(
+            [*map(printable, lines), f"{len(self.moved)} moved, {self.nbytes:,} bytes"]
+        )
 
 
 class Loader:

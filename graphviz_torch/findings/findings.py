@@ -11,7 +11,7 @@ from operator import attrgetter
 from ..graph import Finding, Graph
 from ..graph.nodes import INSIDE, REGION
 from ..graph.terminal import line_width, option
-from ..graph.text import with_short_names
+from ..graph.text import printable, with_short_names
 from .run_findings import counts_text, steps_text
 
 _INDENT = " " * 8
@@ -100,7 +100,7 @@ class Findings(list[Finding]):
                 rows += textwrap.wrap(
                     text, width, initial_indent=_INDENT + sign, subsequent_indent=further
                 )
-        return "\n".join(rows)
+        return "\n".join(map(printable, rows))
 
     def _nothing(self) -> str:
         missing = self.checked.missing
@@ -137,7 +137,10 @@ class Findings(list[Finding]):
         head = "".join(f"<th>{names[i]}</th>" for i in shown)
         rows = "".join(
             "<tr>"
-            + "".join(f'<td style="text-align:left">{html.escape(row[i])}</td>' for i in shown)
+            + "".join(
+                f'<td style="text-align:left">{html.escape(printable(row[i], lines=True))}</td>'
+                for i in shown
+            )
             + "</tr>"
             for row in table
         )

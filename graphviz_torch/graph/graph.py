@@ -15,7 +15,12 @@ from .ids import NodeId, mentioned
 from .nodes import Edge, ModuleRow, Node
 from .registry import mime_bundle
 from .tensors import MOST_ELEMENTS, TensorMeta
+<<<<<<< HEAD
 from .values import Cut, Failure, Parameter, Step, Transfer, Untracked
+=======
+from .text import printable
+from .values import Cut, Failure, Parameter, Step, Transfer
+>>>>>>> 30227838 (Text of a file or an exception leaves through one function, so that no name drives a terminal or turns a picture)
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 _FOREVER = 1e9  # seconds in all, about 30 years: more overflows counters of microseconds
@@ -70,7 +75,7 @@ class Graph:
         ]
         parts = [f"{n:,} {name}{'s' * (n != 1)}" for n, name in counts if n or name == "node"]
         if self.failure is not None:
-            parts.append(f"failed: {self.failure.error}")
+            parts.append(f"failed: {printable(self.failure.error)}")
         return f"Graph({', '.join(parts)})"
 
     def annotate(self, **columns: Mapping[int, Any]) -> Graph:
@@ -240,5 +245,6 @@ def _check_paths(graph: Graph) -> None:
         if len(path) > _LONGEST or path.count(".") >= _DEEPEST:
             raise ValueError(
                 f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
-                f"characters ({path[:30]}...); up to {_DEEPEST} and {_LONGEST:,} are read."
+                f"characters ({printable(path[:30])}...); up to {_DEEPEST} and {_LONGEST:,} are "
+                "read."
             )

@@ -8,6 +8,7 @@ from .argument import GraphLike, graph_of
 from .files.file import read, text_of, value_of
 from .files.limits import MAX_BYTES
 from .graph import Graph
+from .text import printable
 from .training.file import is_training, read_steps
 from .training.training import Training
 
@@ -62,7 +63,7 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
     try:
         training.check()
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{printable(str(path))}: {error}") from None
     return training
 
 

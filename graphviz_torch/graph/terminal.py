@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
+from .text import printable
+
 _SHELL: ContextVar[bool] = ContextVar("_SHELL", default=False)
 PIPED = 80  # characters of a line without a terminal
 _GAP = 2  # characters between columns
@@ -128,7 +130,11 @@ def table(
         width: characters of a line; None: as many as it takes.
         order: titles, the most telling first; others follow as they stand.
     """
-    used = [column for column in columns if any(column.cells)]
+    used = [
+        column._replace(title=printable(column.title), cells=list(map(printable, column.cells)))
+        for column in columns
+        if any(column.cells)
+    ]
     rank = {title: i for i, title in enumerate(order)}
     telling = sorted(used, key=lambda column: rank.get(column.title, len(rank)))
     natural = {c.title: max(map(width_of, (c.title, *c.cells))) for c in used}

@@ -15,6 +15,19 @@ _LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
 _BOTH_LINES = re.compile(rf"({_LINE}){_CALLED}({_LINE})")
 _MAX_NAME, _MAX_PART = 40, 14  # characters of a name in a message, and of each part of a longer one
 _LONG_NAME = re.compile(rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)")
+# Control characters and their pictures; what XML cannot hold, and what turns the direction of text.
+_PICTURES = {
+    **{i: chr(0x2400 + i) for i in range(32) if i != ord("\n")},
+    0x7F: "\u2421",
+    **dict.fromkeys(
+        [
+            *range(0x80, 0xA0),
+            *(0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x2070)),
+            *(0xFEFF, *range(0xFFF9, 0xFFFC), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)),
+        ],
+        "\ufffd",
+    ),
+}
 _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
 
 
@@ -27,13 +40,34 @@ def shortened(text: str, most: int, end: str = "…") -> str:
     return text if len(text) <= most else text[: most - len(end)] + end
 
 
-def printable(text: str) -> str:
-    """Return a text on one line, with Python's escapes for unprintable characters.
+def printable(text: str, lines: bool = False) -> str:
+    """Return a text in which Python's escapes replace all that a terminal obeys or does not show.
 
-    >>> printable("fc1"), printable("a\\nb")
-    ('fc1', 'a\\\\nb')
+    A name of a file, a message of an exception and a value of a user leave through this function:
+    into a terminal, SARIF, and the text of TensorBoard.
+
+    Args:
+        lines: keep the ends of lines.
+
+    >>> printable("fc1"), printable("a\\nb\\x1b[2J"), printable("a\\nb", lines=True)
+    ('fc1', 'a\\\\nb\\\\x1b[2J', 'a\\nb')
     """
-    return text if text.isprintable() else repr(text)[1:-1]
+    if text.isprintable():
+        return text
+    kept = "\n" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
+def drawable(text: str) -> str:
+    """Return a text that any picture can hold: it controls nothing and turns no direction.
+
+    A control character becomes its picture, and what has none the replacement character. Ends of
+    lines stay.
+
+    >>> drawable("a\\x1b[2J\\u202eb")
+    'a␛[2J\ufffdb'
+    """
+    return text if text.isprintable() else text.translate(_PICTURES)
 
 
 def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
@@ -105,7 +139,7 @@ def _text(value: Any) -> str:
         shown = ", ".join(at_most(items, _ITEMS, "… {:,} more"))
         text = f"({shown}{',' * (len(items) == 1)})"
     elif hasattr(value, "_fields") and "__str__" in vars(type(value)):  # "f32[8, 128] cpu"
-        text = str(value)
+        text = printable(str(value))
     else:
         text = repr(value)
     return shortened(text, _WIDTH)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from .ids import NodeId
 from .tensors import Extent, GradientStats, TensorMeta
-from .text import short_repr
+from .text import printable, short_repr
 
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
 Phase = Literal["forward", "backward"]
@@ -359,4 +359,5 @@ class Experiment:
             sign = "note"
         where = f"  {self.where}" if self.where else ""
         changed = f"{self.changed}: " if self.changed else ""
-        return f"{self.name}: {sign}{where}\n        {changed}{self.message}"
+        lines = f"{self.name}: {sign}{where}", f"        {changed}{self.message}"
+        return "\n".join(map(printable, lines))

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from ..graph import Finding
 from ..graph.terminal import width_of
+from ..graph.text import printable
 
 Lines = Callable[[str], Sequence[str]]  # of the file that a finding calls "train.py"
 
@@ -142,7 +143,7 @@ def excerpt(finding: Finding, lines: Lines) -> Excerpt:
     rows, names = [], set[str]()
     for place in shown:
         rows.append(
-            f"{' ' * (margin - 1)}{'-->' if place == finding.where else ':::'} {escaped(place)}"
+            f"{' ' * (margin - 1)}{'-->' if place == finding.where else ':::'} {printable(place)}"
         )
         if place not in read:
             continue
@@ -160,18 +161,7 @@ def _line(place: str, lines: Lines) -> str:
     name, _, number = place.rpartition(":")
     read = lines(name) if name and number.isdecimal() else ()
     text = read[int(number) - 1] if 0 < int(number or 0) <= len(read) else ""
-    return escaped(text.expandtabs(4).rstrip())
-
-
-def escaped(text: str) -> str:
-    """A line of text, with escapes for what a terminal would obey.
-
-    >>> escaped("loss\\x1b[2J")
-    'loss\\\\x1b[2J'
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return printable(text.expandtabs(4).rstrip())
 
 
 def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..graph.text import at_most
+from ..graph.text import at_most, printable
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
@@ -70,7 +70,7 @@ class RehearsalDiff:
 
     def to_text(self) -> str:
         """Return the differences as text."""
-        return "\n".join(self._lines())
+        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         before, after = self.before, self.after

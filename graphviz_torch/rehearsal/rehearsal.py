@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..graph import Graph
-from ..graph.text import listing
+from ..graph.text import listing, printable
 from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
 from .order import CollectiveCall, ordinal
@@ -145,7 +145,7 @@ class Rehearsal:
         return f"Rehearsal(rank {self.rank} of {self.ranks}, peak {bytes_text(self.peak_bytes)})"
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         yield (

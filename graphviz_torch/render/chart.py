@@ -6,10 +6,11 @@ dark setting and loads nothing.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 
+from .labels import clipped
 from .style import COLORS, dark_rules, palette
 
 _LINES = ("operation_line", "input_line", "transfer_line", "output_line", "parameter_line")
@@ -77,7 +78,7 @@ def line_chart(
             end += 15
         ends.append(end)
         out.append(f'<text x="{at_all[-1][0] + 10:.1f}" y="{end:.1f}" fill="{color}">')
-        out.append(f"{escape(name)}</text>")
+        out.append(f"{svg_escape(name)}</text>")
     return "".join([*out, "</svg>"])
 
 
@@ -114,12 +115,21 @@ def byte_ticks(most: float) -> list[float]:
     return [step * i for i in range(math.floor(most / step) + 1)]
 
 
+def svg_escape(text: str) -> str:
+    """Return a text as an SVG holds it, in an element or in an attribute.
+
+    >>> svg_escape("a < b\\x1b")
+    'a &lt; b␛'
+    """
+    return html.escape(clipped(text))
+
+
 def svg_start(width: float, height: float, title: str) -> str:
     """How an SVG of this package begins: its size, its dark colours, its title and background."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'width="{width}" height="{height}" font-family="Helvetica,Arial,sans-serif" '
-        f'font-size="12"><style>{dark_rules()}</style><title>{escape(title)}</title>'
+        f'font-size="12"><style>{dark_rules()}</style><title>{svg_escape(title)}</title>'
         f'<rect width="100%" height="100%" fill="{palette("auto")["background"]}"/>'
     )
 
@@ -130,7 +140,7 @@ def svg_text(
     """A line of text in one of `COLORS`."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
-        f'font-size="{size}">{escape(text)}</text>'
+        f'font-size="{size}">{svg_escape(text)}</text>'
     )
 
 

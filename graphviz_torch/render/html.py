@@ -16,7 +16,7 @@ from typing import Any
 
 from ..graph import Finding, Graph, GraphLike
 from ..graph.files.replacement import replacement
-from ..graph.text import type_text
+from ..graph.text import printable, type_text
 from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
@@ -193,7 +193,7 @@ def _page(
     )
     return _PAGE.format(
         policy=policy,
-        title=html.escape(title),
+        title=html.escape(printable(title)),
         style=style,
         without=without,
         payload=view_payload(graph, findings, title=title),

@@ -10,6 +10,7 @@ from textwrap import wrap
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
 from ..graph.column import details as declared_details
 from ..graph.column import recorded
+from ..graph.text import drawable
 from ..graph.units import number_text
 
 Outputs = tuple[TensorMeta | None, ...]
@@ -73,9 +74,9 @@ def ending(first: str, last: str) -> str:
 
 
 def clipped(text: str) -> str:
-    """A text that a picture can hold: of a longer one the beginning, and how much follows."""
+    """Return a text that a picture can hold: the beginning of a long one, and how much follows."""
     more = len(text) - _LONGEST
-    return text if more <= 0 else f"{text[:_LONGEST]}… {more:,} more characters"
+    return drawable(text if more <= 0 else f"{text[:_LONGEST]}… {more:,} more characters")
 
 
 @lru_cache(maxsize=4096)

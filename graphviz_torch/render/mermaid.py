@@ -40,7 +40,6 @@ _SHAPES: Final[dict[Role, tuple[str, str]]] = {
     "stack": ("[[", "]]"),
 }
 _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
-_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 # Mermaid writes entities with these while it reads.
 _INNER = frozenset("ﬂ°¶ß")
 # What Mermaid looks for in what it read: $$ for mathematics, \n for a line, fa:fa- for icons.
@@ -258,7 +257,7 @@ def _text(lines: list[Any]) -> str:
 def _letter(letter: str) -> str:
     if _SAFE.match(letter):
         return letter
-    if _UNWRITABLE.match(letter):
-        return chr(0x2400 + ord(letter)) if letter < " " else "\ufffd"
+    if letter == "\n":
+        return "\N{SYMBOL FOR LINE FEED}"
     plain = letter.isprintable() and not letter.isascii() and letter not in _INNER
     return letter if plain else f"#{ord(letter)};"

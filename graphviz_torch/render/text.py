@@ -115,7 +115,7 @@ def _summary(graph: Graph, width: int | None) -> str:
     ]
     parts = [count_text(n, name) for n, name in figures if n or name not in _SELDOM]
     device = _device(graph)
-    return _wrapped(", ".join(parts + [f"all on {device}"] * bool(device)), width)
+    return _wrapped(", ".join(parts + [f"all on {_plain(device)}"] * bool(device)), width)
 
 
 def _device(graph: Graph) -> str:

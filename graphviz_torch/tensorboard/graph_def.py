@@ -23,7 +23,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Transfer
 from ..graph.collective import by_node
 from ..graph.column import columns_in, declared_beside
-from ..graph.text import shortened
+from ..graph.text import printable, shortened
 from ..render.ranks.collectives import lines
 from .names import Names, device, names, operation
 
@@ -314,7 +314,7 @@ def _moved(transfer: Transfer) -> str:
 def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if not text:
         return
-    text = shortened(text, _LONGEST, "...")
+    text = shortened(printable(text), _LONGEST, "...")
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..graph import Graph, Node
+from ..graph.text import printable
 from ..render.groups.groups import Groups, group
 
 # First segments that break the page's JavaScript objects, and the tab's name of its root.
@@ -74,7 +75,7 @@ def operation(text: str) -> str:
     >>> operation("ConstantPadNdBackward0"), operation("NoOp"), operation("torch::autograd::Tie")
     ('constantPadNdBackward0', 'NoOp_', 'Tie')
     """
-    text = text.rpartition("::")[2].replace("Const", "const") or "_"
+    text = printable(text.rpartition("::")[2].replace("Const", "const")) or "_"
     if text == "NoOp" or text in REFERENCE_OPS or re.fullmatch(r"[a-zA-Z]+Summary", text):
         return text + "_"
     return text

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..findings import find
 from ..graph import Collective, Graph, Transfer
+from ..graph.text import printable
 from ..graph.units import bytes_text, count_text
 from ..render.ranks.collectives import alike, whose
 
@@ -125,6 +126,7 @@ def _copies(count: int) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for Markdown, also inside a table."""
+    text = printable(text.replace("\n", " "))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_{}\[\]#])", r"\\\1", text)
-    return text.replace("|", "&#124;").replace("\n", " ")
+    return text.replace("|", "&#124;")

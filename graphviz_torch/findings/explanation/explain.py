@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import overload
 
 from ...graph import Cut, Edge, GraphLike, graph_of
+from ...graph.text import printable
 from ...graph.training.join import one_graph
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
@@ -104,7 +105,7 @@ def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:
         node = nodes[name]
         return (name, None) if node is None else (reading.call(node), node)
     names = [each for each in nodes if not each.isdigit()] or [f"0 to {count - 1}"]
-    near = ", ".join(get_close_matches(name, names, n=3, cutoff=0.0))
+    near = printable(", ".join(get_close_matches(name, names, n=3, cutoff=0.0)))
     raise ValueError(f"{name!r} is neither a parameter nor a label nor a node's id; near: {near}.")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph import Edge, Finding, Graph
+from ...graph.text import printable
 from ...graph.units import number_text
 
 _HEAD = ("node", "operation", "module", "norm", "factor")
@@ -119,7 +120,7 @@ class GradientPath:
                 by = number_text(point.factor)
                 before = self.points[self.points.index(point) - 1]  # it is what applied the factor
                 lines.append(f"It {done} most from {before.text} to {point.text}: {by} times.")
-        return "\n".join([*lines, self.end])
+        return "\n".join(map(printable, [*lines, self.end]))
 
     def __str__(self) -> str:
         return self.to_text()
@@ -135,7 +136,7 @@ class GradientPath:
 
 def _row(point: Waypoint) -> tuple[str, ...]:
     factor = "" if point.factor is None else number_text(point.factor)
-    return str(point.node), point.name, point.module, point.norm_text, factor
+    return str(point.node), printable(point.name), printable(point.module), point.norm_text, factor
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...graph import Graph
 from ...graph.terminal import TableColumn, hidden, line_width, table
+from ...graph.text import printable
 from ...graph.units import number_text
 from ..graph_reading import Reading
 from ..rules.terms import terms_of
@@ -85,7 +86,8 @@ class LossTable:
             notes.append(f"no optimizer stepped: {', '.join(still)}")
         if missing:
             notes.append(hidden(missing, width))
-        return "\n".join(["The norm of the gradient that each loss gave", *lines, *notes])
+        said = ["The norm of the gradient that each loss gave", *lines, *notes]
+        return "\n".join(map(printable, said))
 
     def __str__(self) -> str:
         return self.to_text()

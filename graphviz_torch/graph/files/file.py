@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from ..gc import with_gc_disabled
+from ..text import printable
 from .columns import codec
 from .limits import MAX_BYTES, Limits
 from .replacement import replacement
@@ -67,13 +68,15 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
             limits = Limits(os.fstat(raw.fileno()).st_size, max_bytes)
             text = _read(gzip.GzipFile(fileobj=raw) if packed else raw, limits)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: the compressed data is damaged or cut short.") from error
+            raise ValueError(
+                f"{printable(str(path))}: the compressed data is damaged or cut short."
+            ) from error
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise ValueError(f"{printable(str(path))}: {error}") from None
     try:
         return _value(text, kind)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{printable(str(path))}: {error}") from None
 
 
 def text_of(value: Checked) -> str:

@@ -25,6 +25,7 @@ from ..files.lists import members, rows
 from ..files.replacement import replacement
 from ..gc import with_gc_disabled
 from ..graph import Graph
+from ..text import printable
 from .patch import change, changed, extent
 from .step import TrainingStep
 
@@ -148,11 +149,13 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
     try:
         return tuple(_steps(path, Limits(os.path.getsize(path), max_bytes)))
     except zlib.error:
-        raise ValueError(f"{path}: the compressed data is damaged.") from None
+        raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from None
     except RecursionError:
-        raise ValueError(f"{path}: this is not a training: it is nested too deeply.") from None
+        raise ValueError(
+            f"{printable(str(path))}: this is not a training: it is nested too deeply."
+        ) from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{printable(str(path))}: {error}") from None
 
 
 def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.request import urlopen
 
+from .files import say
 from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
@@ -139,7 +140,7 @@ def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[byte
         command += ["--simulate", str(parsed.simulate)]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
     said = f"graphviz-torch: {parsed.script} runs; the app opens when it has recorded a step."
-    print(said, file=sys.stderr, flush=True)
+    say(said, file=sys.stderr)
     return subprocess.Popen(command)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import DIFFERENCES, colored, read_saved, say
+from .files import DIFFERENCES, read_saved, say
 from .options import add_options, given
 from .pictures import draw
 
@@ -60,7 +59,7 @@ def _diff(parsed: argparse.Namespace) -> int:
         if parsed.format == "json":
             say(_json(difference))
         else:
-            say(colored(difference.to_text(wide=parsed.wide), sys.stdout, DIFFERENCES))
+            say(difference.to_text(wide=parsed.wide), DIFFERENCES)
             if not (isinstance(a, Graph) and isinstance(b, Graph)):
                 say("Norms of steps after a training's first have two digits in its file.")
     return int(_fails(difference, parsed.fail_on))
@@ -125,11 +124,11 @@ def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
         raise ValueError(f"{parsed.a} and {parsed.b} have no rank in common.")
     differences = [compare_rehearsals(*pair) for pair in pairs]
     if parsed.format == "json":
-        print(json.dumps([each.to_dict() for each in differences]))
+        say(json.dumps([each.to_dict() for each in differences]))
     else:
         for (before, _), each in zip(pairs, differences, strict=True):
             head = f"rank {before['rank']:,}:\n" if len(pairs) > 1 else ""
-            print(head + each.to_text())
+            say(head + each.to_text())
     return int(parsed.fail_on != "never" and any(differences))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .files import read_saved
+from .files import read_saved, say
 from .pictures import FILE, draw
 
 
@@ -25,11 +25,11 @@ def _explain(parsed: argparse.Namespace) -> int:
 
     graph = read_saved(parsed.file)
     if parsed.target is None:
-        print(explain(graph))
+        say(explain(graph))
         return 0
     way = explain(graph, parsed.target)
     if parsed.out != Path("-"):
-        print(way)
+        say(way)
     if parsed.out is not None:
         draw(graph, parsed.out, None, findings=[way.mark()])
     return 0

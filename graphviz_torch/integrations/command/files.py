@@ -13,7 +13,7 @@ from typing import TextIO
 from ... import Graph, load
 from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
-from ...graph.text import listing
+from ...graph.text import listing, printable
 
 PIPE = Path("-")
 
@@ -71,7 +71,7 @@ def write_text(text: str, path: Path) -> None:
     else:
         with replacement(path) as file:
             file.write(text.encode())
-        print(path)
+        say(str(path))
 
 
 def beside(file: Path, suffix: str) -> Path:
@@ -86,12 +86,21 @@ def beside(file: Path, suffix: str) -> Path:
     return file.with_name(re.sub(r"(\.json)?(\.gz)?(?=(@\d+)?$)", "", file.name, count=1) + suffix)
 
 
-def say(text: str) -> None:
-    """Print. A reader, a pager say, that has seen enough ends nothing of what follows."""
+def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | None = None) -> None:
+    """Print text of a command, in which nothing drives the terminal but colours of our own.
+
+    A reader, a pager say, that has seen enough ends nothing of what follows.
+
+    Args:
+        colors: as for `colored`; None: no colours.
+        file: where to print; None: to stdout.
+    """
+    out = file or sys.stdout
+    shown = printable(str(text), lines=True)
     try:
-        print(text, flush=True)
+        print(shown if colors is None else colored(shown, out, colors), file=out, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 def colored(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:

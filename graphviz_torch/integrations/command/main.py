@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from ... import __version__
 from ...graph.terminal import in_shell
+from ...graph.text import printable
 from .formats import FORMATS
 
 _DONE, _FAILED = 0, 2
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _DONE
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
-        print(f"graphviz-torch: {sentence(error)}", file=sys.stderr)
+        print(f"graphviz-torch: {printable(sentence(error), lines=True)}", file=sys.stderr)
         return _FAILED
 
 
@@ -81,7 +82,8 @@ class _Parser(argparse.ArgumentParser):
         near = get_close_matches(wrong[2], self._words(), 1) if wrong else []
         hint = f". Did you mean {near[0]}?" if near else ";"
         said = message.partition(" (choose from")[0] if near else message
-        self.exit(_FAILED, f"{self.prog}: {said}{hint} {self.prog} --help lists what there is.\n")
+        said = printable(f"{self.prog}: {said}{hint} {self.prog} --help lists what there is.")
+        self.exit(_FAILED, f"{said}\n")
 
     def _words(self) -> list[str]:
         """The commands, options and values that there are."""
@@ -136,11 +138,12 @@ def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParse
 def sentence(error: Exception) -> str:
     """What went wrong, for a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:
+        name = printable(str(error.filename))
         # Not of ours, which says of this errno what is missing.
         if error.strerror == os.strerror(errno.ENOENT):
             here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
-            return f"{error.filename}: there is no such file{here}; check its name."
-        return f"{error.filename}: {error.strerror}."
+            return f"{name}: there is no such file{here}; check its name."
+        return f"{name}: {error.strerror}."
     return str(error)
 
 

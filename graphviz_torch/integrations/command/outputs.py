@@ -35,7 +35,8 @@ from ...graph.units import count_text
 from ...graph.values import SEVERITIES
 from ..excerpt import Files
 from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
-from .files import colored
+from .files import SEVERITIES as COLORS
+from .files import say
 from .findings.baseline import write_baseline
 from .findings.judge import Judge
 from .findings.reports import REPORTS, go_on, to_lines, to_sarif, totals
@@ -287,7 +288,7 @@ class Outputs:
 
     def _print(self, text: str) -> None:
         with suppress(Exception):  # the script may have closed it
-            print(colored(text, self._stderr), file=self._stderr, flush=True)
+            say(text, COLORS, self._stderr)
 
     def _write(self, *, pictures: bool) -> list[str]:
         """Write the files that are not up to date. Returns what could not be written, and why."""
@@ -360,4 +361,4 @@ def _write_text(text: str, path: Path) -> None:
 def _print(report: str) -> None:
     """Print to stdout, with escapes for the letters that it lacks."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(report.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    say(report.encode(encoding, "backslashreplace").decode(encoding))

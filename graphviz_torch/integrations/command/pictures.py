@@ -15,7 +15,7 @@ from ... import Graph
 from ...compare import FirstDifference, GraphDiff
 from ...graph import Training, TrainingStep
 from ...graph.text import listing
-from .files import PIPE, beside, colored, read_saved, say, write_text
+from .files import PIPE, SEVERITIES, beside, read_saved, say, write_text
 from .formats import FORMATS, Format, format_of
 from .options import add_options, given
 
@@ -152,7 +152,7 @@ def _export(parsed: argparse.Namespace) -> int:
     out = parsed.out or (PIPE if chosen.printed else beside(parsed.file, chosen.suffixes[0]))
     if out == PIPE:
         text = made.rstrip("\n")
-        print(colored(text, sys.stdout) if name == "text" else text)
+        say(text, SEVERITIES if name == "text" else None)
     else:
         write_text(made, out)
     return 0
@@ -177,7 +177,7 @@ def _view(parsed: argparse.Namespace) -> int:
         raise ValueError("-o -: a browser opens a file; name one, or leave out -o.")
     write_text(page, out)
     if not webbrowser.open(out.absolute().as_uri()):
-        print("graphviz-torch: no browser was found; open this file in one.", file=sys.stderr)
+        say("graphviz-torch: no browser was found; open this file in one.", file=sys.stderr)
     return 0
 
 
@@ -191,5 +191,5 @@ def _tensorboard(parsed: argparse.Namespace) -> int:
     if parsed.out is None or parsed.out == PIPE:
         raise ValueError("--to tensorboard needs -o LOGDIR: where `tensorboard --logdir` looks.")
     to_tensorboard(read_saved(parsed.file), parsed.out, **given(parsed, to_tensorboard))
-    print(f"tensorboard --logdir {parsed.out}")
+    say(f"tensorboard --logdir {parsed.out}")
     return 0

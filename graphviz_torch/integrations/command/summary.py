@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...export import Summary
-from .files import read_saved
+from .files import read_saved, say
 from .options import add_options, given
 from .pictures import FILE
 
@@ -33,9 +33,9 @@ def _summary(parsed: argparse.Namespace) -> int:
 
     made = summary(read_saved(parsed.file), **given(parsed, summary))
     if parsed.format == "text":
-        print(made.to_text(wide=parsed.wide))
+        say(made.to_text(wide=parsed.wide))
     else:
-        print(FORMATS[parsed.format](made))
+        say(FORMATS[parsed.format](made))
     return 0
 
 

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 
 from ...graph import Graph
+from ...graph.text import printable
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
@@ -21,7 +22,7 @@ def add_note(error: BaseException, graph: Graph) -> None:
         told = any(str(note).startswith("graphviz_torch:") for note in notes)
         if not isinstance(error, Exception) or told or not (text := diagnosis(graph)):
             return
-        note = f"graphviz_torch: {text}"
+        note = f"graphviz_torch: {printable(text, lines=True)}"
         if sys.version_info >= (3, 11):
             error.add_note(note)
         else:

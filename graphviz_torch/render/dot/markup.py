@@ -11,13 +11,7 @@ SMALL = 9.5  # points; a node's main lines are 12
 # Holds the first line of small print off the large line above it.
 SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
 
-# What XML cannot hold becomes its picture, or the sign for what has none.
-_UNWRITABLE = {
-    **{i: chr(0x2400 + i) for i in range(32)},
-    0x7F: "\u2421",
-    **dict.fromkeys([0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd"),
-}
-_ESCAPES = _UNWRITABLE | {
+_ESCAPES = {
     ord("&"): "&amp;",
     ord("<"): "&lt;",
     ord(">"): "&gt;",
@@ -26,7 +20,7 @@ _ESCAPES = _UNWRITABLE | {
     ord("\n"): "<BR/>",
 }
 _SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
-_QUOTED = _UNWRITABLE | {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
+_QUOTED = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
 
 
 def escape(text: str) -> str:

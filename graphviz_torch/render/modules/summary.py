@@ -98,11 +98,11 @@ class Summary:
         for line, row in zip(lines, zip(*columns.values(), strict=True), strict=True):
             indent = f"text-align:left;padding-left:{0.5 + line.indent}em"
             tag = "th" if line.name == "total" else "td"
-            cells = map(escape, row)
-            title = f'<{tag} style="{indent}">{escape(line.name)}</{tag}>'
+            cells = map(escape, map(printable, row))
+            title = f'<{tag} style="{indent}">{escape(printable(line.name))}</{tag}>'
             rows.append(title + "".join(f"<{tag}{right}>{cell}</{tag}>" for cell in cells))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
-        notes = "<br>".join(map(escape, self._notes()))
+        notes = "<br>".join(map(escape, map(printable, self._notes())))
         return (
             f'<table><thead><tr><th style="text-align:left">module</th>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table><small>{notes}</small>"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from ...graph import Collective, GraphLike, graph_of
 from ...graph.collective import aligned, rank_waits
 from ...graph.text import at_most, ranks_text
 from ...graph.units import seconds_text
-from ..chart import svg_line, svg_start, svg_text
+from ..chart import svg_escape, svg_line, svg_start, svg_text
 from ..style import COLORS
 from .collectives import description
 
@@ -114,7 +113,7 @@ def wait_lines(collectives: Iterable[Collective]) -> list[str]:
 
 def _bar(x: float, y: float, width: float, seconds: float, each: Collective) -> str:
     fill, line = COLORS["collective"][0], COLORS["collective_line"][0]
-    title = escape(f"{each.kind} {description(each)} · stood {seconds_text(seconds)}")
+    title = svg_escape(f"{each.kind} {description(each)} · stood {seconds_text(seconds)}")
     name = svg_text(x + 4, y + 15, each.kind, "ink", size=11) if width > 8 * len(each.kind) else ""
     return (
         f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="21" '

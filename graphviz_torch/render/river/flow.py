@@ -7,7 +7,6 @@ above to the loss below. The file follows the reader's dark setting and loads no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 from ...graph import GraphLike
 from ...graph.text import shortened
 from ...graph.units import number_text
-from ..chart import svg_start, svg_text
+from ..chart import svg_escape, svg_start, svg_text
 from ..groups.whole import whole_of
 from ..style import COLORS, NONFINITE
 from .lanes import courses
@@ -263,7 +262,7 @@ class _Panel:
             return
         two = bool(place.tributaries)
         says = f"{place.name}: {_said(place)}"
-        yield f"<g><title>{escape(says)}</title>"
+        yield f"<g><title>{svg_escape(says)}</title>"
         yield leader(x + max(width, 12) / 2 + 3, text - 6 - (_GAUGE - 8 if place.norm else 0), y)
         yield f"{place_sign(x, y, max(width, 12.0), place)}</g>"
         said = end_of(place.name, max(12, room - 6))

@@ -18,6 +18,7 @@ from graphviz_torch.graph import Failure, Finding, Graph
 from graphviz_torch.render.html import view
 from graphviz_torch.render.view import view_script
 from graphviz_torch.render.view.payload import view_payload
+from tests.graph.test_hostile_text import obeyed
 from tests.support.viewed import Open, block, mlp, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]
@@ -70,6 +71,19 @@ def test_the_saved_svg_stands_alone(opened: Open, browser: Browser, tmp_path: Pa
     colours = {colour for _, colour in shown.getcolors(1 << 24) or []}
     assert (0, 114, 178) in colours  # the line of an input
     assert (0, 122, 88) in colours  # the line of an output
+
+
+def test_the_saved_svg_obeys_no_name(opened: Open, tmp_path: Path) -> None:
+    label = "a\x1b[2J\x00\x9b\u202eb\u2066\u200f\ufffe"
+    graph = worked().annotate(label=dict.fromkeys(range(5), label))
+    page = opened(graph, title=label)
+    with page.expect_download() as svg:
+        page.get_by_role("button", name="Save the picture as SVG").click()
+    svg.value.save_as(tmp_path / "alone.svg")
+    text = (tmp_path / "alone.svg").read_text("utf-8")
+    assert "a\ufffd[2J" in text
+    assert obeyed(text) == set()
+    ET.fromstring(text)
 
 
 def test_hostile_names_stay_text(opened: Open) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ....graph import Training
 from ....graph.units import count_text
 from ...excerpt import Files, Lines, no_lines
-from ..files import PIPE, on_disk, read_saved
+from ..files import PIPE, on_disk, read_saved, say
 from .baseline import write_baseline
 from .judge import Judge
 from .reports import add_report, go_on, print_report
@@ -36,12 +36,12 @@ def _find(parsed: argparse.Namespace) -> int:
     if parsed.write_baseline is not None:
         write_baseline(parsed.write_baseline, found)
     if isinstance(last, Training) and last.alternation and parsed.format in (None, "text"):
-        print(f"{count_text(len(last.steps), 'step')}, {last.alternation}")
+        say(f"{count_text(len(last.steps), 'step')}, {last.alternation}")
     print_report(parsed, new, source)
     for said in judge.mistyped:
-        print(f"graphviz-torch: {said}", file=sys.stderr)
+        say(f"graphviz-torch: {said}", file=sys.stderr)
     if new and parsed.format in (None, "text") and parsed.files[-1] != PIPE:
-        print(f"See it: {go_on(str(parsed.files[-1]))}")
+        say(f"See it: {go_on(str(parsed.files[-1]))}")
     return judge.exit_code(new)
 
 

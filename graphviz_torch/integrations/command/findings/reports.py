@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -15,9 +14,9 @@ from typing import Any
 from .... import Finding, __version__, rules
 from ....findings.run_findings import counts_text, steps_text
 from ....graph.terminal import cut, is_shell, is_terminal, line_width
-from ....graph.text import with_short_names
-from ...excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
-from ..files import colored
+from ....graph.text import printable, with_short_names
+from ...excerpt import Lines, excerpt, files_below, no_lines, without_place
+from ..files import SEVERITIES, say
 from .baseline import fingerprint
 
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -47,9 +46,9 @@ def print_report(
     """Print the report in the format that was asked for."""
     if parsed.format in (None, "text"):
         lines = to_lines(found, wide=parsed.wide, source=source, notes=parsed.notes)
-        print(colored(lines, sys.stdout))
+        say(lines, SEVERITIES)
     else:
-        print(REPORTS[parsed.format](found))
+        say(REPORTS[parsed.format](found))
 
 
 def to_lines(
@@ -97,7 +96,7 @@ def _finding_lines(
     """A finding as rustc prints one: text at a width, source cut where a terminal would wrap it."""
     shown = excerpt(finding, source)
     message, advice = (
-        _plain(with_short_names(without_place(text, finding.where, shown.names)))
+        printable(with_short_names(without_place(text, finding.where, shown.names)), lines=True)
         for text in (finding.message, finding.advice)
     )
     yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
@@ -180,7 +179,7 @@ def _result(finding: Finding, rule: int, where: _Files) -> dict[str, Any]:
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": _LEVELS[finding.severity],
-        "message": {"text": finding.message + advice},
+        "message": {"text": printable(finding.message + advice, lines=True)},
         "partialFingerprints": {"graphvizTorch/v1": fingerprint(finding)},
     }
     file, _, line = finding.where.rpartition(":")
@@ -229,8 +228,3 @@ def _fitted(text: str, width: int | None, indent: str) -> Iterator[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
-
-
-def _plain(text: str) -> str:
-    """Text of a program's own, with escapes for what a terminal would obey."""
-    return "\n".join(escaped(line) for line in text.split("\n"))

@@ -14,6 +14,7 @@ import sys
 from ....graph.files.replacement import replacement
 from ....graph.units import bytes_text
 from ....rehearsal import Trial, draw_trials, trial_table, try_plans
+from ..files import say
 from .processes import process
 
 
@@ -31,7 +32,7 @@ def fit(parsed: argparse.Namespace) -> int:
         code, said = process(parsed, rank, "json", names, args)
         if code:
             why = f": {said}" if changes and said else ""
-            print(f"{' + '.join(changes) or 'the script'}: does not run{why}", file=sys.stderr)
+            say(f"{' + '.join(changes) or 'the script'}: does not run{why}", file=sys.stderr)
             return None
         found = json.loads(said)
         if not changes and found["meshes"]:
@@ -39,16 +40,16 @@ def fit(parsed: argparse.Namespace) -> int:
         roles = tuple(found["at_peak"].items())
         trial = Trial(changes, found["peak_bytes"], found["wire_bytes"], found["flops"], roles)
         fits = ", fits" if trial.peak_bytes <= size else ""
-        print(f"{trial.name}: {bytes_text(trial.peak_bytes)}{fits}", file=sys.stderr)
+        say(f"{trial.name}: {bytes_text(trial.peak_bytes)}{fits}", file=sys.stderr)
         return trial
 
     trials = try_plans(attempt, size, mesh=mesh, others=parsed.other)
     if not trials:
         return 2
     if parsed.format == "json":
-        print(json.dumps([_row(each, size) for each in trials]))
+        say(json.dumps([_row(each, size) for each in trials]))
     else:
-        print(trial_table(trials, size))
+        say(trial_table(trials, size))
     for path in files:
         with replacement(path) as file:
             file.write(draw_trials(trials, size).encode())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ....graph.text import ranks_text
 from ....graph.units import count_text
 from ....rehearsal import CollectiveCall, compare_order, representative_ranks
+from ..files import say
 
 
 def each_rank(parsed: argparse.Namespace) -> int:
@@ -22,9 +23,9 @@ def each_rank(parsed: argparse.Namespace) -> int:
             return code
         results.append(said)
     if parsed.format == "text":
-        print("\n".join(results).rstrip())
+        say("\n".join(results).rstrip())
     else:
-        print(json.dumps([json.loads(said) for said in results]))
+        say(json.dumps([json.loads(said) for said in results]))
     return 0
 
 
@@ -43,11 +44,11 @@ def compare(parsed: argparse.Namespace) -> int:
             wanted = representative_ranks(rank, orders[rank])
     found = compare_order(orders)
     for each in found:
-        print(each)
+        say(each)
     groups = {each.ranks for order in orders.values() for each in order}
     shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
     says = "" if found else ": they ask for the same collectives, in the same order"
-    print(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{says}")
+    say(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{says}")
     return 1 if found else 0
 
 

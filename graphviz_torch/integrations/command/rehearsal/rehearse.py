@@ -18,6 +18,7 @@ from pathlib import Path
 from .... import save, to_html
 from ....graph.files.replacement import replacement
 from ....rehearsal import draw_memory, plans, rehearse
+from ..files import say
 from ..script import Script, show_error
 from .fit import fit
 from .processes import compare, each_rank
@@ -116,15 +117,15 @@ def _run(parsed: argparse.Namespace) -> int:
         else:
             save(found.graph, path)
     if parsed.format == "order":
-        print(json.dumps([each._asdict() for each in found.order]))
+        say(json.dumps([each._asdict() for each in found.order]))
         return 0
     if parsed.format == "json":
-        print(json.dumps(found.to_dict(tflops=parsed.tflops, gbytes=parsed.bandwidth)))
+        say(json.dumps(found.to_dict(tflops=parsed.tflops, gbytes=parsed.bandwidth)))
         return 0
-    print(found)
+    say(found)
     if parsed.tflops or parsed.bandwidth:
         least = found.seconds_at_least(tflops=parsed.tflops, gbytes=parsed.bandwidth)
-        print(f"a step takes {least:.3g} s or more, by the figures given: a bound, not an estimate")
+        say(f"a step takes {least:.3g} s or more, by the figures given: a bound, not an estimate")
     return 0
 
 

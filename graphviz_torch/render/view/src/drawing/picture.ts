@@ -7,6 +7,8 @@ const LOOKS = [
 const MARGIN = 16;
 const MOST_PIXELS = 40e6;
 const MOST_SIDE = 16000;
+// Characters that XML cannot hold, or that a viewer obeys: controls, and changes of direction.
+const OBEYED = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff]/g;
 
 export function toSvg(drawing: SVGSVGElement, world: { width: number; height: number }, background: string, title: string): string {
   const copy = drawing.cloneNode(true) as SVGSVGElement;
@@ -35,7 +37,7 @@ export function toSvg(drawing: SVGSVGElement, world: { width: number; height: nu
   const named = document.createElementNS("http://www.w3.org/2000/svg", "title");
   named.textContent = title;
   copy.prepend(named, ground);
-  return new XMLSerializer().serializeToString(copy);
+  return new XMLSerializer().serializeToString(copy).replace(OBEYED, "\ufffd");
 }
 
 /** The picture in twice its size, or as large as a canvas can be. */
