@@ -57,7 +57,7 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
     ...     len(load(file).nodes)
     0
     """
-    if not is_training(path):
+    if not is_training(path, max_bytes):
         return read(path, Graph, max_bytes)
     training = Training(read_steps(path, max_bytes))
     try:

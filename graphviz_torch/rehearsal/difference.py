@@ -18,6 +18,14 @@ from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 Report = Mapping[str, Any]  # the result of `Rehearsal.to_dict()`
 _ROWS, _MORE = 8, "    and {:,} more"  # rows of a list
 _SIZES = ("parameters", "gradients", "optimizer", "activations", "gathered")
+_FIGURES = (
+    ("peak", "peak_bytes"),
+    *((name, f"{name}_bytes") for name in _SIZES),
+    ("operations", "flops"),
+    ("on the wire", "wire_bytes"),
+)
+_PLACES = ("kind", "group", "module")  # texts of a collective
+_LARGEST = 1 << 63
 
 
 class Change(NamedTuple):
@@ -126,12 +134,10 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
     [Change(name='operations', before=16000, after=32000)]
     """
     a, b = _report(before), _report(after)
-    figures = [("peak", "peak_bytes"), *((name, f"{name}_bytes") for name in _SIZES)]
-    figures += [("operations", "flops"), ("on the wire", "wire_bytes")]
     return RehearsalDiff(
         a,
         b,
-        tuple(Change(name, a[key], b[key]) for name, key in figures if a[key] != b[key]),
+        tuple(Change(name, a[key], b[key]) for name, key in _FIGURES if a[key] != b[key]),
         _changes(a["at_peak"], b["at_peak"]),
         _changes(_modules(a), _modules(b)),
         _changes(_collectives(a, "wire_bytes"), _collectives(b, "wire_bytes")),
@@ -139,13 +145,42 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
     )
 
 
-def _report(given: Rehearsal | Report) -> Report:
-    found = given.to_dict() if isinstance(given, Rehearsal) else given
-    if not isinstance(found, Mapping) or found.get("format") != FORMAT:
+def checked_report(given: Any) -> Report:
+    """Return the report of one rank, all of whose values that are compared are of their types.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if not isinstance(given, Mapping) or given.get("format") != FORMAT or not _is_whole(given):
         raise ValueError(
             "this is not the report of one rank: pass what rehearse --rank 0 --format json printed."
         )
-    return found
+    return given
+
+
+def _is_whole(given: Report) -> bool:
+    meshes, sent = given.get("meshes"), given.get("collectives")
+    if not isinstance(meshes, list) or not isinstance(sent, list):
+        return False
+    if not all(isinstance(each, list) for each in meshes):
+        return False
+    if not all(isinstance(each, Mapping) for each in sent):
+        return False
+    by_name: list[Any] = [given.get("at_peak"), given.get("activations")]
+    if not all(isinstance(each, Mapping) for each in by_name):
+        return False
+    texts = [given.get("peak_at"), *(row.get(name) for row in sent for name in _PLACES)]
+    numbers = [given.get("ranks"), given.get("rank"), *(given.get(key) for _, key in _FIGURES)]
+    numbers += [row.get(name) for row in sent for name in ("wire_bytes", "count")]
+    numbers += [size for each in by_name for size in each.values()]
+    numbers += [size for each in meshes for size in each]
+    return all(isinstance(text, str) for text in texts) and all(
+        type(number) is int and 0 <= number < _LARGEST for number in numbers
+    )
+
+
+def _report(given: Rehearsal | Report) -> Report:
+    return given.to_dict() if isinstance(given, Rehearsal) else checked_report(given)
 
 
 def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[Change, ...]:

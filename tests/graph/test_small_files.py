@@ -32,11 +32,11 @@ def events(count: int) -> bytes:
 
 # Each takes gigabytes where it is read: the text, and what of it is too much.
 LARGE = {
-    "lists": (_HEAD + b'"nodes":[' + b"[]," * 10_000_000 + b"0]}", "1,048,576 lists"),
-    "more lists": (_HEAD + b'"nodes":[' + b"[]," * 80_000_000 + b"0]}", "33,554,432 bytes"),
-    "objects": (_HEAD + b'"nodes":[' + b"{}," * 10_000_000 + b"0]}", "1,048,576 lists"),
+    "lists": (_HEAD + b'"nodes":[' + b"[]," * 10_000_000 + b"0]}", "524,288 values"),
+    "deep lists": (_HEAD + b'"nodes":' + b"[" * 80_000_000 + b"0}", "1,048,576 lists"),
+    "objects": (_HEAD + b'"nodes":[' + b"{}," * 10_000_000 + b"0]}", "524,288 values"),
     "numbers": (_HEAD + b'"nodes":[' + b"999," * 8_000_000 + b"0]}", "524,288 values"),
-    "keys": (_HEAD + b'"nodes":{' + b'"a":1,' * 5_000_000 + b'"b":0}}', "524,288 values"),
+    "keys": (_HEAD + b'"nodes":{' + b'"a":1,' * 5_000_000 + b'"b":0}}', "1,048,576 texts"),
     "text": (_HEAD + b'"nodes":["' + b"a" * 99_000_000 + "☃".encode() + b'"]}', "33,554,432 bytes"),
     "events": (events(3_000_000), "524,288 values"),
     "lists of a step": (_TRAINING + b"[]," * 10_000_000 + b"0]}\n", "1,048,576 lists"),
@@ -44,14 +44,8 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_a_small_file_that_holds_much_is_refused_in_little_memory(
-    name: str, tmp_path: Path
-) -> None:
-    text, reason = LARGE[name]
-    path = tmp_path / "small.json.gz"
-    path.write_bytes(gzip.compress(text, 6))
-    assert path.stat().st_size < 400_000
+def refused(path: Path) -> str:
+    """Return why a process with 500 MB of memory refuses a file."""
     program = f"""
 import resource
 from graphviz_torch import load
@@ -62,7 +56,63 @@ except ValueError as error:
     print(error)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert f"{path}: it holds more than {reason}" in ran.stdout, ran.stderr
+    return ran.stdout or ran.stderr
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_small_file_that_holds_much_is_refused_in_little_memory(
+    name: str, tmp_path: Path
+) -> None:
+    text, reason = LARGE[name]
+    path = tmp_path / "small.json.gz"
+    path.write_bytes(gzip.compress(text, 6))
+    assert path.stat().st_size < 400_000
+    assert f"{path}: it holds more than {reason}" in refused(path)
+
+
+# The same of files that are large themselves: these are allowed more values.
+LARGER = {
+    "keys": (
+        _HEAD + b'"nodes":{' + b",".join([b'"%d":0' % i for i in range(2_500_000)]) + b"}}",
+        "1,048,576 texts",
+    ),
+    "texts": (
+        _HEAD + b'"nodes":[' + b",".join([b'"%d"' % i for i in range(2_500_000)]) + b"]}",
+        "1,048,576 texts",
+    ),
+    "numbers": (
+        _HEAD + b'"nodes":[' + b",".join([b"%d" % i for i in range(12_000_000)]) + b"]}",
+        "6,710,886 values",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_a_large_file_is_refused_in_little_memory(name: str, tmp_path: Path) -> None:
+    text, reason = LARGER[name]
+    path = tmp_path / "large.json.gz"
+    path.write_bytes(gzip.compress(text, 1))
+    assert path.stat().st_size > 4_000_000
+    assert f"{path}: it holds more than {reason}" in refused(path)
+
+
+@pytest.mark.parametrize("head", [_HEAD, _TRAINING], ids=["graph", "training"])
+def test_a_file_of_many_members_is_refused(head: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "members.json.gz"
+    for packed in (gzip.compress(b"", 1, mtime=0), gzip.compress(b" ", 1, mtime=0)):
+        path.write_bytes(packed * 140_000 + gzip.compress(head))
+        assert f"{path}: it holds more than 131,072 gzip members" in refused(path)
+
+
+def test_a_file_of_several_members_is_one_text(tmp_path: Path) -> None:
+    path, text = tmp_path / "graph.json.gz", to_json(Graph(())).encode()
+    path.write_bytes(b"".join(gzip.compress(text[i : i + 7]) for i in range(0, len(text), 7)))
+    assert load(path) == Graph(())
+    path.write_bytes(path.read_bytes() + b"\0" * 512)  # as a tape pads it
+    assert load(path) == Graph(())
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(ValueError, match="the compressed data is damaged"):
+        load(path)
 
 
 def test_a_text_and_a_packed_text_of_many_lists_are_refused() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,3 +110,32 @@ def test_the_command_compares_what_rehearse_printed(
 def test_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match="not the report of one rank: pass what rehearse --rank 0"):
         compare_rehearsals({}, {})
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every (container, key) of a JSON value."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, part in list(pairs):
+        yield value, key
+        if isinstance(part, (dict, list)):
+            yield from places(part)
+
+
+def test_a_report_with_any_value_replaced_is_refused_or_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = rehearse(train, ranks=RANKS).to_dict()
+    Path("a.json").write_text(json.dumps(whole))
+    wrong = [None, -1, 2**63, 0.5, "\x1b[2J\u202e", [], {}, [1], [[1]]]
+    count = len(list(places(whole)))
+    for i in range(count):
+        for value in wrong:
+            changed = json.loads(json.dumps(whole))
+            container, key = list(places(changed))[i]
+            container[key] = value
+            Path("b.json").write_text(json.dumps(changed))
+            assert main(["diff", "a.json", "b.json"]) in (0, 1, 2)
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    assert not {"\x1b", "\u202e"} & {*said.out, *said.err}

@@ -26,6 +26,8 @@ FORMAT = "graphviz_torch"
 VERSION = 1
 
 _CHUNK = 1 << 20
+_PACKED = 1 << 14  # bytes at a time: each member's end copies the rest of them
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 class Checked(Protocol):
@@ -61,22 +63,51 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
         ValueError: for a file that holds none, or more than its `Limits`.
         OSError: as `open` does.
     """
-    with open(path, "rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        try:
-            limits = Limits(os.fstat(raw.fileno()).st_size, max_bytes)
-            text = _read(gzip.GzipFile(fileobj=raw) if packed else raw, limits)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(
-                f"{printable(str(path))}: the compressed data is damaged or cut short."
-            ) from error
-        except ValueError as error:
-            raise ValueError(f"{printable(str(path))}: {error}") from None
+    limits = Limits(os.stat(path).st_size, max_bytes)
     try:
-        return _value(text, kind)
+        return _value(_read(unpacked(path, _CHUNK, limits, whole=True), limits), kind)
+    except zlib.error as error:
+        raise ValueError(
+            f"{printable(str(path))}: the compressed data is damaged or cut short."
+        ) from error
     except ValueError as error:
         raise ValueError(f"{printable(str(path))}: {error}") from None
+
+
+def unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Iterator[bytes]:
+    """Yield the text of a file, compressed or not, in pieces of at most so many bytes.
+
+    Args:
+        whole: refuse a file that is cut short; else yield what is there.
+
+    Raises:
+        zlib.error: for compressed data that is damaged, or cut short where it must be whole.
+        ValueError: for more gzip members than `limits` allows.
+        OSError: as `open` does.
+    """
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            yield from iter(lambda: file.read(most), b"")
+            return
+        unpack = zlib.decompressobj(_GZIP)
+        data, members = b"", 1
+        while data := data or file.read(_PACKED):
+            text = unpack.decompress(data, most)
+            data = unpack.unconsumed_tail
+            if unpack.eof:
+                data = unpack.unused_data or file.read(_PACKED)
+                while data and not (data := data.lstrip(b"\0")):  # zeros pad the end
+                    data = file.read(_PACKED)
+                if data:
+                    members += 1
+                    limits.check_members(members)
+                    unpack = zlib.decompressobj(_GZIP)
+            if text:
+                yield text
+        if whole and not unpack.eof:
+            raise zlib.error
 
 
 def text_of(value: Checked) -> str:
@@ -174,19 +205,19 @@ def _parts(value: Checked) -> Iterator[str]:
     yield "}\n"
 
 
-def _read(file: Any, limits: Limits) -> str:
-    """Return the text of a file, reading no more than the allowed size."""
-    chunks = []
-    size = 0
-    while chunk := file.read(_CHUNK):
-        size += len(chunk)
-        limits.check_text(size)
-        chunks.append(chunk)
-    limits.check(*chunks)
-    return _decoded(b"".join(chunks))
+def _read(pieces: Iterator[bytes], limits: Limits) -> str:
+    """Return the text in some pieces, of which no more is read than a file may hold."""
+    text, checked = bytearray(), 0
+    for piece in pieces:
+        text += piece
+        if len(text) > 2 * checked:  # so all is counted twice at most
+            limits.check(text)
+            checked = len(text)
+    limits.check(text)
+    return _decoded(text)
 
 
-def _decoded(text: bytes) -> str:
+def _decoded(text: bytes | bytearray) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:

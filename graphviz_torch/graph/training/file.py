@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..files.columns import codec
-from ..files.file import VERSION, check_head, json_of
-from ..files.limits import Limits
+from ..files.file import VERSION, check_head, json_of, unpacked
+from ..files.limits import MAX_BYTES, Limits
 from ..files.lists import members, rows
 from ..files.replacement import replacement
 from ..gc import with_gc_disabled
@@ -127,15 +127,21 @@ def _end_of(file: BinaryIO) -> tuple[int, int]:
     return status.st_ino, status.st_size
 
 
-def is_training(path: str | Path) -> bool:
+def is_training(path: str | Path, max_bytes: int = MAX_BYTES) -> bool:
     """Return True if a file starts with the header of a training.
 
     Raises:
+        ValueError: for more gzip members without text than a file may have.
         OSError: as `open` does.
     """
-    with suppress(zlib.error):
-        return next(_unpacked(path, len(_BEGINNING)), b"").startswith(_BEGINNING)
-    return False
+    try:
+        limits = Limits(os.path.getsize(path), max_bytes)
+        pieces = unpacked(path, len(_BEGINNING), limits, whole=False)
+        return next(pieces, b"").startswith(_BEGINNING)
+    except zlib.error:
+        return False
+    except ValueError as error:
+        raise ValueError(f"{printable(str(path))}: {error}") from None
 
 
 @with_gc_disabled
@@ -210,7 +216,7 @@ def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:
     """Yield the complete lines of a file."""
     pieces: list[bytes] = []
     size = 0
-    for text in _unpacked(path, _CHUNK):
+    for text in unpacked(path, _CHUNK, limits, whole=False):
         size += len(text)
         limits.check_text(size)
         first, *others = text.split(b"\n")
@@ -219,22 +225,3 @@ def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:
             limits.check(*pieces)
             yield b"".join(pieces)
             pieces = [piece]
-
-
-def _unpacked(path: str | Path, most: int) -> Iterator[bytes]:
-    """Yield the decompressed text of a file in bounded pieces, as far as it is complete."""
-    with open(path, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        if not packed:
-            yield from iter(lambda: file.read(most), b"")
-            return
-        unpack = zlib.decompressobj(31)
-        data = b""
-        while data := data or file.read(_CHUNK):
-            text = unpack.decompress(data, most)
-            data = unpack.unconsumed_tail
-            if unpack.eof:
-                data, unpack = unpack.unused_data, zlib.decompressobj(31)
-            if text:
-                yield text

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...graph.files.file import json_of
+from ...graph.files.limits import Limits
 from .files import DIFFERENCES, read_saved, say
 from .options import add_options, given
 from .pictures import draw
@@ -103,19 +105,40 @@ def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
         with path.open("rb") as file:
             if _REHEARSAL not in file.read(len(_REHEARSAL) + 20):
                 return None
-        found.append(json.loads(path.read_text("utf-8")))
+        found.append(_report(path))
     return found[0], found[1]
+
+
+def _report(path: Path) -> Any:
+    """Return what a rehearsal printed.
+
+    Raises:
+        ValueError: for a file that holds more than a saved graph may, or no JSON.
+    """
+    size = path.stat().st_size
+    limits = Limits(size)
+    try:
+        limits.check_text(size)
+        text = path.read_bytes()
+        limits.check(text)
+        return json_of(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
     """How they differ, of several ranks one after the other; 1 for any difference."""
     from ...rehearsal import compare_rehearsals
+    from ...rehearsal.difference import checked_report
 
     if parsed.out is not None or parsed.fingerprints:
         raise ValueError(
             "-o and --fingerprints are for graphs: of two rehearsals diff prints text."
         )
-    one, two = ([each] if isinstance(each, dict) else each for each in (a, b))
+    one, two = (
+        [checked_report(rank) for rank in (each if isinstance(each, list) else [each])]
+        for each in (a, b)
+    )
     theirs = {report["rank"]: report for report in two}
     if len(one) == len(two) == 1:
         theirs = {one[0]["rank"]: two[0]}

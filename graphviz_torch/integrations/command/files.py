@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -41,7 +42,8 @@ def read_saved(path: Path) -> Graph | Training | TrainingStep:
         return load(path)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "stdin"
-        copy.write_bytes(sys.stdin.buffer.read())
+        with copy.open("wb") as out:
+            shutil.copyfileobj(sys.stdin.buffer, out)
         try:
             return load(copy)
         except ValueError as error:

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from .... import Finding
+from ....graph.files.file import json_of
 from ....graph.files.limits import Limits
 from ....graph.files.replacement import replacement
 
@@ -55,9 +56,11 @@ def read_baseline(path: Path) -> Counter[str]:
         OSError: as `open` does.
     """
     try:
+        limits = Limits(path.stat().st_size)
+        limits.check_text(path.stat().st_size)
         text = path.read_bytes()
-        Limits(len(text)).check(text)
-        data = json.loads(text)
+        limits.check(text)
+        data = json_of(text)
         if data["format"] != FORMAT or data["version"] != VERSION:
             raise ValueError
         return Counter(str(row["fingerprint"]) for row in data["findings"])
