@@ -12,17 +12,13 @@ from .collective import Collective
 from .events import Event
 from .files.file import write
 from .ids import NodeId, mentioned
+from .module_paths import check_paths
 from .nodes import Edge, ModuleRow, Node
 from .registry import mime_bundle
 from .tensors import MOST_ELEMENTS, TensorMeta
-<<<<<<< HEAD
-from .values import Cut, Failure, Parameter, Step, Transfer, Untracked
-=======
 from .text import printable
-from .values import Cut, Failure, Parameter, Step, Transfer
->>>>>>> 30227838 (Text of a file or an exception leaves through one function, so that no name drives a terminal or turns a picture)
+from .values import Cut, Failure, Parameter, Step, Transfer, Untracked
 
-_DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 _FOREVER = 1e9  # seconds in all, about 30 years: more overflows counters of microseconds
 _LAST = 1 << 31  # upper bound of positions in a backward run
 _BYTES = 1 << 63  # upper bound of a sum of bytes
@@ -197,7 +193,7 @@ def _check(graph: Graph) -> None:
         raise ValueError("graph.collectives have 2**63 bytes or more together.")
     _check_bytes([transfer.tensor for transfer in graph.transfers], "transfers")
     _check_bytes([parameter.tensor for parameter in graph.parameters], "parameters")
-    _check_paths(graph)
+    check_paths(graph)
     for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
         if not 0 <= source < target < count:
             raise ValueError(
@@ -228,23 +224,3 @@ def _check_bytes(tensors: Iterable[TensorMeta | None], where: str) -> None:
     """Raises ValueError for tensors whose bytes are too many to be added up."""
     if sum([tensor.nbytes or 0 for tensor in tensors if tensor is not None]) >= _BYTES:
         raise ValueError(f"graph.{where} have tensors of 2**63 bytes or more together.")
-
-
-def _check_paths(graph: Graph) -> None:
-    """Raises ValueError for a module path that is deeper or longer than a drawing can show."""
-    paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
-    paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
-    paths |= {collective.module for collective in graph.collectives}
-    paths |= {each.module for each in graph.untracked}
-    paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
-    rows = {row.path for row in graph.modules}
-    if len(rows) < len(graph.modules):
-        raise ValueError("graph.modules has two rows for the same module.")
-    paths |= rows
-    for path in paths:
-        if len(path) > _LONGEST or path.count(".") >= _DEEPEST:
-            raise ValueError(
-                f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
-                f"characters ({printable(path[:30])}...); up to {_DEEPEST} and {_LONGEST:,} are "
-                "read."
-            )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Graph, ModuleRow, Node, Step
+from ..graph.module_paths import cut_paths
 from ..internals.frames import OTHER
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
@@ -50,7 +51,8 @@ def graphs_of(
         replace(graph, step=replace(graph.step, is_inner_step=True)) if inner else graph
         for graph, inner in zip(graphs, _inner(backwards), strict=True)
     ]
-    return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
+    graphs = [replace(graph, modules=rows) for graph in graphs] if rows else graphs
+    return _compared([program.remarks.attempt(cut_paths, graph) or graph for graph in graphs])
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:

@@ -27,6 +27,7 @@ from torch.nn import Module
 
 from ..graph import Edge, Graph
 from ..graph.gc import with_gc_disabled
+from ..graph.module_paths import cut_paths
 from ..graph.text import shortened, type_text
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
@@ -185,11 +186,11 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
 def _graph(found: Reading, names: Names, values: list[Any]) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
-        return found.graph(module=modules, values=values)
+        return cut_paths(found.graph(module=modules, values=values))
     # Nodes of the root itself cannot be distinguished from nodes outside of it.
     classes = {**classes_along(names.named_modules()), "": ""}
     kinds = [classes.get(m, "") for m in modules]
-    return found.graph(module=modules, module_class=kinds, values=values)
+    return cut_paths(found.graph(module=modules, module_class=kinds, values=values))
 
 
 def _values(outputs: Any, found: Reading, ids: Ids) -> list[Any]:

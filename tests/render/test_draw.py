@@ -77,12 +77,20 @@ def test_every_door_of_a_digraph_that_writes_a_file_is_the_pictures_own_or_not_o
 def test_save_writes_the_text_that_graphviz_would(tmp_path: Path) -> None:
     picture = draw_graph(torch.ones(3, requires_grad=True).sum())
     plain = graphviz.Source(picture.source).save(tmp_path / "plain.gv")
-    path = picture.save("own.gv", tmp_path / "new")
-    assert path == str(tmp_path / "new" / "own.gv")
+    path = picture.save("own.gv", tmp_path)
+    assert path == str(tmp_path / "own.gv")
     assert Path(path).read_text() == Path(plain).read_text() == picture.source
     Path(path).write_text("old")
     picture.save(path, skip_existing=True)
     assert Path(path).read_text() == "old"
+
+
+def test_save_and_render_make_no_folder(tmp_path: Path) -> None:
+    picture, gone = draw_graph(torch.ones(3, requires_grad=True).sum()), tmp_path / "gone"
+    for write in (picture.save, picture.render):
+        with pytest.raises(FileNotFoundError, match="make it first"):
+            write("own.gv", gone)
+    assert not gone.exists()
 
 
 def test_a_notebook_shows_an_svg() -> None:

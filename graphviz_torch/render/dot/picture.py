@@ -201,16 +201,15 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Write the DOT text, as graphviz does, and return its path: whole, or not at all.
 
         Args:
-            filename: "graph.gv" if not given. Its folder is made.
+            filename: "graph.gv" if not given.
             directory: where a relative path starts.
             skip_existing: leave a file that exists as it is.
 
         Raises:
-            OSError: as `open` does; what stood there stays.
+            OSError: as `open` does, so for a folder that does not exist; what was there stays.
         """
         path = Path(directory or self.directory, filename or self.filename)
         if not (skip_existing and path.exists()):
-            path.parent.mkdir(parents=True, exist_ok=True)
             with replacement(path) as file:
                 file.write(self.source.encode())
         return str(path)

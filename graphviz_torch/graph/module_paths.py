@@ -1,0 +1,114 @@
+"""Module paths that a drawing can show: the limits that a file is checked by, and longer paths cut.
+
+A name of 10,000 characters, or a module 150 levels deep, is recorded; a file with such a path is
+refused, for what nests the boxes of a drawing would fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .text import printable
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+_MOST_LEVELS, _MOST_CHARACTERS = 100, 4096
+_NAME_SIZES = 1000, 200, 39  # the last fits 100 levels
+_ELLIPSIS = "…"
+CUT_NOTE = (
+    f"not recorded: the whole of module paths of more than {_MOST_LEVELS} levels or "
+    f"{_MOST_CHARACTERS:,} characters"
+)
+
+
+def check_paths(graph: Graph) -> None:
+    """Raise ValueError for a module path that is deeper or longer than a drawing can show."""
+    if len({row.path for row in graph.modules}) < len(graph.modules):
+        raise ValueError("graph.modules has two rows for the same module.")
+    for path in _paths(graph):
+        if _is_long(path):
+            raise ValueError(
+                f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
+                f"characters ({printable(path[:30])}...); up to {_MOST_LEVELS} and "
+                f"{_MOST_CHARACTERS:,} are read."
+            )
+
+
+def cut_paths(graph: Graph) -> Graph:
+    """Return the graph with an ellipsis for what is too much of a module path, if one is too long.
+
+    The note of the outputs says so.
+    """
+    short = _cut(_paths(graph))
+    if not short:
+        return graph
+
+    def name(label: str) -> str:
+        module, _, own = label.rpartition(".")
+        return f"{short[module]}.{own}" if module in short else label
+
+    ends = {node for node, _ in graph.outputs}
+    nodes = [
+        node._replace(
+            module=short.get(node.module, node.module),
+            scope=short.get(node.scope, node.scope),
+            label=name(node.label),
+            note="; ".join(filter(None, (node.note, CUT_NOTE * (node.id in ends)))),
+        )
+        for node in graph.nodes
+    ]
+    rows = [row._replace(path=short.get(row.path, row.path)) for row in graph.modules]
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        modules=tuple({row.path: row for row in reversed(rows)}.values())[::-1],
+        transfers=tuple(replace(t, module=short.get(t.module, t.module)) for t in graph.transfers),
+        cuts=tuple(replace(cut, module=short.get(cut.module, cut.module)) for cut in graph.cuts),
+        collectives=tuple(
+            replace(each, module=short.get(each.module, each.module)) for each in graph.collectives
+        ),
+        untracked=tuple(
+            replace(each, module=short.get(each.module, each.module)) for each in graph.untracked
+        ),
+        parameters=tuple(replace(each, name=name(each.name)) for each in graph.parameters),
+    )
+
+
+def _paths(graph: Graph) -> set[str]:
+    paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
+    paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
+    paths |= {collective.module for collective in graph.collectives}
+    paths |= {each.module for each in graph.untracked}
+    paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
+    return paths | {row.path for row in graph.modules}
+
+
+def _is_long(path: str) -> bool:
+    return len(path) > _MOST_CHARACTERS or path.count(".") >= _MOST_LEVELS
+
+
+def _cut(paths: set[str]) -> dict[str, str]:
+    """Return what replaces each path that changes where one is too long.
+
+    A path inside another one stays inside of it: each name is cut by itself, the same everywhere,
+    and the levels that are too many are one.
+    """
+    if not any(map(_is_long, paths)):
+        return {}
+    short: dict[str, str] = {}
+    for size in _NAME_SIZES:
+        short = {path: ".".join(_names(path, size)) for path in paths}
+        if not any(map(_is_long, short.values())):
+            break
+    return {path: cut for path, cut in short.items() if cut != path}
+
+
+def _names(path: str, size: int) -> list[str]:
+    """Return the names in a path, each of at most `size` characters."""
+    names = path.split(".")
+    if len(names) > _MOST_LEVELS:
+        names = [*names[: _MOST_LEVELS - 1], _ELLIPSIS]
+    half = size // 2
+    return [n if len(n) <= size else f"{n[: size - half - 1]}{_ELLIPSIS}{n[-half:]}" for n in names]
