@@ -58,23 +58,27 @@ def _moved(value: Value, to: Callable[[int], int], changes: dict[str, Any]) -> V
 
 
 def mentioned(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[str, list[int]]]:
-    """Return the node ids in values of a type, with the names of the fields that hold them.
+    """Yield the ids in values of a type, with the names of the fields that contain them.
 
     >>> from graphviz_torch.graph import Cut
     >>> cuts = [Cut("detach", None, before=0, after=(1, 2)), Cut("item", None, after=(3,))]
     >>> list(mentioned(Cut, cuts, "cuts"))
     [('cuts.before', [0]), ('cuts.after', [1, 2, 3])]
     """
+    if not values:  # such as those of most classes of events
+        return
     if _NODE in get_args(kind)[1:]:
         yield where, list(values)
     elif _has_fields(kind):
         for name, hint in _hints(kind).items():
             yield from mentioned(hint, list(map(attrgetter(name), values)), f"{where}.{name}")
     elif get_origin(kind) in (Union, types.UnionType):
+        kinds = {type(each) for each in values}
         for part in filter(_holds, get_args(kind)):
-            own = [each for each in values if each is not None]
             if _has_fields(part):
-                own = [each for each in own if type(each) is part]
+                own = [each for each in values if type(each) is part] if part in kinds else []
+            else:
+                own = [each for each in values if each is not None]
             yield from mentioned(part, own, where)
     elif get_args(kind)[1:] == (Ellipsis,):
         yield from mentioned(get_args(kind)[0], list(chain.from_iterable(values)), where)

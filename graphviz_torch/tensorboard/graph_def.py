@@ -314,7 +314,7 @@ def _moved(transfer: Transfer) -> str:
 def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if not text:
         return
-    text = shortened(printable(text), _LONGEST, "...")
+    text = shortened(printable(text, lines=True), _LONGEST, "...")
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:

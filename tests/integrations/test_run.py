@@ -244,6 +244,38 @@ def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
     assert isinstance(load(training / "g.json"), Training)
 
 
+def test_steps_that_found_no_room_are_named_and_those_after_are_written(
+    training: Path,
+) -> None:
+    (training / "train.py").write_text(
+        "import resource\nimport torch\n"
+        "def room(size):\n"
+        "    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))\n"
+        "net = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for i in range(150):\n"
+        "    if i in (10, 130):\n"
+        "        room(0 if i == 10 else None)\n"
+        "    optimizer.zero_grad()\n"
+        "    net(torch.ones(3, 2)).square().sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    done = recorded("--steps", "0", "-o", "g.json.gz", "train.py", folder=training)
+    run = load(training / "g.json.gz")
+    assert isinstance(run, Training)
+    there = [step.number for step in run.steps]
+    lost = sorted({*range(150)} - {*there})
+    assert there == [*range(lost[0]), *range(lost[-1] + 1, 150)]
+    assert 0 < len(lost) < 30
+    assert (
+        f"graphviz-torch: g.json.gz does not have the steps {lost[0]} to {lost[-1]}: "
+        in done.stderr
+    )
+    assert "File too large" in done.stderr
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize(
     ("options", "count"), [([], 3), (["--steps", "0"], 5), (["--steps", "2", "--every", "2"], 2)]
 )

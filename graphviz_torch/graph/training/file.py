@@ -15,8 +15,9 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from io import IOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..files.columns import codec
 from ..files.file import VERSION, check_head, json_of, unpacked
@@ -107,13 +108,15 @@ class TrainingFile:
             with replacement(self.path) as file:
                 file.write(data)
         else:
-            with open(self.path, "r+b") as file:
+            # Without a buffer, which would write what failed once more before the file is cut.
+            with open(self.path, "r+b", buffering=0) as file:
                 if _end_of(file) != self._end:
                     raise OSError(f"{self.path} is not the file that the run has written so far.")
                 file.seek(0, os.SEEK_END)
                 try:
-                    file.write(data)
-                    file.flush()
+                    rest = memoryview(data)
+                    while rest:
+                        rest = rest[file.write(rest) :]
                 except BaseException:
                     with suppress(OSError):
                         file.truncate(self._end[1])
@@ -122,7 +125,7 @@ class TrainingFile:
             self._end = _end_of(written)
 
 
-def _end_of(file: BinaryIO) -> tuple[int, int]:
+def _end_of(file: IOBase) -> tuple[int, int]:
     status = os.fstat(file.fileno())
     return status.st_ino, status.st_size
 

@@ -11,6 +11,7 @@ from typing import Any
 from .numbers import MEASURED, applied, changes
 
 _SHORT = 64  # columns in one list
+_NESTS = {dict, list}
 
 Change = dict[str, Any] | list[Any] | None  # None: equal
 
@@ -69,8 +70,15 @@ def extent(tree: Any) -> int:
     """Return a lower bound of the number of values in a tree; members of a long list are not
     opened.
     """
-    if isinstance(tree, dict):
-        return 1 + sum(map(extent, tree.values()))
-    if isinstance(tree, list):
-        return 1 + (sum(map(extent, tree)) if len(tree) < _SHORT else len(tree))
-    return 1
+    count, waiting = 0, [tree]
+    while waiting:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, dict):
+            waiting += part.values()
+        elif isinstance(part, list):
+            if len(part) < _SHORT and _NESTS & set(map(type, part)):
+                waiting += part
+            else:
+                count += len(part)
+    return count

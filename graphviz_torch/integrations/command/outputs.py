@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ...findings.run_findings import RunFindings, steps_text
 from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
-from ...graph.text import ranks_text
+from ...graph.text import listing, ranks_text
 from ...graph.training.alternating import AlternatingOptimizers
 from ...graph.training.file import TrainingFile
 from ...graph.units import count_text
@@ -77,6 +77,9 @@ class Outputs:
             path: [] for path in parsed.out if path.name.endswith((".json", ".json.gz"))
         }
         self._growing = {path: TrainingFile(path) for path in self._waiting}
+        # Steps that waited too long for a file that could not be written, and why it could not.
+        self._lost: dict[Path, set[int]] = {path: set() for path in self._waiting}
+        self._why: dict[Path, str] = {}
         self._once = RunFindings()
         self._found: list[Finding] = []  # each thing once
         self._recorded = 0  # steps, one that failed at once among them
@@ -121,8 +124,9 @@ class Outputs:
             self._steps += any(graph.nodes for graph in step.graphs)
             self._turns.add(step)
             self._recorded += 1
-        for waiting in self._waiting.values():
+        for path, waiting in self._waiting.items():
             waiting.append(step)
+            self._lost[path].update(each.number for each in waiting[:-_WAITING])
             del waiting[:-_WAITING]
         self._news += self._once.add(self._recorded - 1, found, step.graphs)
         self._found = self._once.all(self._recorded)
@@ -198,7 +202,7 @@ class Outputs:
             said += "; pass the script that calls loss.backward()"
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # the script may make errors of them
-            errors = self._write(pictures=True)
+            errors = [*self._write(pictures=True), *self._gaps()]
         shown = self._parsed.format is None and self._run is not None
         self._say(said, *self._lines(new) * shown)
         for path in self._files if self._parsed.hint else ():  # else a file of the caller's
@@ -306,8 +310,17 @@ class Outputs:
                     self._stale.add(path)
                     kept = path in self._written and path.exists()
                     missed = "does not have the last step" if kept else "was not written"
+                    self._why[path] = sentence(error)
                     errors.append(f"{path.name} {missed}: {sentence(error)}")
         return errors
+
+    def _gaps(self) -> list[str]:
+        """Return which steps are missing in the middle of a file, and why."""
+        return [
+            f"{path.name} does not have {_numbers(sorted(lost))}: {self._why.get(path, '')}"
+            for path, lost in self._lost.items()
+            if lost
+        ]
 
     def _write_file(self, path: Path) -> bool:
         """Whether there was something to write."""
@@ -351,6 +364,22 @@ def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    """Return numbers of steps in words.
+
+    >>> _numbers([4]), _numbers([4, 5, 6, 9])
+    ('step 4', 'the steps 4 to 6 and 9')
+    """
+    runs: list[list[int]] = []
+    for step in steps:
+        if runs and step == runs[-1][-1] + 1:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"step {parts[0]}" if len(steps) == 1 else f"the steps {listing(parts, 5)}"
 
 
 def _write_text(text: str, path: Path) -> None:
