@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 import graphviz_torch as gt
+from graphviz_torch.checkpoint.checkpoint import CheckpointDiff
+from graphviz_torch.graph import Experiment, TensorMeta, Training, TrainingStep
 from graphviz_torch.graph.json import from_json, to_json
+from graphviz_torch.integrations.command.findings.reports import to_sarif
 from graphviz_torch.integrations.command.main import COMMANDS, main
-from graphviz_torch.integrations.command.reports import to_sarif
 from graphviz_torch.tensorboard.tables import transfers_markdown
 from tests.graph.test_hostile_files import SAVED
 from tests.graph.test_hostile_values import leaves
@@ -54,7 +56,8 @@ def hostile(graph: gt.Graph) -> gt.Graph:
     return made
 
 
-GRAPHS = [gt.load(SAVED / "recording.json"), gt.load(SAVED / "failed.json"), full_graph()]
+GRAPHS = [from_json((SAVED / f"{n}.json").read_text()) for n in ("recording", "failed")]
+GRAPHS.append(full_graph())
 NAMES = ["recording", "failed", "full"]
 
 
@@ -70,41 +73,38 @@ def texts(
 ) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield each public function that writes text or a picture of a graph, by its name."""
     found = gt.find(graph)
-    steps = gt.Training((gt.TrainingStep(0, (plain,)), gt.TrainingStep(1, (graph,))))
+    steps = Training((TrainingStep(0, (plain,)), TrainingStep(1, (graph,))))
     for wide in (False, True):
         yield "to_text", partial(gt.to_text, graph, wide=wide)
         yield "summary", partial(gt.summary(graph).to_text, wide=wide)
         yield "find", partial(found.to_text, wide=wide)
         yield "diff", partial(gt.diff(plain, graph, titles=("a", HOSTILE)).to_text, wide=wide)
         yield "diff back", partial(gt.diff(graph, plain).to_text, wide=wide)
-    for name, value in (
-        ("find", found),
-        ("summary", gt.summary(graph)),
-        ("diff", gt.diff(plain, graph)),
-    ):
-        yield f"{name} in a notebook", value._repr_html_
+    yield "find in a notebook", found._repr_html_
+    yield "summary in a notebook", gt.summary(graph)._repr_html_
+    yield "diff in a notebook", gt.diff(plain, graph)._repr_html_
     yield "graph", partial(repr, graph)
     yield "repr", lambda: repr((graph.nodes, graph.edges, graph.events, graph.cuts, graph.failure))
     yield "find of steps", lambda: str(gt.find(graph, [plain]))
-    yield "find_across", lambda: str(gt.find_across([plain, graph]))
+    yield "find_across", lambda: str(gt.findings.find_across([plain, graph]))
     for node in graph.nodes:
         yield "explain", lambda node=node: str(gt.explain(graph, node.id))
     yield "explain of all", lambda: str(gt.explain(graph))
-    yield "first_difference", lambda: str(gt.first_difference(plain, graph))
-    yield "collectives", lambda: str(gt.collectives(graph))
-    yield "turns", lambda: steps.turns
-    yield "to_mermaid", partial(gt.to_mermaid, graph, findings=found)
-    yield "to_dot", partial(gt.to_dot, graph, findings=found)
+    yield "first_difference", lambda: str(gt.compare.first_difference(plain, graph))
+    yield "collectives", lambda: str(gt.distributed.collectives(graph))
+    yield "alternation", lambda: steps.alternation
+    yield "to_mermaid", partial(gt.export.to_mermaid, graph, findings=found)
+    yield "to_dot", partial(gt.export.to_dot, graph, findings=found)
     yield "draw_graph", lambda: str(gt.draw_graph(graph, findings=found).pipe("svg"))
     yield "draw_graph of two", lambda: str(gt.draw_graph(gt.diff(plain, graph)).pipe("svg"))
     yield "draw_flow", partial(gt.draw_flow, graph)
-    yield "rank_chart", lambda: str(gt.rank_chart([plain, graph]))
+    yield "rank_chart", lambda: str(gt.distributed.rank_chart([plain, graph]))
     page = partial(gt.to_html, graph, findings=found, title=HOSTILE)
-    yield "to_html", lambda: page().replace(gt.view_script(), "")
-    yield "to_pbtxt", lambda: gt.to_pbtxt(graph, folder / "a.pbtxt").read_text("utf-8")
+    yield "to_html", lambda: page().replace(gt.export.view_script(), "")
+    yield "to_pbtxt", lambda: gt.export.to_pbtxt(graph, folder / "a.pbtxt").read_text("utf-8")
     yield "add_transfers", lambda: transfers_markdown(graph)
-    yield "to_chrome_trace", lambda: json.dumps(gt.to_chrome_trace(graph, folder / "t.json"))
-    yield "to_model_explorer", lambda: str(gt.to_model_explorer(graph, folder / "m.json"))
+    yield "to_chrome_trace", lambda: json.dumps(gt.export.to_chrome_trace(graph, folder / "t.json"))
+    yield "to_model_explorer", lambda: str(gt.export.to_model_explorer(graph, folder / "m.json"))
     yield (
         "to_sarif",
         lambda: " ".join(
@@ -113,11 +113,12 @@ def texts(
         ),
     )
     yield "to_json", partial(to_json, graph)
-    yield "Experiment", lambda: str(gt.Experiment(HOSTILE, HOSTILE, True, HOSTILE, where=HOSTILE))
-    named = dict.fromkeys(("missing", "unexpected", "optimizers"), (HOSTILE,))
-    triples = dict.fromkeys(("shapes", "dtypes", "devices"), ((HOSTILE, HOSTILE, HOSTILE),))
-    yield "compare_checkpoint", lambda: str(gt.CheckpointDiff(**named, **triples))
-    yield "verify", lambda: str(gt.Verification(graph, 0.0, ((HOSTILE, 1.0),), ()))
+    yield "Experiment", lambda: str(Experiment(HOSTILE, HOSTILE, True, HOSTILE, where=HOSTILE))
+    names, meta = (HOSTILE,), TensorMeta((1,), HOSTILE, HOSTILE)
+    shapes = ((HOSTILE, meta, meta),)
+    different = CheckpointDiff(names, names, shapes, shapes, shapes, names)
+    yield "compare_checkpoint", partial(str, different)
+    yield "verify", lambda: str(gt.compare.Verification(graph, 0.0, ((HOSTILE, 1.0),), ()))
 
 
 def test_no_public_function_writes_what_a_terminal_obeys(
@@ -138,20 +139,21 @@ def test_no_public_function_writes_what_a_terminal_obeys(
 
 # The arguments of each command.
 GIVEN: dict[str, list[str]] = {
-    "text": ["hostile.json"],
     "summary": ["hostile.json"],
     "find": ["plain.json", "hostile.json"],
     "explain": ["hostile.json", "0"],
     "diff": ["plain.json", "hostile.json"],
     "draw": ["hostile.json", "--format", "svg", "-o", "-"],
-    "flow": ["hostile.json", "-o", "-"],
-    "html": ["hostile.json", "-o", "-"],
-    "mermaid": ["hostile.json"],
     "view": ["hostile.json"],
-    "tensorboard": ["hostile.json", "runs"],
+    "export": ["hostile.json", "--to", "text", "-o", "-"],
 }
 MORE = [
-    ["text", "hostile.json", "--wide"],
+    *(
+        ["export", "hostile.json", "--to", form, "-o", "-"]
+        for form in ("dot", "flow", "html", "mermaid")
+    ),
+    ["export", "hostile.json", "--to", "tensorboard", "-o", "runs"],
+    ["export", "hostile.json", "--to", "text", "--wide", "-o", "-"],
     ["summary", "hostile.json", "--format", "csv"],
     ["summary", "hostile.json", "--format", "json"],
     ["find", "hostile.json", "--wide"],
@@ -162,14 +164,16 @@ MORE = [
     ["explain", "hostile.json", HOSTILE],
     ["diff", "hostile.json", "plain.json", "--wide"],
     ["diff", "plain.json", "hostile.json", "--format", "json"],
-    ["diff", "plain.json", "hostile.json", "--values"],
-    ["text", HOSTILE],
-    ["text", "plain.json", f"--{HOSTILE}"],
+    ["diff", "plain.json", "hostile.json", "--fingerprints"],
+    ["summary", HOSTILE],
+    ["summary", "plain.json", f"--{HOSTILE}"],
     [HOSTILE],
+    ["rule", HOSTILE],
+    ["export", "hostile.json", "--to", HOSTILE],
     ["draw", "hostile.json", "--format", HOSTILE],
     ["draw", "hostile.json", "--color-by", HOSTILE],
 ]
-NO_GRAPH = {"run", "rehearse", "app", "completion"}  # they read no saved graph
+NO_GRAPH = {"run", "rehearse", "app", "completion", "rule"}  # they read no saved graph
 
 
 def test_every_command_that_reads_a_graph_is_given_a_hostile_one() -> None:
@@ -213,7 +217,7 @@ def test_no_refusal_of_a_file_prints_what_a_terminal_obeys(
         }
     file = tmp_path / f"{HOSTILE}.json".replace("\0", "")
     file.write_text(json.dumps(data))
-    assert main(["text", str(file)]) == 2
+    assert main(["summary", str(file)]) == 2
     said = capsys.readouterr().err
     assert not obeyed(said)
     assert said.count("\n") == 1
