@@ -145,7 +145,7 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
     )
 
 
-def checked_report(given: Any) -> Report:
+def _checked(given: Any) -> Report:
     """Return the report of one rank, all of whose values that are compared are of their types.
 
     Raises:
@@ -180,7 +180,7 @@ def _is_whole(given: Report) -> bool:
 
 
 def _report(given: Rehearsal | Report) -> Report:
-    return given.to_dict() if isinstance(given, Rehearsal) else checked_report(given)
+    return given.to_dict() if isinstance(given, Rehearsal) else _checked(given)
 
 
 def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[Change, ...]:

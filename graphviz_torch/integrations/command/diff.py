@@ -129,16 +129,14 @@ def _report(path: Path) -> Any:
 def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
     """How they differ, of several ranks one after the other; 1 for any difference."""
     from ...rehearsal import compare_rehearsals
-    from ...rehearsal.difference import checked_report
 
     if parsed.out is not None or parsed.fingerprints:
         raise ValueError(
             "-o and --fingerprints are for graphs: of two rehearsals diff prints text."
         )
-    one, two = (
-        [checked_report(rank) for rank in (each if isinstance(each, list) else [each])]
-        for each in (a, b)
-    )
+    one, two = (each if isinstance(each, list) else [each] for each in (a, b))
+    for report in (*one, *two):
+        compare_rehearsals(report, report)  # raises ValueError for what is no report
     theirs = {report["rank"]: report for report in two}
     if len(one) == len(two) == 1:
         theirs = {one[0]["rank"]: two[0]}
