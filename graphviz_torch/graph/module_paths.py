@@ -7,12 +7,11 @@ refused, for what nests the boxes of a drawing would fail.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from .text import printable
 
-if TYPE_CHECKING:
-    from .graph import Graph
+Graph = TypeVar("Graph", bound=Any)  # `graph.py` imports this file
 
 _MOST_LEVELS, _MOST_CHARACTERS = 100, 4096
 _NAME_SIZES = 1000, 200, 39  # the last fits 100 levels
@@ -23,7 +22,7 @@ CUT_NOTE = (
 )
 
 
-def check_paths(graph: Graph) -> None:
+def check_paths(graph: Any) -> None:
     """Raise ValueError for a module path that is deeper or longer than a drawing can show."""
     if len({row.path for row in graph.modules}) < len(graph.modules):
         raise ValueError("graph.modules has two rows for the same module.")
@@ -76,7 +75,7 @@ def cut_paths(graph: Graph) -> Graph:
     )
 
 
-def _paths(graph: Graph) -> set[str]:
+def _paths(graph: Any) -> set[str]:
     paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
     paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
     paths |= {collective.module for collective in graph.collectives}
