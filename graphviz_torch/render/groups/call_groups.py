@@ -27,10 +27,14 @@ def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
     Returns:
         The groups.
     """
-    if not any(node.call for node in graph.nodes):
-        return []
+    nodes = graph.nodes
     parts: list[Part] = []
     for number, level in enumerate(levels):
+        calls = {nodes[item].call for item in level if type(item) is int}
+        if not any("#" in call or "/" in call for call in calls):
+            continue
+        if number and len(calls - {""}) == 1 and all(type(item) is int for item in level):
+            continue  # of a module that one call made
         rows = [*zip(_paths(graph, level), level, strict=True)]
         found = _grouped(graph, rows, 0, parts, whole=number > 0)
         if len(found) < len(level):
