@@ -31,8 +31,10 @@ def mark(drawing: Drawing) -> Drawing:
 
     for finding in drawing.findings:
         named = finding.nodes
-        if finding.rule == "failed":  # an operation that failed in forward has no node
+        if finding.rule == "exception":  # an operation that failed in forward has no node
             named = tuple(n for n in named if failure and n == failure.node)
+        behind = _behind_cuts(drawing.graph, finding)
+        named = tuple(n for n in named if n not in behind) or named
         for node in named:
             add(node, f"{WARNINGS[finding.severity]} {finding.rule}", finding.severity)
     for node, difference in differences.items():
@@ -50,6 +52,17 @@ def mark(drawing: Drawing) -> Drawing:
     return drawing.having(marks=Marks(signs, outlines))
 
 
+def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
+    """Return the nodes behind the cuts that a finding tells of: these learn, and have no fault."""
+    named = set(finding.nodes)
+    return {
+        after
+        for cut in graph.cuts
+        if cut.before in named and cut.where == finding.where
+        for after in cut.after
+    }
+
+
 def _named(drawing: Drawing) -> set[int]:
     """The far ends of edges that are not drawn; what is outside of a module is not drawn itself."""
     named = [*drawing.before.values(), *drawing.behind.values()]
@@ -65,5 +78,5 @@ def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
         first = failure.message.partition("\n")[0]
         message = f"{what} ended with {failure.error}{f': {first}' if first else ''}"
         yield Finding(
-            "failed", "error", message, nodes=() if failure.node is None else (failure.node,)
+            "exception", "error", message, nodes=() if failure.node is None else (failure.node,)
         )

@@ -189,8 +189,8 @@ def test_what_failed_without_operands_is_told_and_has_no_node(failure: Failure) 
 def test_the_node_that_backward_could_not_run_is_marked() -> None:
     failure = Failure("ValueError", "no", "backward", "train.py:9", node=1)
     svg = layout(to_dot(replace(two(), failure=failure)))
-    assert "✖ failed" in texts(svg, "1")
-    assert "✖ failed" not in texts(svg, "0")
+    assert "✖ exception" in texts(svg, "1")
+    assert "✖ exception" not in texts(svg, "0")
 
 
 def test_a_failure_that_a_finding_tells_is_told_once() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import graphviz_torch as gt
+from graphviz_torch.render.drawing.steps import draw
 
 SENTENCE = "fc1.weight and fc1.bias got no gradient: a result was cut by detach()"
 
@@ -87,3 +88,16 @@ def test_a_difference_is_not_judged(door: str) -> None:
     assert "cut-gradient" not in DOORS[door](changed)
     other = gt.Finding("of-my-own", "warning", "It is mine.", nodes=(0,))
     assert "of-my-own" in DOORS[door](changed, findings=[other])
+
+
+def test_a_cut_marks_what_it_starves_and_not_the_layer_behind_it_that_learns() -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(4, 8), "head": nn.Linear(8, 1)})
+    with gt.record(model) as recording:
+        features = model["encoder"](torch.ones(2, 4)).relu().detach()
+        model["head"](features).square().mean().backward()
+    drawing = draw(recording.graph, {"findings": gt.find(recording)})
+    nodes = recording.graph.nodes
+    marked = {nodes[key].module or nodes[key].title for key in drawing.marks.outlines}
+    assert marked == {"encoder", "relu"}
+    learns = {node.module for node in nodes if node.leaf and any(node.grad_outputs)}
+    assert learns == {"head"}
