@@ -1,4 +1,4 @@
-"""The program that is watched: its modules, lines and names, its steps, its changes."""
+"""The recorded program: its modules, source lines, names, steps and in-place changes."""
 
 from .program import Program
 

@@ -1,8 +1,8 @@
-"""Which modules' forwards are running, and the user's line that each was called from.
+"""Running module forwards of a thread, and the user's line that called each.
 
-Not known: what a compiled region did inside, and the line of a node that no Python call is seen to
-make. Another thread counts for itself: of its nodes nothing is known, and one whose number this
-thread reached too may pass for this thread's.
+Unknown are the inside of a compiled region, and the line of a node that no Python call is seen to
+create. Nodes of other threads are unknown; a node of another thread whose number this thread also
+reached may be taken for this thread's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_FRAMES = 20  # from a call outwards
 
 
 class ModuleCall:
-    """A module call that is running."""
+    """A running module call."""
 
     __slots__ = ("counts", "frame", "library", "module", "names", "place", "start", "wrapped")
 
@@ -52,7 +52,7 @@ class ModuleCall:
 
 
 class CallStack:
-    """The module calls that are running in one thread.
+    """The running module calls of one thread.
 
     Args:
         table: of the modules. One that is called and not there goes by the variable that holds it,
@@ -80,42 +80,42 @@ class CallStack:
 
     @property
     def module(self) -> str:
-        """Path of the module whose forward is running; "" where none is, or the root's is."""
+        """Path of the module whose forward is running; "" for none, and for the root module."""
         return self._running[-1].names[0] if self._running else ""
 
     @property
     def in_forward(self) -> bool:
-        """Is a module's forward running in this thread."""
+        """Return True if a module's forward is running in this thread."""
         return bool(self._running)
 
     @property
     def is_outermost(self) -> bool:
-        """Is the module whose forward is running inside no other one."""
+        """Return True if the running module call is inside no other."""
         return len(self._running) == 1
 
     def inputs(self) -> list[Tensor]:
-        """The data that outermost calls with gradients were given since the last backward.
+        """Return the live input tensors of outermost calls with gradients since the last backward.
 
-        What a call made and another was given is an activation; what has gone is left out.
+        Results of one call that another call took are activations, and left out.
         """
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
     def release(self, event: None) -> None:
-        """Hold no live node."""
+        """Drop references to live nodes."""
         self.ends = []
 
     def begin_step(self) -> None:
-        """A backward has been read: count outermost calls from one again."""
+        """Number outermost calls from one again, after a backward was read."""
         self._counts = {}
 
     def name_running(self) -> None:
-        """The table knows of no module any more: let it know those whose forward is running."""
+        """Add the modules whose forward is running to the cleared parameter table."""
         for call in self._running:
             self._table.add(call.module, call.names[0])
 
     def module_began(self, event: ModuleBegan) -> None:
-        """A module's forward is about to run."""
+        """Handle the beginning of a module's forward."""
         module, args, frame = event
         running = self._running
         if running and running[-1].wrapped is module:
@@ -160,14 +160,14 @@ class CallStack:
         self._origins.enter(number, names)
 
     def _name(self, module: Module, frame: FrameType) -> str:
-        """What a module that is not in the table is called; "" if it is the model."""
+        """Return the name of a module that is not in the table; "" if it is the model."""
         name = variable(module, frame)
         if len(self._table):
             return name or type(module).__name__
         return name if "." in name or has_another_model(module, frame) else ""
 
     def module_ended(self, event: ModuleEnded) -> None:
-        """It has run."""
+        """Handle the end of a module's forward."""
         module, output, frame = event
         number = sequence_number()
         if number != self._origins.end:  # made unseen, inside this call: the line that called it
@@ -188,7 +188,7 @@ class CallStack:
             self.ends = [end for _, tensor in given for end in ends_of(tensor)]
 
     def called(self, event: Called) -> None:
-        """A call into torch has been made, and may have made nodes."""
+        """Handle a call into torch, which may have created nodes."""
         _, _, _, _, frame, start, end = event
         origins = self._origins
         if start != origins.end:
@@ -207,7 +207,7 @@ class CallStack:
 
     @not_compiled
     def made(self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL) -> None:
-        """The nodes start <= number < end were made by a call in `frame`."""
+        """Note that the nodes start <= number < end were created by a call in `frame`."""
         source = self.source(frame)
         self._origins.made(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
 

@@ -102,13 +102,13 @@ class Changes:
                 self._before.append((tensor, tensor._version))
 
     def called(self, event: Called) -> None:
-        """It has been made."""
+        """Handle a finished call."""
         if self._before:
             before, self._before = self._before, []
             self._look(before, event)
 
     def raised(self, event: Raised) -> None:
-        """It has raised."""
+        """Handle a call that raised."""
         self._before = []
 
     def _look(self, versions: Versions, event: Called) -> None:
@@ -129,34 +129,34 @@ class Changes:
                     self._changes.append(Change(*row, memory, *more))
 
     def stepping(self, event: Stepping) -> None:
-        """An optimizer is about to step."""
+        """Handle the beginning of an optimizer step."""
         optimizer, place = event.optimizer, self._place(event.frame)
         self._steps.append(_Step(weakref.ref(optimizer), place, _versions(optimizer), []))
 
     def stepped(self, event: Stepped) -> None:
-        """It has stepped."""
+        """Handle the end of an optimizer step."""
         for step in reversed(self._steps):
             if step.optimizer() is event.optimizer:
                 step.after.extend(_versions(event.optimizer))
                 break
 
     def read(self, leaf: Tensor) -> None:
-        """The program itself has read the gradient of a leaf."""
+        """Note that the program itself read the gradient of a leaf."""
         self._read |= {id(leaf), storage_id(leaf)}
 
     def replaced(self, leaf: Tensor) -> None:
-        """`leaf.data` was set."""
+        """Note that `leaf.data` was set."""
         if id(leaf) in self._read:
             self._program_steps.step_by_hand()
 
     def backward_began(self, event: object) -> None:
-        """What was read before is over."""
+        """Forget the gradients that were read before this backward."""
         self._read.clear()
 
     def since(self, tensor: Tensor, version: int) -> list[Change]:
-        """What raised the version of a tensor to what it is now, oldest first.
+        """Return the changes that raised a tensor's version to its current value, oldest first.
 
-        Empty unless all of it is known, and without a doubt.
+        Empty unless all changes are known with certainty.
         """
         known = [*self._of(tensor), *self._of_steps(tensor)]
         found: list[Change] = []
@@ -174,9 +174,9 @@ class Changes:
         return found[::-1]
 
     def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[Change]:
-        """What raised a version so when a checkpoint ran its part for the first time.
+        """Return the changes that raised a version when a checkpoint ran for the first time.
 
-        The second run is inside backward, where no call is seen. Empty where that is not sure.
+        The second run is inside backward, where calls are not observed. Empty if uncertain.
         """
         found: list[Change] = []
         while version < now:
@@ -216,7 +216,7 @@ class Changes:
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
-    """Do two tensors hold the same elements, as a weight and its transpose do."""
+    """Return True if two tensors share all elements, as a weight and its transpose do."""
     dense = one.layout is torch.strided and other.layout is torch.strided
     if not dense or storage_id(one) != storage_id(other):
         return False
@@ -232,7 +232,7 @@ def _versions(optimizer: Optimizer) -> list[int]:
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> Any:
-    """What a call may change in place."""
+    """Return the tensors that a call may change in place."""
     if kwargs.get("out") is not None:
         return kwargs["out"]
     if kwargs.get("max_norm") is not None:  # of an embedding: its weight

@@ -1,8 +1,7 @@
-"""The steps of the optimizers: how many, whose parameters, is one running, and is the loss scaled.
+"""Optimizer steps of a recording: their number, their parameters, and the loss scale.
 
-An optimizer's own code cuts nothing and changes nothing but what its step does. What a closure
-runs, that the step was given, is the program's: the calls that it makes are told apart by the
-frames that they come from.
+An optimizer's own code cuts no gradient and makes only the changes of its step. A closure given to
+the step is the program's code; its calls are recognized by their frames.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 
 
 class _Step:
-    """A step that is running."""
+    """A running step."""
 
     __slots__ = ("closure", "frame", "optimizer")
 
@@ -34,7 +33,7 @@ class _Step:
 
 
 class Steps:
-    """The steps of a recording.
+    """The optimizer steps of a recording.
 
     Args:
         own: gives the id() of the parameters of the model.
@@ -50,7 +49,7 @@ class Steps:
         self._by_hand = False
 
     def stepping(self, event: Stepping) -> None:
-        """An optimizer is about to step."""
+        """Handle the beginning of a step."""
         optimizer = event.optimizer
         self.count += 1
         self.held.add(frozenset(map(id, parameters_of(optimizer))))
@@ -63,10 +62,11 @@ class Steps:
         self.running.append(_Step(optimizer, closure, event.frame))
 
     def parameters(self, optimizer: Optimizer) -> set[int] | None:
-        """id() of the parameters that an optimizer updates; None where it holds copies of them.
+        """Return the id() of the parameters that an optimizer updates; None if it holds copies of
+        them.
 
-        ZeRO and others with a master copy hold the model's parameters flat, in tensors of one
-        dimension, and write them back after the step.
+        ZeRO and other optimizers with master copies hold the model's parameters flat, in
+        one-dimensional tensors, and write them back after the step.
         """
         parameters = parameters_of(optimizer)
         keys = set(map(id, parameters))
@@ -74,28 +74,28 @@ class Steps:
         return None if flat and keys.isdisjoint(self._own()) else keys
 
     def begin_step(self) -> None:
-        """A step of a run is over: the next one knows what steps in it."""
+        """Forget the optimizers of the last step of a run."""
         self.updated, self.held = None, set()
 
     def stepped(self, event: Stepped) -> None:
-        """It has stepped."""
+        """Handle the end of a step."""
         for i, step in enumerate(self.running):
             if step.optimizer is event.optimizer:
                 del self.running[i:]
                 return
 
     def step_by_hand(self) -> None:
-        """The program has itself changed a parameter whose gradient it has read."""
+        """Note that the program changed a parameter whose gradient it had read."""
         self._by_hand = True
 
     def begin_backward(self) -> int:
-        """A backward is about to run: after how many steps, one by hand among them?"""
+        """Return the number of steps, including those by hand, before this backward."""
         self.count += self._by_hand
         self._by_hand = False
         return self.count
 
     def own(self, frame: FrameType | None) -> bool:
-        """Is a call from this frame an optimizer's own, and not its closure's?"""
+        """Return True if a call from this frame is the optimizer's own, not its closure's."""
         if not self.running:
             return False
         closures = {step.closure for step in self.running}
@@ -111,7 +111,7 @@ class Steps:
 
 
 def closure_code(args: Iterable[Any]) -> CodeType | None:
-    """The code of the closure that a step was given, if it was."""
+    """Return the code of the closure among a step's arguments; None if there is none."""
     return next((code for value in args if (code := _code(value)) is not None), None)
 
 
@@ -124,7 +124,7 @@ def _is_running(step: _Step, frame: FrameType | None) -> bool:
 
 
 def _code(closure: Any) -> CodeType | None:
-    """The code that runs first when a closure is called."""
+    """Return the code that runs first when a closure is called."""
     while isinstance(closure, partial):
         closure = closure.func
     function = getattr(closure, "__func__", closure)
@@ -139,7 +139,7 @@ def _code(closure: Any) -> CodeType | None:
 
 
 class Scaling:
-    """The scaler that has multiplied a loss since the last backward."""
+    """The factor that a GradScaler multiplied the loss by since the last backward."""
 
     functions = frozenset((TensorBase.mul, TensorBase.__mul__, TensorBase.__rmul__, torch.mul))
 
@@ -147,15 +147,15 @@ class Scaling:
         self._scaler: torch.amp.GradScaler | None = None
 
     def called(self, event: Called) -> None:
-        """A product: did a scaler compute it?"""
+        """Take the factor if a scaler computed this product."""
         code = event.frame.f_code
         if code.co_name in SCALING and code in SCALING.values():
             self._scaler = event.frame.f_locals["self"]
 
     def graph_read(self, live: object) -> None:
-        """The backward of that loss begins."""
+        """Assign the factor to the loss whose backward begins."""
         self._scaler = None
 
     def scale(self) -> Tensor | None:
-        """What the loss was multiplied by, on its device; None where it was not."""
+        """Return the factor as a tensor on its device; None if the loss was not scaled."""
         return None if self._scaler is None else loss_scale(self._scaler)

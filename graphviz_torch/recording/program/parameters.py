@@ -1,4 +1,4 @@
-"""The modules of a recording by path, and the names of their parameters."""
+"""Modules of a recording by path, and names of their parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...tracing.names import classes_along
 
 
 class _Block:
-    """The modules that were added in one go, each with its path."""
+    """Modules that were added together, each with its path."""
 
     __slots__ = ("modules", "parameters")
 
@@ -24,18 +24,18 @@ class _Block:
         self.parameters: list[Tensor | None] = []  # theirs, when they were last named
 
     def now(self) -> list[Tensor | None]:
-        """Their parameters, without a line of Python for each: there are many."""
+        """Return the parameters of the modules, without a Python loop: there are many."""
         members = map(attrgetter("_parameters"), map(itemgetter(0), self.modules))
         return list(chain.from_iterable(map(methodcaller("values"), members)))
 
     def changed(self) -> bool:
-        """Was another put in the place of a parameter since they were named."""
+        """Return True if a parameter was replaced since the parameters were named."""
         now = self.now()
         return len(now) != len(self.parameters) or not all(map(is_, now, self.parameters))
 
 
 class ParameterTable:
-    """What modules, parameters and buffers are called.
+    """Names of modules, parameters and buffers.
 
     Args:
         model: its submodules are called as in `named_modules()`. None: the first module that is
@@ -49,7 +49,7 @@ class ParameterTable:
         self.clear(model)
 
     def clear(self, model: Module | None) -> None:
-        """Know of no module but this."""
+        """Forget all modules but this model's."""
         self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
         self._blocks: list[_Block] = []  # the model's, if it was given, is the first
         self._unnamed: list[_Block] = []  # added since names were last given
@@ -72,19 +72,19 @@ class ParameterTable:
         return len(self._modules)
 
     def path(self, module: Module) -> str | None:
-        """The module's path; None for one that is not here."""
+        """Return the module's path; None if it is not in the table."""
         known = self._modules.get(id(module))
         return None if known is None else known[1]
 
     def path_of(self, key: int, kind: str) -> str | None:
-        """The path of the module with this id(); None if none is here, or one of another class."""
+        """Return the path of the module with this id(); None if unknown, or of another class."""
         known = self._modules.get(key)
         return known[1] if known is not None and type(known[0]).__name__ == kind else None
 
     def add(self, module: Module, path: str) -> str:
-        """Add a module and those below it; returns its path.
+        """Add a module and its submodules, and return its path.
 
-        The path gets a number at its end where another module has it already.
+        The path ends in a number if another module has it already.
         """
         if id(module) in self._modules:
             return self._modules[id(module)][1]
@@ -118,9 +118,9 @@ class ParameterTable:
         return self._modules[id(module)][1]
 
     def take_in(self, module: Module) -> str | None:
-        """The path of a module that was put into the model, perhaps in the place of another.
+        """Return the path of a module that was put into the model, possibly in place of another.
 
-        None for one that is not there, or has nothing that could learn.
+        None if it is not in the model, or has nothing to learn.
         """
         if not (module._parameters or module._modules):
             return None
@@ -138,7 +138,7 @@ class ParameterTable:
         return self.path(module)
 
     def classes(self) -> Mapping[str, str]:
-        """The classes of the modules along each path."""
+        """Return the classes of the modules along each path."""
         if self._classes is None or len(self._modules) != self._classes[0]:
             # A compiled module is of the class of what it wraps.
             own = [row for row in self._modules.values() if "_orig_mod" not in row[0]._modules]
@@ -147,7 +147,7 @@ class ParameterTable:
         return self._classes[1]
 
     def call(self, module: Module) -> str | None:
-        """The module's forward runs: its path; None for one that is not here."""
+        """Note that the module's forward runs, and return its path; None if unknown."""
         known = self._modules.get(id(module))
         if known is None:
             return None
@@ -155,11 +155,11 @@ class ParameterTable:
         return known[1]
 
     def trace_calls(self) -> None:
-        """From now on, `call_inside` is told what compiled graphs call."""
+        """Enable `call_inside` for calls of compiled graphs."""
         self._traced, self.unknown_calls = True, False
 
     def call_inside(self, modules: Iterable[tuple[int, str, str]] | None, above: str) -> None:
-        """A compiled graph has called these modules; None: which ones is not known.
+        """Note that a compiled graph called these modules (None: unknown which).
 
         Args:
             modules: id(), path below `above`, and class of each.
@@ -172,7 +172,7 @@ class ParameterTable:
         self.unknown_calls |= modules is None
 
     def path_inside(self, key: int, text: str, kind: str, above: str) -> str:
-        """The path of a module that a compiled graph has called.
+        """Return the path of a module that a compiled graph called.
 
         Args:
             key: its id().
@@ -186,45 +186,47 @@ class ParameterTable:
         return path
 
     def was_called(self, parameter: str) -> bool:
-        """Did the forward of the module run that owns the parameter of this name."""
+        """Return True if the forward of the parameter's module ran."""
         return parameter.rpartition(".")[0] in self._called
 
     def ran(self, path: str) -> bool:
-        """Did the forward of the module at this path run."""
+        """Return True if the forward of the module at this path ran."""
         return path in self._called
 
     def called(self) -> list[tuple[Module, str]]:
-        """The modules whose forward ran, each with its path."""
+        """Return the modules whose forward ran, with their paths."""
         return [(module, path) for module, path in self.modules() if path in self._called]
 
     def modules(self) -> list[tuple[Module, str]]:
-        """The modules of the model and every other module called, each with its path."""
+        """Return the model's modules and all other called modules, with their paths."""
         return [(module, path) for module, path, _ in self._modules.values()]
 
     def own(self) -> set[int]:
-        """id() of the parameters of the model: of the one given, or of the first one called."""
+        """Return the id() of the model's parameters; without a given model, of the first called
+        one's.
+        """
         found: list[Tensor | None] = []
         if self._blocks:
             found = self._blocks[0].parameters if self._looked else self._blocks[0].now()
         return set(map(id, found)) - {id(None)}
 
     def every(self) -> set[int]:
-        """id() of the parameters of the model and of every other module called."""
+        """Return the id() of the parameters of the model and of all other called modules."""
         return {id(parameter) for _, parameter in self.parameters()}
 
     def learns(self, module: Module) -> bool:
-        """Needs any parameter a gradient of what was added together with a module."""
+        """Return True if a parameter that was added with the module requires a gradient."""
         found = self._modules[id(module)][2].now()
         return any(parameter is not None and parameter.requires_grad for parameter in found)
 
     def buffers(self) -> list[Tensor]:
-        """Buffers of the model and of every other module called."""
+        """Return the buffers of the model and of all other called modules."""
         members = map(attrgetter("_buffers"), map(itemgetter(0), self._modules.values()))
         found = chain.from_iterable(map(methodcaller("values"), members))
         return [buffer for buffer in found if buffer is not None]
 
     def parameters(self) -> list[tuple[str, Tensor]]:
-        """Names and parameters of the model and of every other module called."""
+        """Return names and parameters of the model and of all other called modules."""
         self._name_new()
         if not self._looked:
             if any(block.changed() for block in self._blocks):
@@ -234,7 +236,7 @@ class ParameterTable:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """A context in which the program does not run: one look at all parameters serves it."""
+        """Read all parameters once for the whole block, in which the program does not run."""
         self._looked = False
         try:
             yield
@@ -242,7 +244,7 @@ class ParameterTable:
             self._looked = None
 
     def note(self, module: Module) -> None:
-        """Name the parameters of this module and of those added with it, as they are now."""
+        """Name the current parameters of this module and of those added with it."""
         self._name_new()
         block = self._modules[id(module)][2]
         if block.changed():
@@ -252,12 +254,12 @@ class ParameterTable:
             self._name()
 
     def names(self, tensors: Iterable[Tensor]) -> list[str]:
-        """The names of those that are parameters; "" for any other tensor."""
+        """Return the names of those tensors that are parameters; "" for others."""
         self.parameters()
         return [self._names.get(id(tensor), "") for tensor in tensors]
 
     def known(self) -> list[tuple[str, Tensor]]:
-        """Also those that others have replaced since the last backward: a graph may hold them."""
+        """Return also the parameters replaced since the last backward: a graph may hold them."""
         known = self.parameters() + self._replaced
         if not is_sharded(set(map(type, map(itemgetter(0), self._modules.values())))):
             return known
@@ -270,16 +272,16 @@ class ParameterTable:
         return known + whole
 
     def listed(self) -> list[tuple[str, Tensor]]:
-        """Those of the model; where none was given, those of every module called."""
+        """Return the model's parameters; without a given model, those of all called modules."""
         named = self.parameters()
         return named[: self._named_own] if self.is_given else named
 
     def begin_step(self) -> None:
-        """A backward has been read: what was replaced before it is in no graph to come."""
+        """Forget replaced parameters: no later graph holds them."""
         self._replaced = []
 
     def _name(self) -> None:
-        """Name all anew; those that are gone keep their names until a backward has been read."""
+        """Name all parameters again; removed ones keep their names until a backward was read."""
         before, self._named, self._names = self._named, [], {}
         self._unnamed = list(self._blocks)
         self._name_new()

@@ -1,4 +1,4 @@
-"""Where the watched program is: in which modules, at which line of the user's, with which names."""
+"""The recorded program: current module, user's line, and names of its tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Compiled = Literal["open", "closed", "eager", "gradients"]  # how a recording ta
 
 
 class Options(NamedTuple):
-    """As `record` is given them."""
+    """The options of `record`."""
 
     gradients: bool | Literal["finite"]
     transfers: bool
@@ -55,32 +55,32 @@ class Options(NamedTuple):
 
     @property
     def with_gradients(self) -> bool:
-        """Is anything noted of gradients."""
+        """True if gradients are recorded."""
         return self.gradients is not False
 
     @property
     def light(self) -> bool:
-        """Is only what is not finite looked for: as little as can be asked of each call."""
+        """True if only non-finite values are searched, with as little work per call as possible."""
         return self.gradients == "finite"
 
     @property
     def every_call(self) -> bool:
-        """May something be asked of each call."""
+        """True if listeners may observe every call."""
         return not self.light
 
     @property
     def opens_regions(self) -> bool:
-        """Is looked into what `torch.compile` made."""
+        """True if the inside of compiled regions is read."""
         return self.compiled != "closed" and not self.light
 
     @property
     def inside_regions(self) -> bool:
-        """Are the gradients inside compiled regions looked for."""
+        """True if gradients inside compiled regions are computed."""
         return self.compiled == "gradients" and self.gradients is True
 
     @property
     def distributed(self) -> bool:
-        """Is this process a rank: else there is no DTensor and no wrapper for ranks."""
+        """True if this process is a rank; else there are no DTensors and no wrappers for ranks."""
         started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # its group may come later
         return dist.is_available() and (dist.is_initialized() or started)
 
@@ -89,12 +89,12 @@ _STEPS = 3  # whose nodes are still known by module and line
 
 
 class Program:
-    """A context: what one thread runs while it is recorded, and in asyncio one task.
+    """The code of one thread, and in asyncio of one task, while it is recorded.
 
-    It is told of every event before the listeners, with its services: `stack` and `origins` know
-    the modules and lines, `table` the parameters, `steps` what optimizers do, `changes` what is
-    changed in place, `scaling` the loss scale; `tracker` recognises a tensor that comes again, and
-    in `events` listeners note what no node shows.
+    Its services receive every event before the listeners: `stack` and `origins` know modules and
+    lines, `table` the parameters, `steps` the optimizer steps, `changes` the in-place changes,
+    `scaling` the loss scale; `tracker` recognizes tensors that are used again; listeners note facts
+    without a node in `events`.
 
     Args:
         model: gives modules and parameters their names; None: the first module called is it.
@@ -125,7 +125,7 @@ class Program:
         self.key = object()  # is among `programs()` where this program runs
 
     def __enter__(self) -> Program:
-        """What runs from here on, and in tasks that are made here, is this program."""
+        """Make code that runs from here on, and in tasks created here, part of the program."""
         enter_program(self.key)
         return self
 
@@ -133,31 +133,34 @@ class Program:
         leave_program(self.key)
 
     def is_here(self) -> bool:
-        """Is it this program that runs, and not another thread or another task."""
+        """Return True if the program runs, and not another thread or task."""
         return self.key in active_programs() and get_ident() == self.thread
 
     @property
     def services(self) -> tuple[object, ...]:
-        """What of it is told of events, the stack first: what listeners ask is to be up to date."""
+        """Return the services that receive events, the stack first, so that listeners read current
+        data.
+        """
         return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:
-        """What a compiler made of a graph runs, with gradients as far as the program knows."""
+        """Handle the beginning of a compiled graph that records gradients for the program."""
         self.in_compiled_graph = True
 
     def compiled_graph_ended(self) -> None:
-        """It has run."""
+        """Handle the end of a compiled graph."""
         self.in_compiled_graph = False
 
     def backward_began(self, event: Any) -> None:
-        """A backward is about to run: what is noted from here on came after its forward."""
+        """Handle the beginning of a backward: notes from here on came after its forward."""
         self.stack.lead(event.frame)
         self.events.begin_backward()
 
     def graph_read(self, live: Any) -> None:
-        """A graph has been read: what comes now belongs to the next one.
+        """Begin the records of the next graph, now that a graph was read.
 
-        Of autograd.grad that keeps its graph, as in the inner steps of MAML, a later one goes on.
+        A later graph continues that of an autograd.grad that keeps its graph, as the inner steps of
+        MAML do.
         """
         self.stack.release(None)
         self.table.begin_step()
@@ -165,7 +168,7 @@ class Program:
             self.stack.begin_step()
 
     def step_ended(self, event: None) -> None:
-        """A step of a run is over: the next one names modules, nodes and lines anew."""
+        """Forget names of modules, nodes and lines at the end of a step of a run."""
         self.stack.release(None)
         self.step += 1
         self.remarks.begin_step()
@@ -180,46 +183,48 @@ class Program:
         self._began.append(sequence_number())
 
     def resume(self, frame: FrameType | None) -> None:
-        """What is watched from now on runs in this frame of the user's."""
+        """Continue in this frame of the user's."""
         self.frame = self.stack.frame = frame
         self.origins.skip(sequence_number())
 
     @property
     def module(self) -> str:
-        """Path of the module whose forward is running; "" where none is, or the root's is."""
+        """Path of the module whose forward is running; "" for none, and for the root module."""
         return self.stack.module
 
     @property
     def in_forward(self) -> bool:
-        """Is a module's forward running."""
+        """True if a module's forward is running."""
         return self.stack.in_forward
 
     def parameters(self) -> list[tuple[str, Tensor]]:
-        """Names and parameters of the model and of every other module called."""
+        """Return names and parameters of the model and of all other called modules."""
         return self.table.parameters()
 
     def place(self, frame: FrameType | None) -> CodePosition | None:
-        """The innermost place in the user's own code from `frame` outwards."""
+        """Return the innermost position in the user's own code, from `frame` outwards."""
         return self.stack.place(frame)
 
     def line(self) -> Callable[[CodePosition | None], str]:
-        """What turns a place into "train.py:41", with as many folders as tell files apart."""
+        """Return a function that turns a position into "train.py:41", with enough folders to be
+        unambiguous.
+        """
         return lines([file for file, owner in self.stack.files.items() if owner != OTHER])
 
     def source(self, number: int) -> str:
-        """The line that made the node with this sequence number."""
+        """Return the line that created the node with this sequence number."""
         return self.source_in(self.line())(number)
 
     def source_in(self, line: Callable[[CodePosition | None], str]) -> Callable[[int], str]:
-        """The same for many: `line` is written by."""
+        """Return a function from sequence number to line; `line` formats positions."""
         return partial(self.origins.source, text=sources(line))
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
-        """What the user calls a tensor, in this frame or in the model."""
+        """Return the user's name for a tensor, in this frame or in the model."""
         return self.labels((tensor,), frame)[0]
 
     def labels(self, given: Sequence[Tensor], frame: FrameType | None) -> list[str]:
-        """The same for several."""
+        """Return the user's names for several tensors."""
         found = self.table.names(given)
         if "" in found and frame is not None:
             names: dict[int, str] = {}
@@ -229,7 +234,9 @@ class Program:
         return found
 
     def optimizer_name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
-        """What the code that steps an optimizer calls it, or the code around; else its class."""
+        """Return the name of an optimizer in the code that steps it, or in its callers; else its
+        class.
+        """
         for one in user_frames(frame, self.frame):
             for name, value in local_variables(one).items():
                 if value is optimizer:
@@ -237,7 +244,7 @@ class Program:
         return type(optimizer).__name__
 
     def variable(self, tensor: Tensor) -> str:
-        """The variable that a tensor is in, as itself or in a list or the like."""
+        """Return the variable that holds a tensor, directly or in a container."""
         for frame in (user_frame(sys._getframe(1)), self.frame):
             for name, value in local_variables(frame).items() if frame is not None else ():
                 if any(part is tensor for _, part in flatten(value, ask=False)):
@@ -245,9 +252,9 @@ class Program:
         return ""
 
     def names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
-        """Names and tensors of the variables of a frame, and of those from the recording's on.
+        """Return names and tensors of a frame's variables, and of its callers up to the recording.
 
-        Those of the modules among them too, where no model was given.
+        Includes tensors of modules among the variables if no model was given.
         """
         frames = user_frames(frame, self.frame)
         if self.frame is not None and self.frame not in frames:
@@ -268,5 +275,5 @@ class Program:
         return named
 
     def callers(self, frame: FrameType | None) -> list[CodePosition]:
-        """The user's lines that lead to a frame from the one that entered the recording."""
+        """Return the user's lines from the frame that entered the recording to this one."""
         return [(one.f_code, one.f_lasti) for one in user_frames(frame, self.frame)]

@@ -1,10 +1,8 @@
-"""Which line of the user's own code a call comes from, and which line and module made each node.
+"""The user's line of a call, and the line and module of each node.
 
-A place is a code object and a position in it: a frame gives both at once, and the line that they
-stand for is looked up when it is asked for.
-
-Every autograd node has a number, counted up in the thread that made it. What is noted is the number
-at which a module call begins or ends, and the line of every call that made nodes.
+A position is a code object and an instruction: a frame has both, and the line number is looked up
+only when needed. Every autograd node has a sequence number of its thread. Noted are the numbers at
+which module calls begin and end, and the line of every call that created nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ Source = tuple[CodePosition, CodePosition | None]
 
 
 class Files(dict[str, int]):
-    """The owners of the files that were met."""
+    """The owners of source files, cached."""
 
     def __missing__(self, file: str) -> int:
         found = self[file] = code_owner(file)
@@ -39,7 +37,7 @@ class Files(dict[str, int]):
 
 
 def raised(error: BaseException, files: Files) -> CodePosition | None:
-    """The innermost place in the user's own code that an exception came through."""
+    """Return the innermost position in the user's own code that an exception passed."""
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -51,12 +49,12 @@ def raised(error: BaseException, files: Files) -> CodePosition | None:
 
 
 def place_of(file: str, line: int) -> CodePosition:
-    """A place that stands for a line of a file, whose code is not at hand."""
+    """Return a position for a line of a file whose code object is not available."""
     return (lambda: None).__code__.replace(co_filename=file, co_firstlineno=line), 0
 
 
 def assigned(frame: FrameType | None, name: str) -> CodePosition | None:
-    """Where a running function has assigned to one of its variables, the last place before now."""
+    """Return the position where a running function last assigned to one of its variables."""
     found = None
     if frame is not None and name:
         for step in dis.get_instructions(frame.f_code):
@@ -68,9 +66,9 @@ def assigned(frame: FrameType | None, name: str) -> CodePosition | None:
 
 
 def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
-    """Turns a place in one of the files into "train.py:41"; "" for None.
+    """Return a function that turns a position in one of the files into "train.py:41"; "" for None.
 
-    As many folders are named as tell the files apart. A notebook's cell is "In[3]".
+    The name has enough folders to be unambiguous. A notebook's cell is "In[3]".
     """
     names = short_names(set(files))
     known: dict[tuple[int, int], str] = {}
@@ -87,7 +85,9 @@ def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
 
 
 def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], str]:
-    """What turns a source into "train.py:41", or "modeling.py:312, called at train.py:41"."""
+    """Return a function that turns a source into "train.py:41", or "modeling.py:312, called at
+    train.py:41".
+    """
     known: dict[tuple[int, ...], str] = {}
 
     def written(source: Source) -> str:
@@ -104,7 +104,7 @@ def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], st
 
 
 def source_text(place: CodePosition | None) -> str:
-    """The line of the user's source without indentation and comment; "" where there is none."""
+    """Return the user's source line without indentation and comment; "" if unavailable."""
     if place is None:
         return ""
     text = linecache.getline(place[0].co_filename, _line(*place), None)
@@ -112,7 +112,7 @@ def source_text(place: CodePosition | None) -> str:
 
 
 class _Table(NamedTuple):
-    """The lines of a code object that are looked up, while it is there."""
+    """The line numbers of a code object, cached while it exists."""
 
     code: weakref.ref[CodeType]
     lines: dict[int, int]
@@ -145,7 +145,7 @@ def _parts(file: str) -> tuple[str, ...]:
 
 
 def short_names(files: set[str]) -> dict[str, str]:
-    """What each file is called, with as many folders as tell them apart; a cell is "In[3]"."""
+    """Return a name for each file, with enough folders to be unambiguous; a cell is "In[3]"."""
     names: dict[str, str] = {}
     parts = {file: _parts(file) for file in files}
     for file in files:
@@ -164,7 +164,7 @@ Line = TypeVar("Line")  # what stands for a line
 
 
 class Origins(Generic[Line]):
-    """What made the nodes from `first` on.
+    """The lines and modules of the nodes from number `first` on.
 
     >>> origins = Origins[str](10)
     >>> origins.enter(12, ("fc", "fc"))
@@ -187,14 +187,14 @@ class Origins(Generic[Line]):
         self._lines: list[tuple[int, int, Line, Call]] = []
 
     def forget(self, before: int) -> None:
-        """Know of no node before this number."""
+        """Forget the nodes before this number."""
         self.first = max(before, self.first)
         begin = bisect_right(self._entered, before, key=itemgetter(0)) - 1
         del self._entered[: max(begin, 0)]
         del self._lines[: bisect_right(self._lines, before, key=itemgetter(1))]
 
     def enter(self, number: int, names: Names | None) -> None:
-        """The nodes from this number on are made in this module and scope; None: in none."""
+        """Note that nodes from this number on belong to this module and scope (None: to none)."""
         self.moments += 1
         if number == self._entered[-1][0]:  # no node was made since, as under no_grad
             self._entered[-1] = number, names
@@ -202,17 +202,17 @@ class Origins(Generic[Line]):
             self._entered.append((number, names))
 
     def made(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
-        """The nodes start <= number < end were made by this line; None if it is not known."""
+        """Note that this line created the nodes start <= number < end (None: unknown)."""
         self.end = end
         if line is not None:
             self._lines.append((start, end, line, call))
 
     def skip(self, end: int) -> None:
-        """Of the nodes before this number no line is known."""
+        """Note that the lines of the nodes before this number are unknown."""
         self.end = end
 
     def source(self, number: int, text: Callable[[Line], str]) -> str:
-        """The line that made one node; "" where that is not known."""
+        """Return the line that created one node; "" if unknown."""
         return self.columns([number], text, {})["where"][0]
 
     def columns(
@@ -222,10 +222,11 @@ class Origins(Generic[Line]):
         classes: Mapping[str, str],
         leading: Container[CodeType] = (),
     ) -> dict[str, list[str]]:
-        """Columns for the nodes with these numbers: module, module_class, scope, where, call.
+        """Return columns for the nodes with these numbers: module, module_class, scope, where,
+        call.
 
-        "" where one is not known. `text` writes a line, `classes` has those along each path,
-        `leading` the functions that are not named, because they call modules or backward.
+        A value is "" if unknown. `text` formats a line, `classes` has the classes along each path,
+        `leading` the functions that are not named because they call modules or backward.
         """
         # Those of one backward lie close together, among those of all that the block has made.
         last = max(self.end, self._entered[-1][0])

@@ -1,4 +1,4 @@
-"""Recognising a tensor when a later call takes it, without keeping it alive."""
+"""Recognize a tensor when a later call takes it, without keeping it alive."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _USES = 32  # nodes that used the result of one cut: the last ones are noted
 
 
 class Copy(Protocol):
-    """What wants to know whether a tensor is used."""
+    """Receives the later uses of a tensor."""
 
     def on_use(self) -> None:
-        """A call took the tensor."""
+        """Called when a call takes the tensor."""
 
     def on_free(self) -> None:
-        """The tensor is gone."""
+        """Called when the tensor is freed."""
 
 
 class Trail:
-    """What a tensor was computed from behind cuts: a node in a graph of its own.
+    """The history of a tensor behind cuts: a node in a graph of its own.
 
-    A call makes at most one, however long the way behind it is. Tensors that a call computes from
-    one trail alone, without a cut of its own, share that.
+    A call creates at most one, however long the history is. Tensors that a call computes from a
+    single trail, without a new cut, share that trail.
 
     Args:
         starts: what cut the tensor off here, where a call did.
@@ -42,7 +42,7 @@ class Trail:
         self.after: list[int] | None = None  # numbers of the nodes that used it, once there are any
 
     def nearest(self) -> Iterator[Any]:
-        """The cuts on the way here, the nearest first."""
+        """Yield the cuts of the history, nearest first."""
         met = {self}
         level = [self]
         while level:
@@ -54,7 +54,7 @@ class Trail:
 
 
 def inwards(trails: Iterable[Trail]) -> list[Trail]:
-    """These trails and all behind them, each before those behind it."""
+    """Return these trails and all before them, each before those that it comes from."""
     order: list[Trail] = []
     met: set[Trail] = set()
     for start in trails:
@@ -85,23 +85,26 @@ class _Followed(Ref):
 
 
 class Tracker:
-    """Tensors that are followed, by identity."""
+    """Followed tensors, by identity."""
 
     def __init__(self) -> None:
         self.known: dict[int, _Followed] = {}
         self.used: dict[Trail, None] = {}  # of what nodes were made from
 
     def add(self, tensor: Tensor, copy: Copy) -> None:
-        """Tell `copy` what becomes of a tensor."""
+        """Let `copy` receive the uses of a tensor."""
         followed = self._followed(tensor)
         followed.copies = (*followed.copies, copy)
 
     def lead(self, tensor: Tensor, trail: Trail) -> None:
-        """Note the trail of a tensor that was made just now."""
+        """Assign a trail to a tensor that was just created.
+
+        Note the trail of a tensor that was made just now.
+        """
         self._followed(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
-        """The trails of the tensors that a call takes, each once; their copies learn of that."""
+        """Return the distinct trails of a call's tensors, and notify their copies."""
         found: dict[Trail, None] = {}
         known = self.known
         for tensor in given:
@@ -116,13 +119,13 @@ class Tracker:
         return found
 
     def use(self, behind: Iterable[Trail], numbers: Iterable[int]) -> None:
-        """Nodes with these numbers were made from tensors with these trails."""
+        """Note that nodes with these numbers were created from tensors with these trails."""
         for trail in behind:
             trail.after = [*(trail.after or ()), *numbers][-_USES:]
             self.used[trail] = None
 
     def forget_trails(self) -> None:
-        """Follow nothing but copies any more."""
+        """Follow only copies from now on."""
         self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None
@@ -130,7 +133,7 @@ class Tracker:
                 self.known.pop(key, None)
 
     def clear(self) -> None:
-        """Follow nothing any more."""
+        """Follow nothing from now on."""
         self.known.clear()
 
     def _followed(self, tensor: Tensor) -> _Followed:
@@ -150,7 +153,7 @@ class Tracker:
 
 
 def name_of(func: Any) -> str:
-    """What the user called: "copy_", "item"; "float" for `__float__`."""
+    """Return the function's name as the user calls it: "copy_", "item"; "float" for `__float__`."""
     name = getattr(func, "__name__", "")
     if type(name) is not str:
         return ""

@@ -1,4 +1,4 @@
-"""What the user's code that calls a module calls it, and whether it has several models."""
+"""The user's name for a called module, and whether the user's code holds several models."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _CONTAINED = 1000  # values of one that are looked at
 
 
 def variable(module: Module, caller: FrameType) -> str:
-    """What holds a module: "head", or "heads.1" in a list, a dict or a module; "" if nothing does.
+    """Return the name that holds a module: "head", or "heads.1" in a list, dict or module; "" if
+    none does.
 
-    That is a variable, or an attribute of `self`. What a loop goes over tells more than the loop's
-    own variable.
+    The holder is a variable or an attribute of `self`. The iterated container says more than a
+    loop's variable.
     """
     modules = list(modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
@@ -40,7 +41,8 @@ def variable(module: Module, caller: FrameType) -> str:
 
 
 def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]:
-    """The outermost module whose own method calls this one, and where that method is called.
+    """Return the outermost module whose own method calls this one, and the frame that called that
+    method.
 
     `q_network.get_action(x)` calls `self.network(x)`: the model is `q_network`.
     """
@@ -57,7 +59,7 @@ def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]
 
 
 def _loop_variables(caller: FrameType) -> frozenset[str]:
-    """The variables that loops bind in the user's code that calls."""
+    """Return the loop variables of the user's calling code."""
     frame = user_frame(caller)
     return frozenset() if frame is None else _bound_by_loops(frame.f_code)
 
@@ -78,9 +80,10 @@ def _bound_by_loops(code: CodeType) -> frozenset[str]:
 
 
 def has_another_model(module: Module, caller: FrameType) -> bool:
-    """Does that code hold another model beside this one: two players of a GAN, say.
+    """Return True if the user's code holds another model beside this one, as the two players of a
+    GAN.
 
-    Another one has parameters, and neither is inside the other.
+    The other one has parameters, and neither contains the other.
     """
     inside = _ids(module)
     return any(
@@ -91,10 +94,10 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
 
 
 def modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
-    """The modules, and the lists and dicts, in the variables of the user's code that calls, and in
-    the attributes of `self`.
+    """Yield modules, lists and dicts in the variables of the user's calling code and in the
+    attributes of `self`.
 
-    Of the variables of a notebook or a script only those that its code names.
+    Of a notebook's or script's variables only those that its code names.
     """
     frame = user_frame(caller)
     while frame is not None:
@@ -119,7 +122,7 @@ def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Module]]:
-    """The modules that a list or dict holds, by place; a module itself."""
+    """Yield the modules in a list or dict, by position; a module itself."""
     if isinstance(value, Module):
         yield "", value
     elif len(value) <= _CONTAINED:
@@ -130,7 +133,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Module]]:
 
 
 def _named(module: Module) -> Iterator[tuple[str, Module]]:
-    """As `named_modules()`, without a line of the user's."""
+    """Yield `named_modules()` without running the user's code."""
     found = {id(module)}
     stack = [("", module)]
     while stack:
@@ -143,7 +146,7 @@ def _named(module: Module) -> Iterator[tuple[str, Module]]:
 
 
 def _ids(module: Module) -> set[int]:
-    """id() of a module and of all inside it."""
+    """Return the id() of a module and its submodules."""
     return {id(inner) for _, inner in _named(module)}
 
 

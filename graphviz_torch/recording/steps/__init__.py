@@ -1,1 +1,1 @@
-"""What lasts from one step of an optimizer to the next."""
+"""State that lasts from one optimizer step to the next."""

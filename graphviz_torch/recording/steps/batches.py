@@ -1,7 +1,8 @@
-"""Batches that were there before: of another worker, or the first one again and again.
+"""Detect batches that a DataLoader returned before.
 
-Held are hashes, of up to 65,536 values of each tensor, not batches. Left out is a tensor of one
-sample, or whose first two are alike, as in made-up data, or that is short, as labels are.
+A batch is kept as hashes of up to 65,536 values of each tensor. Tensors of one sample, tensors
+whose first two samples are equal (as in made-up data), and short tensors such as labels are
+ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _Hashes = dict[str, int]  # of the tensors of a batch, by their path
 
 @dataclass(slots=True)
 class _Pass:
-    """What a DataLoader has given since its last pass began."""
+    """The batches of a DataLoader since its current pass began."""
 
     first: _Hashes
     others: deque[_Hashes]  # the last one of each other worker
@@ -45,7 +46,10 @@ class _Pass:
 
 
 class Batches(Listener):
-    """Notes batches that were there before."""
+    """Reports batches that are equal to earlier ones.
+
+    Notes batches that were there before.
+    """
 
     needs = ("every_call",)
     watches: ClassVar[Watches] = {"batch_came": BatchWatch}
@@ -56,7 +60,7 @@ class Batches(Listener):
         self._stepped = False  # has an optimizer, since a batch came
 
     def batch_came(self, event: BatchCame) -> None:
-        """Was it there before?"""
+        """Check whether a batch is equal to an earlier one."""
         hashes, stepped, self._stepped = _hashes(event.batch), self._stepped, False
         before = self._passes.get(event.loader)
         if event.number == 0 or before is None:
@@ -80,7 +84,7 @@ class Batches(Listener):
         self._stepped = True
 
     def resumed(self, event: Resumed) -> None:
-        """What came meanwhile is not known."""
+        """Forget the current passes: batches of the pause were not seen."""
         self._passes.clear()
 
     def _note(self, event: BatchCame, count: int, among: int = 0) -> None:
@@ -90,7 +94,7 @@ class Batches(Listener):
 
 
 def _hashes(batch: Any) -> _Hashes:
-    """The hashes of the tensors that tell one batch from another."""
+    """Return hashes of the tensors that distinguish one batch from another."""
     with unseen_calls(), unseen(), unseen_operators(), no_autograd():
         return {
             path: _hash(tensor)

@@ -1,14 +1,14 @@
-"""What a program does with gradients between backward and step: does it clear and clip them?
+"""Check whether a program clears and clips gradients between backward and step.
 
-Cleared: one parameter of each optimizer tells. It is looked at when the optimizer steps, and before
-and after each backward. What changes its gradient outside of backward has cleared it. From one step
-of a run to the next the parameter and its gradient are known weakly. From one recording to the next
-the optimizer is, and the memory of that gradient: a weak reference to a tensor would hinder
-`torch.utils.swap_tensors` there.
+Clearing: one parameter of each optimizer is sampled when the optimizer steps, and before and after
+each backward. If its gradient changed outside of backward, it was cleared. Within a run the
+parameter and its gradient are kept by weak references. From one recording to the next only the
+optimizer is, and the memory of that gradient: a weak reference to a tensor would make
+`torch.utils.swap_tensors` fail.
 
-Clipped: is the bound ever reached, or always? `clip_grad_norm_` and `clip_grads_with_norm_` compute
-the share of the norm and clamp it at 1: that call tells. `clip_grad_value_` cuts values: its bound
-is compared with their largest size and with their mean one.
+Clipping: is the bound reached always, or never? `clip_grad_norm_` and `clip_grads_with_norm_`
+compute bound / norm and clamp the quotient at 1; that call is observed. For `clip_grad_value_` the
+bound is compared with the largest and the mean absolute value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPTIMIZERS = 64  # of which a sample is known: the last ones
 
 
 class _SteppedGradient(NamedTuple):
-    """A gradient that an optimizer has stepped with, between two recordings."""
+    """A gradient that an optimizer stepped with, kept between two recordings."""
 
     optimizer: weakref.ref[Optimizer]
     storage: Any  # a weak reference
@@ -64,7 +64,7 @@ def _forget(key: int, _: object) -> None:
 
 @dataclass(slots=True)
 class _Sample:
-    """A parameter, and the gradient that it had when it was looked at last."""
+    """A parameter, with the gradient that it had at the last check."""
 
     optimizer: weakref.ref[Optimizer]
     parameter: Ref
@@ -74,7 +74,7 @@ class _Sample:
     added: bool = False  # and has backward added to it since
 
     def look(self) -> bool:
-        """Take the gradient of now; has it changed?"""
+        """Take the current gradient, and return True if it changed."""
         parameter = self.parameter()
         gradient = None if parameter is None else parameter.grad
         version = -1 if gradient is None or TensorBase.is_inference(gradient) else gradient._version
@@ -85,9 +85,8 @@ class _Sample:
         return changed or gradient is None
 
     def memory(self) -> tuple[Any, int, int] | None:
-        """Of the gradient: a weak reference to its memory, what that is known by, the version.
-
-        None where it has no memory of its own.
+        """Return a weak reference to the gradient's memory, its key and its version; None if it has
+        no memory of its own.
         """
         gradient = None if self.gradient is None else self.gradient()
         if gradient is None or not is_dense(gradient) or not (number := storage_id(gradient)):
@@ -96,7 +95,7 @@ class _Sample:
 
 
 class ClearedGradients(Listener):
-    """Where an optimizer stepped with gradients that it had stepped with before."""
+    """Reports an optimizer that steps with gradients that it stepped with before."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -108,12 +107,12 @@ class ClearedGradients(Listener):
             self._remember()
 
     def close(self) -> None:
-        """The next recording may be of the next step."""
+        """Keep the samples weakly: the next recording may be the next step."""
         with unseen_calls():
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Keep, weakly, what an optimizer has stepped with."""
+        """Keep weak references to the gradients that an optimizer stepped with."""
         for key, sample in self._samples.items():
             optimizer = sample.optimizer()
             if optimizer is None or not sample.stepped or sample.look():
@@ -152,7 +151,7 @@ class ClearedGradients(Listener):
         self._place, self._places = None, {}
 
     def resumed(self, event: Resumed) -> None:
-        """What was done meanwhile is not known: a gradient that has changed may be of one step."""
+        """Forget changed gradients: they may be from a step during the pause."""
         for sample in self._samples.values():
             sample.stepped = not sample.look() and sample.stepped
             sample.added = False
@@ -164,7 +163,7 @@ class ClearedGradients(Listener):
         return replace(graph, step=replace(graph.step, stale_gradients=where))
 
     def _use(self, optimizer: Optimizer, place: CodePosition | None) -> None:
-        """An optimizer steps. Is a gradient that it has stepped with still in it?"""
+        """Check, at an optimizer's step, whether a gradient of an earlier step is still in use."""
         sample = self._samples.pop(id(optimizer), None)
         self._sample(optimizer)
         if sample is not None and sample.stepped and sample.added:
@@ -173,7 +172,7 @@ class ClearedGradients(Listener):
                 self._places[max(self._places)] = place
 
     def _remember(self) -> None:
-        """Take over what the last recording knew, of gradients that are as they were."""
+        """Take over the unchanged gradients that the last recording sampled."""
         kept = list(_between.values())
         _between.clear()
         for optimizer, storage, *before in kept:
@@ -187,7 +186,7 @@ class ClearedGradients(Listener):
                 self._samples[id(known)] = sample
 
     def _sample(self, optimizer: Optimizer) -> None:
-        """Take one of its parameters that has a gradient."""
+        """Sample one parameter of the optimizer that has a gradient."""
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         first = next((p for p in parameters if p.grad is not None), None)
         self._samples.pop(id(optimizer), None)
@@ -207,7 +206,11 @@ _LOW, _HIGH = 0.1, 100.0  # in the median; and each time
 
 
 class ClipBounds(Listener):
-    """Notes a bound that leaves a small part of every gradient, or is far above all of them."""
+    """Reports a clipping bound that shortens every gradient to a small part, or is far above all of
+    them.
+
+    Notes a bound that leaves a small part of every gradient, or is far above all of them.
+    """
 
     needs = ("every_call",)
     functions = frozenset((torch.clamp, FOREACH_CLAMP_MIN))
@@ -252,7 +255,10 @@ class ClipBounds(Listener):
     def _judge(
         self, key: tuple[CodePosition | None, str], low: list[float], high: list[float]
     ) -> None:
-        """Note a bound that is always reached, by the share `low`, or never, by that of `high`."""
+        """Note a bound that is always reached (`low`), or never (`high`).
+
+        Note a bound that is always reached, by the share `low`, or never, by that of `high`.
+        """
         place, name = key
         if len(low) >= _ENOUGH and max(low) < 1 and median(low) < _LOW:
             self.events.note(

@@ -1,4 +1,4 @@
-"""The groups of an optimizer, looked at when it steps first: what they hold, and with what."""
+"""Checks of an optimizer's parameter groups at its first step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _LEAST = 2.0**-25  # half of the least number of float16 above 0: it rounds to 0
 def look_at_groups(
     events: Events, program: Program, optimizer: Optimizer, name: str, place: CodePosition | None
 ) -> None:
-    """Note groups that are empty, that decay what another one is there for, and an epsilon of 0."""
+    """Note empty groups, decay of parameters that another group exists for, and an epsilon of 0.
+
+    Note groups that are empty, that decay what another one is there for, and an epsilon of 0.
+    """
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         if not group["params"] and len(groups) > 1:
@@ -59,7 +62,7 @@ def _look_at_decay(
 
 
 def _biases_and_norms(program: Program) -> set[int]:
-    """id() of what is mostly not decayed: biases, and the weights of norms."""
+    """Return the id() of parameters usually not decayed: biases and weights of norms."""
     found: set[int] = set()
     for module, _ in program.table.modules():
         norm = "Norm" in type(module).__name__

@@ -1,10 +1,11 @@
-"""Which graphs of earlier steps are still alive when backward runs, and what holds them.
+"""Find graphs of earlier steps that are still alive at a backward, and the variable that keeps
+them.
 
-A few nodes of each graph that runs backward are watched by a weak reference to the dictionary in
-which a node keeps its hooks, and which dies with it: a node lives as long as anybody holds what was
-computed from it. Steps are told apart by the optimizers that stepped in between. A graph is
-compared with those of losses that the same line made, and that reached the same of what optimizers
-update: one function may run backward for two losses, and each of them has one graph alive.
+A few nodes of each graph are watched by a weak reference to the dictionary of their hooks, which
+dies with the node: a node lives as long as a result computed from it. Steps are separated by
+optimizer steps. A graph is compared with graphs whose loss came from the same line and reached the
+same optimized parameters: one function may run backward for two losses, and each of them has one
+live graph.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Mark:
         self.step = step
 
     def alive(self) -> bool:
-        """Is the node alive."""
+        """Return True if the node is alive."""
         return self.hooks() is not None
 
 
@@ -75,7 +76,7 @@ class _Alive(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of the backwards that one line runs, of losses that one line made."""
+    """The backwards of one line, for losses of one other line."""
 
     first: int = 0  # nodes from this sequence number on were made since it ran last
     graphs: list[_Alive] = field(default_factory=list)
@@ -84,7 +85,7 @@ class _Line:
     holder_marks: Marks = field(default_factory=list)  # that made this the holder
 
     def before(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
-        """The graphs of earlier steps that are alive, and reached the same of what is updated."""
+        """Return the live graphs of earlier steps that reached the same optimized parameters."""
         alive = (one._replace(marks=[m for m in one.marks if m.alive()]) for one in self.graphs)
         self.graphs = [one for one in alive if one.marks]
         same = updated & reached
@@ -92,7 +93,7 @@ class _Line:
 
 
 class GraphHistory(Listener):
-    """Looks, at every backward, for the graphs of earlier ones."""
+    """Searches, at every backward, for live graphs of earlier backwards."""
 
     needs = ("every_call",)
 
@@ -132,7 +133,7 @@ class GraphHistory(Listener):
         return RetainedGraphs(steps, label, source, node, self.program.line()(added))
 
     def _look(self, nodes: Numbers, live: LiveGraph) -> Retention | None:
-        """Look for kept graphs, and mark this one.
+        """Find retained graphs, and mark nodes of this one.
 
         Args:
             nodes: the nodes of the graph, leaves left out, inputs before users.
@@ -191,7 +192,9 @@ class GraphHistory(Listener):
         return "" if number is None else self.program.source(number)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
-        """What holds the most steps; no number if nothing holds several."""
+        """Return the variable that keeps graphs of the most steps; without a number if none keeps
+        several.
+        """
         tensors = [each for each in tensors_made_since(min(marks)) if each[1] not in running]
         tensors.sort(key=lambda each: -each[0])  # the newest first: what others hold too is its
         ids, edges = connected([fn for _, fn, _ in tensors])
@@ -214,7 +217,7 @@ class GraphHistory(Listener):
 
 
 def _marks(graphs: list[_Alive]) -> dict[int, _Mark]:
-    """The marks of some graphs that are alive, by number."""
+    """Return the marks of live graphs by node number."""
     return {mark.number: mark for one in graphs for mark in one.marks}
 
 
@@ -229,8 +232,9 @@ def _step_count(holder: _Holder) -> int:
 def _inside(
     nodes: Numbers, running: Container[GradFn], marks: Mapping[int, _Mark], first: int
 ) -> tuple[set[int], int | None]:
-    """The steps with marks on nodes that are about to run, and the number of the first new node
-    behind one."""
+    """Return the steps with marks on nodes about to run, and the number of the first new node
+    downstream of one.
+    """
     behind: set[GradFn] = set()
     steps: set[int] = set()
     junction = None
@@ -248,7 +252,7 @@ def _inside(
 
 
 def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
-    """A node and those behind it that are not in `visited`, and are from now on."""
+    """Yield a node and its unvisited predecessors, and mark them as visited."""
     stack = [start]
     while stack:
         node = stack.pop()
@@ -259,6 +263,8 @@ def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator
 
 
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
-    """The mark on a node. Threads count apart, so a number alone does not tell."""
+    """Return the mark on a node. Sequence numbers repeat between threads, so the node itself is
+    compared.
+    """
     mark = marks.get(fn._sequence_nr())
     return mark if mark is not None and hook_dictionaries([fn])[0] is mark.hooks() else None

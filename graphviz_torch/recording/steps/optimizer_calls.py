@@ -1,8 +1,8 @@
-"""Steps of optimizers, schedulers and scalers that do not do what they are for: noted as events.
+"""Steps of optimizers, schedulers and scalers without the intended effect, noted as events.
 
-A scheduler that steps before its optimizer, or more often, or goes on past its end, or whose
-optimizer never steps; an optimizer, a scheduler or a scaler made anew for each step; steps with a
-rate of 0, or below, or without any gradient; two optimizers that hold the same parameter.
+A scheduler that steps before its optimizer, more often, past its end, or whose optimizer never
+steps; an optimizer, scheduler or scaler re-created for each step; steps with a learning rate of 0
+or below, or without gradients; two optimizers with a common parameter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _LOOKS = 4  # steps at which is looked whether a scheduler or scaler is still th
 
 @dataclass(slots=True)
 class _Rates:
-    """Of a group: in how many steps its rate was 0, in how many in a row until now, or below."""
+    """For a parameter group: number of steps with rate 0, current run of such steps, and steps with
+    a rate below 0.
+    """
 
     idle: int = 0
     last: int = 0
@@ -57,7 +59,7 @@ class _Rates:
 
 @dataclass(slots=True)
 class _Optimizer:
-    """What is known of an optimizer that steps."""
+    """Records of an optimizer that steps."""
 
     optimizer: weakref.ref[Optimizer]
     name: str
@@ -72,7 +74,9 @@ class _Optimizer:
 
 @dataclass(slots=True)
 class _Moments:
-    """Of what steps with the same first parameter: how often it had no state, and had some."""
+    """Steps of optimizers with the same first parameter: how many had no state, and how many had
+    some.
+    """
 
     name: str
     place: CodePosition | None
@@ -82,7 +86,10 @@ class _Moments:
 
 
 class OptimizerCalls(Listener):
-    """Notes what optimizers, schedulers and scalers do in vain."""
+    """Reports optimizers, schedulers and scalers whose steps have no effect.
+
+    Notes what optimizers, schedulers and scalers do in vain.
+    """
 
     needs = ("every_call",)
 
@@ -159,7 +166,7 @@ class OptimizerCalls(Listener):
         return self._moments.setdefault(id(first), _Moments(known.name, known.place))
 
     def _met(self, optimizer: Optimizer, event: Stepping) -> _Optimizer:
-        """An optimizer steps for the first time."""
+        """Create the records of an optimizer at its first step."""
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)
@@ -175,12 +182,12 @@ class OptimizerCalls(Listener):
         return _Optimizer(weakref.ref(optimizer), name, place, list(found.values()))
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
-        """Those of the user's frames around a step, the innermost first."""
+        """Yield the variables of the user's frames around a step, innermost first."""
         for each in user_frames(user_frame(frame), self.program.frame):
             yield local_variables(each)
 
     def _look_around(self, known: _Optimizer, optimizer: Optimizer, frame: FrameType) -> None:
-        """By what is it stepped: a scaler, and schedulers of its own?"""
+        """Find the scaler that steps the optimizer, and the optimizer's schedulers."""
         scaler = stepping_scaler(frame)
         if scaler is None and not known.schedules:
             return
@@ -199,7 +206,7 @@ class OptimizerCalls(Listener):
             known.met.setdefault("scheduler", []).append(found)
 
     def _look_at_what_stepped(self, known: _Optimizer) -> None:
-        """Was it another scaler, or scheduler of the same name, at each of its first steps?"""
+        """Report a scheduler or scaler that is re-created for each of the first steps."""
         for what, looks in known.met.items():
             for name in looks[0]:
                 refs = [look[name] for look in looks if name in look]
@@ -235,7 +242,7 @@ class OptimizerCalls(Listener):
                     self.events.note(idle, known.place, count=steps, steps=steps)
 
     def _look_at_gradients(self, known: _Optimizer) -> None:
-        """Had none of its parameters a gradient, at any of its steps?"""
+        """Report an optimizer none of whose parameters had a gradient at any step."""
         optimizer = known.optimizer()
         if optimizer is None or known.steps < 2 or known.empty < known.steps:
             return
@@ -247,7 +254,7 @@ class OptimizerCalls(Listener):
             self.events.note(empty, known.place, leaves=keys, count=known.steps)
 
     def _look_for_owners(self, optimizer: Optimizer, name: str, place: CodePosition | None) -> None:
-        """Does another optimizer that steps hold one of its parameters?"""
+        """Report a parameter that another stepping optimizer holds."""
         both: dict[str, list[int]] = {}
         for key in map(id, parameters_of(optimizer)):
             known = self._owners.get(key)
@@ -262,7 +269,7 @@ class OptimizerCalls(Listener):
             self.events.note(shared, place, leaves=keys, count=len(keys))
 
     def _look_at_moments(self) -> None:
-        """Was an optimizer made for each step, which loses what it had learnt?"""
+        """Report an optimizer that is re-created for each step and so loses its state."""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _FEW and not moments.old:
                 made = RecreatedObject(what="optimizer", name=moments.name)
@@ -270,7 +277,7 @@ class OptimizerCalls(Listener):
 
 
 def _rate(rate: object) -> float:
-    """A learning rate; 1 where none is known."""
+    """Return a learning rate; 1 if unknown."""
     if type(rate) is float:
         return rate
     if type(rate) is Tensor and rate.is_cpu and has_memory(rate) and TensorBase.numel(rate) == 1:
@@ -280,7 +287,13 @@ def _rate(rate: object) -> float:
 
 
 class EarlySchedulers(Listener):
-    """Notes a scheduler that has stepped before its optimizer did.
+    """Reports a scheduler that stepped before its optimizer.
+
+    Schedulers are found in the frame that enters the recording, directly or in a list or object,
+    and among variables that a function has assigned since, together with their optimizer. A scaler
+    may have skipped earlier steps.
+
+    Notes a scheduler that has stepped before its optimizer did.
 
     Known are those that the frame which enters the recording holds, by themselves or in a list or
     an object, and those that a function has made since, together with their optimizer. A scaler may
@@ -303,7 +316,7 @@ class EarlySchedulers(Listener):
         self._scaled = self._scaled or event.backward.call.loss_scale is not None
 
     def stepping(self, event: Stepping) -> None:
-        """An optimizer is about to step, for the first time if a scheduler waits for it."""
+        """Check the schedulers at the first step of an optimizer."""
         optimizer, program, frame = event.optimizer, self.program, user_frame(event.frame)
         if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             return  # private (2.13)
@@ -325,7 +338,7 @@ class EarlySchedulers(Listener):
     def _made_since(
         self, frame: FrameType, optimizer: Optimizer
     ) -> Iterator[tuple[str, LRScheduler]]:
-        """The variables with a scheduler that this frame has made since the recording began."""
+        """Yield the frame's variables with a scheduler created since the recording began."""
         values = local_variables(frame)
         own = [name for name, value in values.items() if value is optimizer]
         new = frame is not self.program.frame or self._names.isdisjoint(own)

@@ -1,6 +1,6 @@
-"""The steps of optimizers, as events: whose, with which rates, and of what that is not the model's.
+"""Optimizer steps as events: name, learning rates, and parameters that are not the model's.
 
-In a light recording too: a step is what a training is told by.
+Also part of a light recording: a step shows that the program trains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ..listener import Listener
 
 
 class OptimizerSteps(Listener):
-    """Notes each step, once for each line."""
+    """Notes each optimizer step, once per line.
+
+    Notes each step, once for each line.
+    """
 
     def stepping(self, event: Stepping) -> None:
         optimizer, program = event.optimizer, self.program
@@ -30,6 +33,6 @@ class OptimizerSteps(Listener):
 
 
 def _rate(group: dict[str, Any]) -> float | None:
-    """The learning rate of a group of parameters; None where that is a tensor, or none is set."""
+    """Return the learning rate of a parameter group; None if it is a tensor or not set."""
     rate = group.get("lr")
     return float(rate) if isinstance(rate, (int, float)) else None

@@ -1,4 +1,4 @@
-"""Schedulers that a program holds, and how often they step: as their optimizer, until their end."""
+"""Learning rate schedulers of a program, and the number of their steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ITEMS = 16  # of a list that are looked at
 
 
 def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
-    """Those among some variables, in lists of them, and in the attributes of objects."""
+    """Yield the schedulers among variables, in lists of them, and in attributes of objects."""
     for name, value in values.items():
         if issubclass(type(value), LRScheduler):
             yield name, value
@@ -51,7 +51,7 @@ _FEW = 3  # steps: fewer may have a reason
 
 @dataclass(slots=True)
 class Schedule:
-    """A scheduler, and where it stood when its optimizer stepped first."""
+    """A scheduler, with its step count at its optimizer's first step."""
 
     scheduler: weakref.ref[LRScheduler]
     name: str
@@ -59,7 +59,7 @@ class Schedule:
 
     @classmethod
     def of(cls, scheduler: LRScheduler, name: str) -> Schedule:
-        """Of a live one."""
+        """Create from a live scheduler."""
         return cls(weakref.ref(scheduler), name, _count(scheduler))
 
 
@@ -71,7 +71,9 @@ def look_at_schedule(
     optimizer_steps: int,
     scaled: bool,
 ) -> None:
-    """Note a scheduler that steps more often than its optimizer, or goes on past its end.
+    """Note a scheduler that steps more often than its optimizer, or past its end.
+
+    Note a scheduler that steps more often than its optimizer, or goes on past its end.
 
     Args:
         scaled: may a scaler have skipped steps of the optimizer.
@@ -98,7 +100,9 @@ def look_at_lone_schedulers(
     schedules: Iterable[Schedule],
     optimizers: Sequence[Optimizer | None],
 ) -> None:
-    """Note the schedulers that step while their optimizers never do.
+    """Note schedulers that step although their optimizer never does.
+
+    Note the schedulers that step while their optimizers never do.
 
     Args:
         optimizers: those that step.
@@ -118,7 +122,9 @@ def look_at_lone_schedulers(
 
 
 def _active(scheduler: LRScheduler) -> list[LRScheduler]:
-    """The schedulers that set the rate now: those that one of several parts has, or itself."""
+    """Return the schedulers that set the rate now: the current parts of a composed scheduler, or
+    itself.
+    """
     parts: list[LRScheduler] = getattr(scheduler, "_schedulers", [])  # private (2.13)
     if type(scheduler) is SequentialLR:
         at = bisect_right(scheduler._milestones, scheduler.last_epoch)
@@ -129,5 +135,5 @@ def _active(scheduler: LRScheduler) -> list[LRScheduler]:
 
 
 def _count(scheduler: LRScheduler) -> int:
-    """How often it has stepped: private (2.13)."""
+    """Return the number of its steps, a private attribute (2.13)."""
     return int(getattr(scheduler, "_step_count", 0))

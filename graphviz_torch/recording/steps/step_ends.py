@@ -69,11 +69,11 @@ _MOST = 8  # backwards in a step of a program without optimizer that changes not
 
 
 class StepEnds:
-    """Calls a function wherever a step of a training ends, in this thread, until `close()`.
+    """Calls a function wherever a training step ends in this thread, until `close()`.
 
-    A step ends where the next one begins, after an optimizer has stepped: at a batch, a forward, a
-    `zero_grad`; the last one at `close()`. Without an optimizer it ends where the program changes a
-    parameter by hand after a backward; else at each backward.
+    A step ends where the next one begins, after an optimizer has stepped: at a batch, a forward or
+    a `zero_grad`; the last step ends at `close()`. Without an optimizer it ends where the program
+    changes a parameter by hand after a backward, else at each backward.
 
     Args:
         ended: is called without arguments. What it raises comes out of the training.
@@ -119,7 +119,7 @@ class StepEnds:
         self._read: set[int] = set()  # storages of leaves whose gradient the program has read
 
     def open(self) -> None:
-        """Look from now on, in this thread."""
+        """Start watching this thread."""
         self._thread = get_ident()
         enter_program(self._key)
         self._steps.open()
@@ -127,7 +127,7 @@ class StepEnds:
         self._looks = _Look(self, self._key)
 
     def close(self) -> None:
-        """Look no more, if it does; a step whose optimizer has stepped ends here."""
+        """Stop watching; a step whose optimizer has stepped ends here."""
         self._steps.close()
         self._captures.close()
         tail = self._leave_tail()
@@ -138,7 +138,7 @@ class StepEnds:
             self._end()
 
     def rest(self) -> None:
-        """From now on only optimizers end steps: no call is looked at before one has stepped."""
+        """Let only optimizers end steps from now on; no call is observed before one stepped."""
         if self._looks is not None:
             self._looks.close()
             self._looks = None
@@ -151,7 +151,7 @@ class StepEnds:
         self.close()
 
     def called(self, event: Called) -> None:
-        """A call into torch that may end a step."""
+        """Handle a call into torch that may end a step."""
         ends = False
         with suppress(Exception):  # a tensor that cannot be read
             ends = not (self._running or self._optimizers) and self._is_end(event)
@@ -188,7 +188,7 @@ class StepEnds:
         return False
 
     def _take(self, parameters: Iterable[Tensor]) -> None:
-        """The program reads the gradients of these."""
+        """Note that the program reads the gradients of these parameters."""
         self._read.update(storage_id(each) for each in parameters if each.is_leaf)
 
     def _stepping(self, event: Stepping) -> None:
@@ -208,7 +208,9 @@ class StepEnds:
             self._begin_tail(event.optimizer)
 
     def _before_capture(self) -> None:
-        """What has been computed can be read now, and not before the capture is over."""
+        """End the step before a CUDA graph capture: results can be read now, and not during the
+        capture.
+        """
         if self._optimizers:
             self._end()
 
@@ -222,12 +224,12 @@ class StepEnds:
             self._tail = _Tail(self._begins, self._key)
 
     def _begins(self) -> None:
-        """The next step does."""
+        """Begin the next step."""
         if get_ident() == self._thread and self._tail is not None and not self._running:
             self._end()
 
     def _leave_tail(self) -> bool:
-        """Was it in one?"""
+        """Leave the tail; return True if there was one."""
         found = bool(self._optimizers)
         self._optimizers.clear()
         tail, self._tail = self._tail, None
@@ -248,7 +250,7 @@ class StepEnds:
 
 
 class _Look:
-    """Looks at the calls of a thread, above whoever looks already, until `close()`."""
+    """Observes the calls of a thread, above other function modes, until `close()`."""
 
     def __init__(self, listener: object, key: object) -> None:
         self._regions = RegionWatch(OperationTrace)
@@ -257,20 +259,20 @@ class _Look:
         self._calls.__enter__()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         self._calls.__exit__(None, None, None)
         self._regions.__exit__(None, None, None)
 
 
 class _All:
-    """Names every call."""
+    """A set of functions that contains every function."""
 
     def __contains__(self, func: object) -> bool:
         return True
 
 
 class _Tail:
-    """Looks where the next step begins, after an optimizer has stepped.
+    """Finds the beginning of the next step after an optimizer has stepped.
 
     Args:
         begins: is called there; more than once, perhaps.
@@ -290,11 +292,11 @@ class _Tail:
         self._look = _Look(self, key)
 
     def stepped(self) -> None:
-        """Another optimizer has stepped: what was cleared before was not the next step's begin."""
+        """Handle another optimizer's step: clearing before it did not begin the next step."""
         self._cleared = False
 
     def close(self) -> bool:
-        """Look no more. Not done in a call that it looks at: there a mode cannot be left."""
+        """Stop observing; return False inside an observed call, where a mode cannot be left."""
         self._batches.close()
         self._modules.close()
         if self._calling:
@@ -307,7 +309,7 @@ class _Tail:
             self._begins()
 
     def calling(self, event: Calling) -> None:
-        """A call into torch is about to be made."""
+        """Handle a call into torch before it runs."""
         func, clears = event.func, False
         if func == _grad.__get__:
             clears = event.frame.f_code.co_name == "zero_grad"
@@ -327,7 +329,7 @@ class _Tail:
 
 
 def _is_forward(func: Any, args: tuple[Any, ...]) -> bool:
-    """Does a call compute something of a parameter that a gradient can come back from."""
+    """Return True if a call computes a differentiable result from a parameter."""
     if not torch.is_grad_enabled() or func in METADATA_CALLS or func in _VALUES:
         return False
     return any(tensor.requires_grad and tensor.is_leaf for tensor in tensors(args))
