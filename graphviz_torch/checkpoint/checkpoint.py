@@ -32,7 +32,7 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.
 # PyTorch does not compress. If a file is compressed, its total unpacked size may be this factor
 # times its size, or at least this many bytes; the record with the names, which becomes objects, may
 # have its size, or at least this many bytes.
-_UNPACKED, _LEAST, _NAMES = 16, 64 << 20, 1 << 20
+_MAX_UNPACKED_RATIO, _ALLOWED_UNPACKED, _ALLOWED_NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]
 
@@ -341,7 +341,9 @@ def _refuse_bombs(file: BinaryIO) -> None:
             parts = archive.infolist()
         unpacked = sum(part.file_size for part in parts)
         names = max([p.file_size for p in parts if p.filename.endswith(".pkl")], default=0)
-        if unpacked > max(_UNPACKED * size, _LEAST) or names > max(size, _NAMES):
+        if unpacked > max(_MAX_UNPACKED_RATIO * size, _ALLOWED_UNPACKED) or names > max(
+            size, _ALLOWED_NAMES
+        ):
             raise ValueError(f"its {size:,} bytes unpack to {unpacked:,}.")
     file.seek(0)
 

@@ -19,7 +19,9 @@ import torch
 from ..graph.text import printable, type_text
 from ..internals.tensors.memory import has_memory
 
-_SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor with the same memory}
+_SAME_TENSORS_KEY = (
+    "same_tensors"  # metadata: JSON of {name: name of the tensor with the same memory}
+)
 # Names of dtypes in the format, and torch's names.
 _DTYPES = {"C64": "complex64", "BF16": "bfloat16", "BOOL": "bool"}
 _DTYPES |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
@@ -60,7 +62,7 @@ def save_safetensors(state: Any, file: BinaryIO) -> None:
             first[key] = name
     written = {name: tensor for name, tensor in state.items() if name not in same}
     written = dict(sorted(written.items(), key=lambda item: -item[1].itemsize))
-    header: dict[str, Any] = {"__metadata__": {_SAME: json.dumps(same)}}
+    header: dict[str, Any] = {"__metadata__": {_SAME_TENSORS_KEY: json.dumps(same)}}
     end = 0
     for name, tensor in written.items():
         begin, end = end, end + tensor.numel() * tensor.itemsize
@@ -85,15 +87,17 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
     try:
         with package.safe_open(path, framework="pt", device=str(device or "cpu")) as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            same = json.loads((file.metadata() or {}).get(_SAME, "{}"))
+            same = json.loads((file.metadata() or {}).get(_SAME_TENSORS_KEY, "{}"))
     except package.SafetensorError as error:
         raise ValueError(
             f"{path} is not a .safetensors file: {printable(str(error), lines=True)}"
         ) from error
     except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path}: its metadata {_SAME!r} is not JSON: {error}") from None
+        raise ValueError(
+            f"{path}: its metadata {_SAME_TENSORS_KEY!r} is not JSON: {error}"
+        ) from None
     if not isinstance(same, dict) or not all(isinstance(kept, str) for kept in same.values()):
-        raise ValueError(f"{path}: its metadata {_SAME!r} is not an object of names.")
+        raise ValueError(f"{path}: its metadata {_SAME_TENSORS_KEY!r} is not an object of names.")
     return {**found, **{name: found[kept] for name, kept in same.items() if kept in found}}
 
 

@@ -23,8 +23,8 @@ from ..graph import Graph, Node
 from ..graph.text import printable
 from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names
-from ..tracing.nodes import read
-from ..tracing.tracer import connected, roots
+from ..tracing.nodes import read_nodes
+from ..tracing.tracer import collect_nodes, roots
 
 
 class NodeDifference(NamedTuple):
@@ -148,7 +148,7 @@ class _Run:
 def _run(model: torch.nn.Module, inputs: Any) -> _Run:
     place = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     given = to_device(inputs, place)
-    with _as_it_was(model), torch.random.fork_rng():
+    with _restored_buffers(model), torch.random.fork_rng():
         torch.manual_seed(0)  # both modules must drop the same elements
         with _Values() as values, torch.enable_grad():
             if isinstance(given, Mapping):
@@ -157,8 +157,8 @@ def _run(model: torch.nn.Module, inputs: Any) -> _Run:
                 out = model(*given) if isinstance(given, tuple) else model(given)
         outputs = [tensor for _, tensor in flatten(out)]
         ends = roots(out)
-        fns, edges = connected([fn for fn, _ in ends])
-        graph = read(fns, edges, ends, caller_names(model)).graph()
+        fns, edges = collect_nodes([fn for fn, _ in ends])
+        graph = read_nodes(fns, edges, ends, caller_names(model)).graph()
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         arriving: dict[int, tuple[torch.Tensor | None, ...]] = {}
         hooks = [
@@ -208,7 +208,7 @@ class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
+def _restored_buffers(model: torch.nn.Module) -> Iterator[None]:
     """Restore the model's buffers, such as running means, at the end of this context."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
@@ -230,19 +230,19 @@ def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[NodeDif
     for node, other in zip(nodes, others, strict=False):
         shapes = [[meta and meta.shape for meta in n.outputs] for n in (node, other)]
         if node.name != other.name or shapes[0] != shapes[1]:
-            text = f"{_called(node)}: the other one computes {other.name} {shapes[1]} there"
+            text = f"{_node_text(node)}: the other one computes {other.name} {shapes[1]} there"
             yield NodeDifference(node.id, "operation", math.inf, text)
             return
     if len(nodes) != len(others):
         last = min(len(nodes), len(others)) - 1
-        text = f"{_called(nodes[last])}: {len(nodes)} nodes against {len(others)}"
+        text = f"{_node_text(nodes[last])}: {len(nodes)} nodes against {len(others)}"
         yield NodeDifference(last, "operation", math.inf, text)
         return
     for node in nodes:
         value = ours.values.get(node.id)
         largest = _distance(value, theirs.values.get(node.id), tolerance * _largest([value]))
         if largest:
-            text = f"{_called(node)}: its value differs by up to {largest:.3g}"
+            text = f"{_node_text(node)}: its value differs by up to {largest:.3g}"
             yield NodeDifference(node.id, "value", largest, text)
     # A gradient that should be zero is rounding error, so it is compared with the largest of all.
     allowed = tolerance * _largest(g for gradients in ours.arriving.values() for g in gradients)
@@ -250,11 +250,13 @@ def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[NodeDif
         pairs = zip(ours.arriving.get(node.id, ()), theirs.arriving.get(node.id, ()), strict=False)
         largest = max((_distance(a, b, allowed) for a, b in pairs), default=0.0)
         if largest:
-            text = f"{_called(node)}: the gradient that reaches it differs by up to {largest:.3g}"
+            text = (
+                f"{_node_text(node)}: the gradient that reaches it differs by up to {largest:.3g}"
+            )
             yield NodeDifference(node.id, "gradient", largest, text)
 
 
-def _called(node: Node) -> str:
+def _node_text(node: Node) -> str:
     return f"node {node.id}, {node.label or node.title}"
 
 

@@ -16,7 +16,7 @@ from ..graph.units import bytes_text, number_text, seconds_text
 # Relative difference between two runs of one program: float32 sums in another order.
 GRADIENT_TOLERANCE = 1e-4
 Row = TypeVar("Row", Node, ModuleRow)
-_SHORTEST = 1e-4  # seconds: shorter times differ by chance
+_MIN_SECONDS = 1e-4  # seconds: shorter times differ by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ def collective_changes(
     """Yield changes of collectives; none unless both graphs were recorded."""
     if not all(any(node.order is not None for node in graph.nodes) for graph in (a, b)):
         return
-    before, after = _sent(a, tuple(renamed)), _sent(b, ())
+    before, after = _count_collectives(a, tuple(renamed)), _count_collectives(b, ())
     for key in sorted({*before, *after}):
         values = before.get(key, (0, 0)), after.get(key, (0, 0))
         if values[0] != values[1]:
             yield CollectiveChange(*key, *values)
 
 
-def _sent(
+def _count_collectives(
     graph: Graph, renamed: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str, str], tuple[int, int]]:
     """Return (number of collectives, bytes) by module, kind and group."""
@@ -101,7 +101,7 @@ def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iter
     for row in b.modules:
         before = rows.get(paths.get(row.path, row.path))
         if before is not None:
-            for what, *values in _differing(before, row):
+            for what, *values in _changed_fields(before, row):
                 yield ModuleChange(row.path, what, *values)
 
 
@@ -117,23 +117,23 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
             yield Change(a.id, b.id, "gradient", *_gradients(before, after))
     if a.seconds is not None and b.seconds is not None:
         longest = max(a.seconds, b.seconds)
-        if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
+        if longest > _MIN_SECONDS and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
             yield Change(a.id, b.id, "time", seconds_text(a.seconds), seconds_text(b.seconds))
-    for what, before_text, after_text in _differing(a, b):
+    for what, before_text, after_text in _changed_fields(a, b):
         yield Change(a.id, b.id, what, before_text, after_text)
 
 
-def _differing(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
+def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
     """Yield (title, before, after) of each compared field that is recorded in both and differs."""
     kind: Any = type(a)
-    for name, column in _compared(kind):
+    for name, column in _compared_fields(kind):
         values = getattr(a, name), getattr(b, name)
         if all(map(recorded, values)) and values[0] != values[1]:
             yield column.title, column.words(values[0]), column.words(values[1])
 
 
 @cache
-def _compared(cls: type) -> tuple[tuple[str, Column], ...]:
+def _compared_fields(cls: type) -> tuple[tuple[str, Column], ...]:
     """Return the fields of a class that are compared for equality, with their declarations."""
     return tuple(each for each in declared(cls).items() if each[1].compared)
 

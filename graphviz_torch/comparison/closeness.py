@@ -23,7 +23,7 @@ def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
     return found
 
 
-def is_telling(value: Fingerprint | None) -> bool:
+def is_identifying(value: Fingerprint | None) -> bool:
     """True if a fingerprint can identify a result: it is finite and has elements."""
     return (
         value is not None
@@ -63,7 +63,7 @@ def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
     return max([each for each in found if math.isfinite(each)], default=0.0)
 
 
-def alike_in(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
+def equal_projections(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
     """True if some of the projections are equal up to `tolerance`."""
     size = max(a.norm, b.norm)
     differing = _differences(a.projections[part], b.projections[part], size)

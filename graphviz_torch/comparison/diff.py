@@ -105,7 +105,7 @@ class GraphDiff:
         width = line_width(wide)
         shown = [printable(self._head())]
         for title, lines in self._parts():
-            lines = list(lines) if wide else _once(lines)
+            lines = list(lines) if wide else _merge_lines(lines)
             if lines:
                 shown.append(f"{title}:")
             most = len(lines) if wide else limit
@@ -166,7 +166,7 @@ class GraphDiff:
             yield (
                 title,
                 [
-                    f"~ {_called(self.b.nodes[each.b])}: {each.what} {_values(each)}"
+                    f"~ {_node_text(self.b.nodes[each.b])}: {each.what} {_values(each)}"
                     for each in sorted(self.changed, key=lambda each: not self.b.nodes[each.b].leaf)
                     if (each.what in kinds if kinds else each.what not in _NAMED)
                 ],
@@ -185,9 +185,8 @@ class GraphDiff:
             for edge in edges:
                 if edge.source not in new and edge.target not in new:
                     source, target = graph.nodes[edge.source], graph.nodes[edge.target]
-                    yield (
-                        f"{sign} edge {_called(source)} -> {_called(target)}, input {edge.input_nr}"
-                    )
+                    names = f"{_node_text(source)} -> {_node_text(target)}"
+                    yield f"{sign} edge {names}, input {edge.input_nr}"
 
     def _union(self) -> tuple[Graph, dict[tuple[int, int], int]]:
         """Return the union, and its node ids by (0 for a or 1 for b, id)."""
@@ -282,7 +281,7 @@ def diff(
     )
 
 
-def _once(lines: Iterable[str]) -> list[str]:
+def _merge_lines(lines: Iterable[str]) -> list[str]:
     """Merge lines that differ only in the number of a module, at the position of the first."""
     alike: dict[str, list[str]] = {}
     for line in lines:
@@ -302,7 +301,7 @@ def _values(change: Change) -> str:
     return f"{change.before} -> {change.after}"
 
 
-def _called(node: Node) -> str:
+def _node_text(node: Node) -> str:
     inside = f" in {node.scope}" if node.scope and not node.label.startswith(node.scope) else ""
     return f"{node.label or node.title}{inside}"
 

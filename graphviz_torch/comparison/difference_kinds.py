@@ -10,18 +10,27 @@ from collections.abc import Sequence
 
 from ..graph import Fingerprint, Node
 from ..graph.units import number_text
-from .closeness import ALONG, FIRST, NEAR, alike_in, distance, is_telling
-from .value_pairs import MOVED, TRANSPOSES, ValuePairs, shape_of, value_of
+from .closeness import ALONG, FIRST, NEAR, distance, equal_projections, is_identifying
+from .value_pairs import MOVED_DISTANCE, TRANSPOSES, ValuePairs, shape_of, value_of
 
-_CLEAR = 8  # times as large as the difference of the inputs
-_SAME = 1e-5  # relative difference up to which elements are the same
-_LIKE = 1e-4  # relative difference up to which two numbers are equal
+_JUMP_FACTOR = 8  # times as large as the difference of the inputs
+_SAME_TOLERANCE = 1e-5  # relative difference up to which elements are the same
+_EQUAL_TOLERANCE = 1e-4  # relative difference up to which two numbers are equal
 # Attributes that follow from shapes, or change no value.
-_FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta", "dtype"}
+_SHAPE_ATTRIBUTES = {
+    "normalized_shape",
+    "inplace",
+    "start",
+    "end",
+    "step",
+    "alpha",
+    "beta",
+    "dtype",
+}
 _GELU_ERROR = 1e-3  # absolute difference between the two formulas, for any input
 
 
-class Parting:
+class DivergencePoint:
     """The place where two runs diverge: a node of each graph, or of the second alone.
 
     Args:
@@ -35,8 +44,8 @@ class Parting:
         self.b: Node = after.here.nodes[b]
         self.value_a = None if self.a is None else value_of(self.a)
         self.value_b = value_of(self.b)
-        self.near_a = [] if a is None else _near(before, a)
-        self.near_b = _near(after, b)
+        self.near_a = [] if a is None else _nearby_nodes(before, a)
+        self.near_b = _nearby_nodes(after, b)
 
     def kind(self) -> str:
         """Return the sentence of the first check that applies, or ""."""
@@ -50,7 +59,7 @@ class Parting:
             self._weight,
             self._order,
             self._scale,
-            self._outside,
+            self._outside_cause,
         ):
             if text := answer():
                 return text
@@ -58,7 +67,7 @@ class Parting:
 
     def _finite(self) -> str:
         """Check whether only one of the two values is finite."""
-        known = [value is None or is_telling(value) for value in (self.value_a, self.value_b)]
+        known = [value is None or is_identifying(value) for value in (self.value_a, self.value_b)]
         if known[0] == known[1]:
             return ""
         return "NaN or Inf before and not after" if known[1] else "NaN or Inf after and not before"
@@ -68,7 +77,7 @@ class Parting:
         if self.a is None or self.a.operation != self.b.operation:
             return ""
         ours, theirs = _attributes(self.a), _attributes(self.b)
-        for name in (name for name in ours if name in theirs and name not in _FORM):
+        for name in (name for name in ours if name in theirs and name not in _SHAPE_ATTRIBUTES):
             before, after = ours[name], theirs[name]
             if before != after:
                 what = _NAMES.get(name, f"another {name}")
@@ -153,17 +162,17 @@ class Parting:
             if not named and (self.a is None or self.a.operation != self.b.operation):
                 return ""  # the pair is a guess
             return f"another weight: {leaf.label or 'a leaf'} has another value"
-        return self._turned(ours, theirs)
+        return self._transposed_weight(ours, theirs)
 
-    def _turned(self, ours: list[Node], theirs: list[Node]) -> str:
+    def _transposed_weight(self, ours: list[Node], theirs: list[Node]) -> str:
         """Check for a square weight, equal in both runs, that only one run transposes."""
         for leaf in theirs:
             for one in ours:
                 if one.id != self.after.partners.get(leaf.id) or len(shape_of(leaf)) != 2:
                     continue
                 turned = _is_transposed(value_of(one), value_of(leaf), one, leaf)
-                before = _turns(self.before, one.id, self.near_a)
-                after = _turns(self.after, leaf.id, self.near_b)
+                before = _is_transposed_before_use(self.before, one.id, self.near_a)
+                after = _is_transposed_before_use(self.after, leaf.id, self.near_b)
                 if before is not None and after is not None and (before != after) != turned:
                     return f"a transposed weight: {leaf.label or 'a leaf'}"
         return ""
@@ -174,9 +183,9 @@ class Parting:
             return ""
         # A permutation rounds nothing, so the tolerance is small: softmax under another mask has
         # nearly the same elements.
-        if distance(self.value_a, self.value_b, places=False) > _SAME:
+        if distance(self.value_a, self.value_b, places=False) > _SAME_TOLERANCE:
             return ""
-        if distance(self.value_a, self.value_b, places=True) < MOVED:
+        if distance(self.value_a, self.value_b, places=True) < MOVED_DISTANCE:
             return ""
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
@@ -198,7 +207,7 @@ class Parting:
                         return f"a scale: times {number_text(factor)} {word}"
         return ""
 
-    def _outside(self) -> str:
+    def _outside_cause(self) -> str:
         """Check for a cause outside of the graph, if all inputs in the graph are equal."""
         if not self._inputs_equal():
             return ""
@@ -212,7 +221,7 @@ class Parting:
         inputs = self.after.known_inputs(self.b.id)
         equal = all(self.after.states[i] in ("equal", "unknown") for i in inputs)
         found = self.after.distances.get(self.b.id, math.inf)
-        clear = found > _CLEAR * self.after.error_before(self.b.id)
+        clear = found > _JUMP_FACTOR * self.after.error_before(self.b.id)
         return bool(inputs) and equal and clear
 
     def _is_near(self) -> bool:
@@ -231,10 +240,12 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
     if shape_of(node_a) != shape or not shape:
         return "the same elements in another order"
     last, near = len(shape) - 1, len(shape) - 2
-    along, before, first = (alike_in(a, b, part, _LIKE) for part in (ALONG, NEAR, FIRST))
+    along, before, first = (
+        equal_projections(a, b, part, _EQUAL_TOLERANCE) for part in (ALONG, NEAR, FIRST)
+    )
     if along and not before:
         turned = _length(a.projections[NEAR]), _length(b.projections[NEAR])
-        shifted = abs(turned[0] - turned[1]) <= _LIKE * max(a.norm, b.norm)
+        shifted = abs(turned[0] - turned[1]) <= _EQUAL_TOLERANCE * max(a.norm, b.norm)
         rows = f"a permutation of rows: the same ones in another order along dimension {near}"
         if shifted:
             return f"{rows}, shifted: as padding left and right does"
@@ -253,7 +264,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
     """Return the factor from the first to the second result, or None if there is no single one."""
     if (
-        not (is_telling(a) and is_telling(b))
+        not (is_identifying(a) and is_identifying(b))
         or a.elements != b.elements
         or a.norm == 0
         or b.norm == 0
@@ -272,7 +283,10 @@ def scale(a: Fingerprint, b: Fingerprint) -> float | None:
             greatest=high,
             projections=(*(each * factor for each in places), sizes * size, cubes * factor),
         )
-        if distance(times, b, places=True) <= _LIKE and abs(factor - 1) > _LIKE:
+        if (
+            distance(times, b, places=True) <= _EQUAL_TOLERANCE
+            and abs(factor - 1) > _EQUAL_TOLERANCE
+        ):
             return factor
     return None
 
@@ -299,7 +313,7 @@ _OUTSIDE = (
 )
 
 
-def _near(pairs: ValuePairs, node: int) -> list[Node]:
+def _nearby_nodes(pairs: ValuePairs, node: int) -> list[Node]:
     """Return a node and the nodes between it and the last equal results."""
     found: dict[int, None] = {node: None}
     stack = [node]
@@ -383,7 +397,7 @@ def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
     return list(found.values())
 
 
-def _turns(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
+def _is_transposed_before_use(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
     """Return whether a leaf is transposed before a product, or None if no product uses it."""
     for product in near:
         for edge in pairs.inputs[product.id]:
@@ -402,12 +416,14 @@ def _is_transposed(
         return False
     if shape_of(node_a) != shape_of(node_b)[::-1]:
         return False
-    if distance(a, b, places=False) > _LIKE or alike_in(a, b, slice(0, 6), _LIKE):
+    if distance(a, b, places=False) > _EQUAL_TOLERANCE or equal_projections(
+        a, b, slice(0, 6), _EQUAL_TOLERANCE
+    ):
         return False
     swapped = a._replace(
         projections=(*a.projections[NEAR], *a.projections[ALONG], *a.projections[4:])
     )
-    return alike_in(swapped, b, slice(0, 4), _LIKE)
+    return equal_projections(swapped, b, slice(0, 4), _EQUAL_TOLERANCE)
 
 
 def _length(pair: Sequence[float]) -> float:

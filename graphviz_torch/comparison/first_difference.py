@@ -16,12 +16,14 @@ from ..graph.units import count_text, number_text
 from .changes import Change
 from .closeness import distance
 from .diff import GraphDiff, Mark, diff
-from .difference_kinds import Parting, order_text
+from .difference_kinds import DivergencePoint, order_text
 from .matching import match
 from .value_pairs import ValuePairs, shape_of, value_of
 
-_CANDIDATES = 24  # candidates in the first graph for the counterpart
-_FAR = 0.5  # relative difference above which results that structure does not match are unrelated
+_MAX_CANDIDATES = 24  # candidates in the first graph for the counterpart
+_UNRELATED_DISTANCE = (
+    0.5  # relative difference above which results that structure does not match are unrelated
+)
 _JUMP = 8  # times the difference of the inputs: a jump, not accumulated rounding
 
 
@@ -67,7 +69,7 @@ class FirstDifference:
             if node is not None:
                 one = graph.nodes[node]
                 metas = ", ".join(str(meta) for meta in one.outputs if meta is not None)
-                lines.append(f"  {title or word}: {_described(one)} {metas}".rstrip())
+                lines.append(f"  {title or word}: {_node_text(one)} {metas}".rstrip())
         return "\n".join(map(printable, lines))
 
     def __str__(self) -> str:
@@ -90,7 +92,7 @@ class FirstDifference:
         ]
         if self.at_end is not None:
             there.append(f"{_rough(self.at_end)} at the {_end(self.b)}")
-        return f"{start} {_described(node)}: {', '.join(there)}"
+        return f"{start} {_node_text(node)}: {', '.join(there)}"
 
     @cached_property
     def difference(self) -> GraphDiff:
@@ -100,7 +102,7 @@ class FirstDifference:
         if self.after is not None and self.after not in found.added:
             to_a = {b: a for a, b in found.pairs}
             before, after = (
-                _worth(graph.nodes[node])
+                _norm_text(graph.nodes[node])
                 for graph, node in ((self.a, to_a[self.after]), (self.b, self.after))
             )
             changed = (Change(to_a[self.after], self.after, "value", before, after),)
@@ -193,18 +195,18 @@ def first_difference(
     to_b = match(a, b)
     to_a = {j: i for i, j in to_b.items()}
     before, after = ValuePairs(a, b, to_b, tolerance), ValuePairs(b, a, to_a, tolerance)
-    apart = after.apart()
-    place = _jump(after, apart) if apart else _unhealed(after)
-    ours = before.apart()
+    apart = after.differing_nodes()
+    place = _jump(after, apart) if apart else _first_differing_result(after)
+    ours = before.differing_nodes()
     equal = [i for i, state in enumerate(after.states) if state in ("equal", "moved")]
     if place is None:
         worst = max((after.distances.get(i, 0.0) for i in equal), default=0.0)
-        moved = _moved(after, [node for node, _ in b.outputs])
+        moved = _first_moved_result(after, [node for node, _ in b.outputs])
         if moved is None:
             return FirstDifference(a, b, len(equal), worst, titles=titles)
         place = moved
     else:
-        moved = _moved(after, [place])
+        moved = _first_moved_result(after, [place])
     kind = ""
     if moved is not None:
         place = moved
@@ -214,15 +216,15 @@ def first_difference(
             kind = order_text(values[0], values[1], a.nodes[after.partners[moved]], b.nodes[moved])
     else:
         partner = _partner(before, after, place, ours)
-        kind = Parting(before, after, partner, place).kind()
+        kind = DivergencePoint(before, after, partner, place).kind()
         if not kind and after.distances.get(place, math.inf) < _JUMP * after.error_before(place):
             kind = "no single place: the difference grows from one result to the next"
     known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]
-    beside = None if partner is None else _apart(a.nodes[partner], b.nodes[place])
+    beside = None if partner is None else _value_distance(a.nodes[partner], b.nodes[place])
     if after.pairs.get(place) != partner:
         if beside is None:  # of another size, so it is no counterpart
             partner = None
-        elif beside > _FAR:
+        elif beside > _UNRELATED_DISTANCE:
             beside = None
     return FirstDifference(
         a,
@@ -247,7 +249,7 @@ def _jump(pairs: ValuePairs, apart: list[int]) -> int:
     return apart[0]
 
 
-def _unhealed(pairs: ValuePairs) -> int | None:
+def _first_differing_result(pairs: ValuePairs) -> int | None:
     """Return the first differing result of an identical program, though later results are equal."""
     alike = len(pairs.pairs) == len(pairs.here.nodes) == len(pairs.there.nodes)
     if not alike:
@@ -262,7 +264,7 @@ def _unhealed(pairs: ValuePairs) -> int | None:
     )
 
 
-def _moved(pairs: ValuePairs, ends: list[int]) -> int | None:
+def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
     """Return the first moved result upstream of `ends`, or None."""
     found: set[int] = set()
     stack, entered = [*ends], set()
@@ -287,12 +289,12 @@ def _partner(before: ValuePairs, after: ValuePairs, place: int, ours: list[int])
             return other
     nodes = before.here.nodes
     near = [i for i in ours if nodes[i].scope == nodes[ours[0]].scope] or ours
-    found = [(i, _apart(nodes[i], node)) for i in near]
-    same = [(far, i) for i, far in found if far is not None][:_CANDIDATES]
+    found = [(i, _value_distance(nodes[i], node)) for i in near]
+    same = [(far, i) for i, far in found if far is not None][:_MAX_CANDIDATES]
     return min(same)[1] if same else next(iter(ours), None)
 
 
-def _apart(a: Node, b: Node) -> float | None:
+def _value_distance(a: Node, b: Node) -> float | None:
     first, second = value_of(a), value_of(b)
     if first is None or second is None or first.elements != second.elements:
         return None
@@ -303,7 +305,7 @@ def _apart(a: Node, b: Node) -> float | None:
 def _at_end(a: Graph, b: Graph) -> float | None:
     if not a.outputs or not b.outputs:
         return None
-    return _apart(a.nodes[a.outputs[0][0]], b.nodes[b.outputs[0][0]])
+    return _value_distance(a.nodes[a.outputs[0][0]], b.nodes[b.outputs[0][0]])
 
 
 def _end(graph: Graph) -> str:
@@ -311,7 +313,7 @@ def _end(graph: Graph) -> str:
     return "loss" if "loss" in (node.label or node.title) or not shape_of(node) else "output"
 
 
-def _described(node: Node) -> str:
+def _node_text(node: Node) -> str:
     name = node.label or node.title
     inside = (
         f"{node.scope}: {name}" if node.scope and not node.label.startswith(node.scope) else name
@@ -319,7 +321,7 @@ def _described(node: Node) -> str:
     return f"{inside} ({node.where})" if node.where else inside
 
 
-def _worth(node: Node) -> str:
+def _norm_text(node: Node) -> str:
     value = value_of(node)
     return "not recorded" if value is None else f"norm {number_text(value.norm, 6)}"
 

@@ -20,7 +20,7 @@ _MAX_EDITS = 400
 LEVELS = range(3)  # criteria for equal nodes, from strict to loose
 
 
-class _Side:
+class _GraphIndex:
     """One of the two graphs, with its edges by node."""
 
     def __init__(self, graph: Graph) -> None:
@@ -45,7 +45,7 @@ class _Side:
         labels = [(n.label, n.scope, *e) for n, e in zip(self.nodes, self._ends, strict=True)]
         return list(map(hash, zip(names, shapes, labels, strict=True)))
 
-    def down(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
+    def hash_inputs(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
         """Return for each node a hash of its key and of the keys of all nodes it depends on.
 
         The nodes in `without` are ignored.
@@ -60,7 +60,7 @@ class _Side:
             down[i] = hash((key, *ends))
         return down
 
-    def up(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
+    def hash_users(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
         """Return for each node a hash of its key and of the keys of all nodes that depend on it."""
         up = [0] * len(keys)
         for i in reversed(range(len(keys))):
@@ -74,7 +74,7 @@ class _Side:
             up[i] = hash((keys[i], *ends))
         return up
 
-    def parts(self, without: Container[int]) -> list[list[int]]:
+    def components(self, without: Container[int]) -> list[list[int]]:
         """Return the connected components of the graph without some nodes."""
         found: list[list[int]] = []
         reached: set[int] = set()
@@ -84,30 +84,30 @@ class _Side:
             part = [first]
             reached.add(first)
             for node in part:  # the list grows while it is iterated
-                near = {*self.beside(node)} - reached
+                near = {*self.neighbors(node)} - reached
                 near = {other for other in near if other not in without}
                 reached |= near
                 part += sorted(near)
             found.append(part)
         return found
 
-    def beside(self, node: int) -> Iterator[int]:
+    def neighbors(self, node: int) -> Iterator[int]:
         """Yield the nodes with an edge to or from this one."""
         yield from (e.source for e in self.inputs[node])
         yield from (e.target for e in self.users[node])
 
 
-_Neighbours = Callable[[_Side, int], dict[Hashable, int]]
+_Neighbours = Callable[[_GraphIndex, int], dict[Hashable, int]]
 
 
 @with_gc_disabled
 def match(a: Graph, b: Graph) -> dict[int, int]:
     """Return the id in `b` of each node of `a` that has a match; matches are one-to-one."""
-    return _Matching(_Side(a), _Side(b)).run()
+    return _Matching(_GraphIndex(a), _GraphIndex(b)).run()
 
 
 class _Matching:
-    def __init__(self, a: _Side, b: _Side) -> None:
+    def __init__(self, a: _GraphIndex, b: _GraphIndex) -> None:
         self.a, self.b = a, b
         self.to_b: dict[int, int] = {}
         self.to_a: dict[int, int] = {}
@@ -134,13 +134,13 @@ class _Matching:
             return
         a, b = self.a, self.b
         keys_a, keys_b = a.keys(level), b.keys(level)
-        down_a, down_b = a.down(keys_a), b.down(keys_b)
-        self._alike(a.up(down_a), b.up(down_b))
+        down_a, down_b = a.hash_inputs(keys_a), b.hash_inputs(keys_b)
+        self._match_equal_counts(a.hash_users(down_a), b.hash_users(down_b))
         if self._complete:
             return
         # All inputs of such a pair have equal hashes, and so have all of its users.
         self._grow(self._unique(down_a, down_b), (_sources,))
-        self._grow(self._unique(a.up(keys_a), b.up(keys_b)), (_targets,))
+        self._grow(self._unique(a.hash_users(keys_a), b.hash_users(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
         """Match two nodes, unless one is a weight and the other a bias."""
@@ -150,7 +150,7 @@ class _Matching:
         self.to_b[i], self.to_a[j] = j, i
         return True
 
-    def _unmatched(
+    def _unmatched_by_key(
         self, left: Sequence[Hashable], right: Sequence[Hashable]
     ) -> tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]]:
         """Return the unmatched nodes of each side, by their keys."""
@@ -163,7 +163,7 @@ class _Matching:
 
     def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
         """Match nodes whose key occurs once on each side."""
-        lefts, rights = self._unmatched(left, right)
+        lefts, rights = self._unmatched_by_key(left, right)
         return [
             (nodes[0], others[0])
             for key, nodes in lefts.items()
@@ -171,13 +171,13 @@ class _Matching:
             and self._pair(nodes[0], others[0])
         ]
 
-    def _alike(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
+    def _match_equal_counts(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
         """Match nodes whose key occurs equally often on both sides.
 
         Among those, nodes with matching inputs are matched first, so that two branches with equal
         structure are not mixed up.
         """
-        lefts, rights = self._unmatched(left, right)
+        lefts, rights = self._unmatched_by_key(left, right)
         waiting: dict[Hashable, deque[int]] = {}
         by_inputs: dict[Hashable, deque[int]] = {}
         for key, others in rights.items():
@@ -238,15 +238,17 @@ class _Matching:
         for groups, side, matched in zip(
             found, (self.a, self.b), (self.to_b, self.to_a), strict=True
         ):
-            keys = side.up(side.down(side.keys(LEVELS[1]), matched), matched)
-            for part in side.parts(matched):
+            keys = side.hash_users(side.hash_inputs(side.keys(LEVELS[1]), matched), matched)
+            for part in side.components(matched):
                 part.sort(key=lambda node: (keys[node], node))
                 groups.setdefault(tuple(keys[node] for node in part), []).append(part)
         for key, parts in found[0].items():
             others = found[1].get(key, [])
             if len(parts) == len(others) == 1:
-                near = {self.to_b.get(other) for node in parts[0] for other in self.a.beside(node)}
-                if any(other in near for node in others[0] for other in self.b.beside(node)):
+                near = {
+                    self.to_b.get(other) for node in parts[0] for other in self.a.neighbors(node)
+                }
+                if any(other in near for node in others[0] for other in self.b.neighbors(node)):
                     for i, j in zip(parts[0], others[0], strict=True):
                         self._pair(i, j)
 
@@ -257,11 +259,11 @@ def _role(leaf: Node) -> str:
     return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
 
-def _sources(side: _Side, node: int) -> dict[Hashable, int]:
+def _sources(side: _GraphIndex, node: int) -> dict[Hashable, int]:
     return {(side.nodes[e.source].name, e.input_nr): e.source for e in side.inputs[node]}
 
 
-def _targets(side: _Side, node: int) -> dict[Hashable, int]:
+def _targets(side: _GraphIndex, node: int) -> dict[Hashable, int]:
     return {
         (side.nodes[e.target].name, e.output_nr, e.input_nr): e.target for e in side.users[node]
     }
@@ -326,11 +328,11 @@ def _trace_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int
 
 def _greedy(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Match the n-th occurrence of a key with the n-th on the other side."""
-    places = {(key, n): j for j, (key, n) in enumerate(_counted(b))}
-    return [(i, places[each]) for i, each in enumerate(_counted(a)) if each in places]
+    places = {(key, n): j for j, (key, n) in enumerate(_number_occurrences(b))}
+    return [(i, places[each]) for i, each in enumerate(_number_occurrences(a)) if each in places]
 
 
-def _counted(keys: Sequence[Hashable]) -> list[tuple[Hashable, int]]:
+def _number_occurrences(keys: Sequence[Hashable]) -> list[tuple[Hashable, int]]:
     seen: Counter[Hashable] = Counter()
     found = []
     for key in keys:

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..graph import Edge, Fingerprint, Graph, Node
-from .closeness import distance, is_telling, rounding_of
+from .closeness import distance, is_identifying, rounding_of
 
 State = Literal["equal", "moved", "other", "unknown"]
 
 TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
-_FEW = 16  # elements: smaller results are easily equal by chance
-_EXACT = 1e-4  # relative difference up to which results are matched by value alone
-MOVED = 1e-2  # relative difference from which elements count as moved
-_FAR = 100  # times the rounding error: elements have moved
-_SMALL = 64  # elements of a summary of a batch, as a loss or an accuracy
+_MIN_ELEMENTS = 16  # elements: smaller results are easily equal by chance
+_EXACT_TOLERANCE = 1e-4  # relative difference up to which results are matched by value alone
+MOVED_DISTANCE = 1e-2  # relative difference from which elements count as moved
+_MOVED_FACTOR = 100  # times the rounding error: elements have moved
+_MAX_SUMMARY_ELEMENTS = 64  # elements of a summary of a batch, as a loss or an accuracy
 
 
 @dataclass
@@ -54,27 +54,27 @@ class ValuePairs:
     def __post_init__(self) -> None:
         self.inputs: list[list[Edge]] = self.here.inputs()
         self._rounding = rounding_of(self.here, self.inputs)
-        self._theirs = rounding_of(self.there, self.there.inputs())
+        self._other_rounding = rounding_of(self.there, self.there.inputs())
         index = _Index(self.there)
         self.states = [self._state(node, index) for node in self.here.nodes]
 
     def _state(self, node: Node, index: _Index) -> State:
         value = value_of(node)
         other = self.pairs.get(node.id)
-        if value is None or not is_telling(value):
+        if value is None or not is_identifying(value):
             if value is None or not value.elements:
                 return "unknown"
             if other is None:  # a mask contains -Inf on purpose
                 return "other" if value.greatest == math.inf and index.finite else "unknown"
-            if not is_telling(value_of(self.there.nodes[other])):
+            if not is_identifying(value_of(self.there.nodes[other])):
                 return "unknown"
             self.distances[node.id] = math.inf
             return "other"
         if other is not None:
             pair = self.there.nodes[other]
             theirs = value_of(pair)
-            if theirs is not None and is_telling(theirs):
-                tolerance = self.allowed(node.id, other)
+            if theirs is not None and is_identifying(theirs):
+                tolerance = self.tolerance_for(node.id, other)
                 same_shape = shape_of(node) == shape_of(pair)
                 found = distance(value, theirs, places=same_shape)
                 self.distances[node.id] = found
@@ -82,40 +82,42 @@ class ValuePairs:
                     self.partners[node.id] = other
                     return "equal"
                 unordered = distance(value, theirs, places=False)
-                if unordered <= min(tolerance, _EXACT):
+                if unordered <= min(tolerance, _EXACT_TOLERANCE):
                     if found <= max(
-                        _FAR * tolerance, MOVED
+                        _MOVED_FACTOR * tolerance, MOVED_DISTANCE
                     ):  # some elements differ, which sums do not show
                         return "other"
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
                     return "moved"
-        others = list(index.like(value, min(self.allowed(node.id), _EXACT)))
+        others = list(
+            index.with_same_elements(value, min(self.tolerance_for(node.id), _EXACT_TOLERANCE))
+        )
         if others:
-            return self._alike(node, value, others)
-        alone = value.elements >= _FEW and self.allowed(node.id) <= _EXACT
+            return self._match_same_elements(node, value, others)
+        alone = value.elements >= _MIN_ELEMENTS and self.tolerance_for(node.id) <= _EXACT_TOLERANCE
         return "other" if alone or node.id in self.distances else "unknown"
 
-    def _alike(self, node: Node, value: Fingerprint, others: list[int]) -> State:
+    def _match_same_elements(self, node: Node, value: Fingerprint, others: list[int]) -> State:
         """Match a node with one of `others`, preferably with elements in the same positions."""
         nodes, shape = self.there.nodes, shape_of(node)
         same = [other for other in others if shape_of(nodes[other]) == shape]
-        limit = _FAR * self.allowed(node.id)
-        here = [i for i in same if distance(value, _known(nodes[i]), places=True) <= limit]
+        limit = _MOVED_FACTOR * self.tolerance_for(node.id)
+        here = [i for i in same if distance(value, _known_value(nodes[i]), places=True) <= limit]
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
-        self.distances[node.id] = distance(value, _known(nodes[partner]), places=bool(here))
+        self.distances[node.id] = distance(value, _known_value(nodes[partner]), places=bool(here))
         # The operation moves elements on purpose.
         turns = self.here.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 
-    def allowed(self, node: int, other: int | None = None) -> float:
+    def tolerance_for(self, node: int, other: int | None = None) -> float:
         """Return the tolerance for a pair of nodes, or for a node and any other."""
         if self.tolerance is not None:
             return self.tolerance
-        return max(self._rounding[node], 0 if other is None else self._theirs[other])
+        return max(self._rounding[node], 0 if other is None else self._other_rounding[other])
 
-    def apart(self) -> list[int]:
+    def differing_nodes(self) -> list[int]:
         """Return the nodes whose values differ all the way to the outputs, inputs first.
 
         A result that the other graph lacks is left out if the results computed from it exist there
@@ -134,7 +136,7 @@ class ValuePairs:
             found.add(node)
             value = value_of(self.here.nodes[node])
             for edge in self.inputs[node]:
-                if node in summing and (value is None or value.elements < _SMALL):
+                if node in summing and (value is None or value.elements < _MAX_SUMMARY_ELEMENTS):
                     summing.add(edge.source)
                 stack.append(edge.source)
         return sorted(node for node in found if self.states[node] == "other")
@@ -177,11 +179,11 @@ class _Index:
             value = value_of(node)
             if value is not None and value.greatest == math.inf:
                 self.finite = False
-            if value is not None and is_telling(value) and value.elements >= _FEW:
+            if value is not None and is_identifying(value) and value.elements >= _MIN_ELEMENTS:
                 rows.setdefault(value.elements, []).append((value.norm, node.id))
         self._rows = {count: sorted(row) for count, row in rows.items()}
 
-    def like(self, value: Fingerprint, tolerance: float) -> Iterator[int]:
+    def with_same_elements(self, value: Fingerprint, tolerance: float) -> Iterator[int]:
         """Yield nodes whose results have the same elements in any order."""
         row = self._rows.get(value.elements, [])
         if value.least == value.greatest:  # there are many tensors of zeros or ones
@@ -190,7 +192,7 @@ class _Index:
         for norm, node in row[bisect_left(row, (value.norm * (1 - tolerance), -1)) :]:
             if norm > end:
                 return
-            if distance(value, _known(self._nodes[node]), places=False) <= tolerance:
+            if distance(value, _known_value(self._nodes[node]), places=False) <= tolerance:
                 yield node
 
 
@@ -204,7 +206,7 @@ def shape_of(node: Node) -> tuple[int, ...]:
     return next((meta.shape for meta in node.outputs if meta is not None), ())
 
 
-def _known(node: Node) -> Fingerprint:
+def _known_value(node: Node) -> Fingerprint:
     value = value_of(node)
     assert value is not None
     return value

@@ -18,10 +18,10 @@ from torch import Tensor
 from ..graph import Experiment, Finding, Graph
 from ..graph.text import users_line
 from ..internals.hooks.modes import unseen_calls
-from ..internals.replay.plain import run_plainly
+from ..internals.replay.forward import run_forward
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss
-from .loss_terms import Term, is_made_by, one_for_each, sums_over, terms
+from .loss_terms import Term, has_one_term_per_sample, is_forward_output, sums_over, terms
 from .memory_order import without_dropout
 from .subject import Subject
 
@@ -37,7 +37,10 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
         yield Experiment("batch_twice", "", None, message)
         return
     found = (
-        _of_forward(subject) or _one_by_one(subject) or _of_function(subject) or _by_hand(subject)
+        _judge_forward(subject)
+        or _judge_loop(subject)
+        or _judge_function(subject)
+        or _judge_graph(subject)
     )
     if found is None:
         message = "no loss was found that surely is a sum or a mean over the samples"
@@ -60,10 +63,10 @@ def _samples(subject: Subject) -> int:
     return next((t.shape[0] for _, t in inputs if t.dim()), 0)
 
 
-def _of_forward(subject: Subject) -> Experiment | None:
+def _judge_forward(subject: Subject) -> Experiment | None:
     """Run a module that returns its loss again; None if its loss is computed elsewhere."""
     count = _samples(subject)
-    if not is_made_by(subject.graph, set(subject.recorded.nodes.values())):
+    if not is_forward_output(subject.graph, set(subject.recorded.nodes.values())):
         return None
     once = _output(subject, count, 1)
     if once is None:
@@ -95,14 +98,14 @@ _LOSSES = ("mse_loss", "nll_loss", "nll_loss_nd", "binary_cross_entropy", "l1_lo
 def _output(subject: Subject, count: int, times: int) -> float | None:
     """Return the loss of the module for the batch repeated `times` times, or None."""
 
-    def again(args: Any, kwargs: Any) -> dict[int, Tensor]:
+    def repeat(args: Any, kwargs: Any) -> dict[int, Tensor]:
         return {
             id(t): torch.cat([t] * times)
             for _, t in subject.inputs(args, kwargs)
             if t.dim() and t.shape[0] == count
         }
 
-    result = run_plainly(subject.call, again, training=without_dropout, budget=0)
+    result = run_forward(subject.call, repeat, training=without_dropout, budget=0)
     if result.error is not None:
         return None
     outputs = [t for _, t in flatten(result.output, ask=False)]
@@ -111,7 +114,7 @@ def _output(subject: Subject, count: int, times: int) -> float | None:
     return numbers[0] if len(numbers) == 1 else None
 
 
-def _of_function(subject: Subject) -> Experiment | None:
+def _judge_function(subject: Subject) -> Experiment | None:
     """Run the last torch.nn.functional function that the loss comes from again."""
     known = terms(subject.graph)
     for loss in reversed(subject.losses):
@@ -129,11 +132,11 @@ def _of_function(subject: Subject) -> Experiment | None:
             message = f"{name} gives the same"
             return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
         operand = next(t for t in (*loss.args, *loss.kwargs.values()) if isinstance(t, Tensor))
-        return _answer(term, name, where, "gives twice as much", operand.numel())
+        return _judge_sum(term, name, where, "gives twice as much", operand.numel())
     return None
 
 
-def _by_hand(subject: Subject) -> Experiment | None:
+def _judge_graph(subject: Subject) -> Experiment | None:
     """Find the sum in the graph of a loss that is computed by other operations."""
     graph, count = subject.graph, _samples(subject)
     forward = set(subject.recorded.nodes.values())
@@ -141,14 +144,14 @@ def _by_hand(subject: Subject) -> Experiment | None:
         numbers = sums_over(graph, term, forward, count)
         if numbers:
             says = f"adds {numbers:,} numbers"
-            return _answer(term, term.operation, term.where, says, numbers)
+            return _judge_sum(term, term.operation, term.where, says, numbers)
     return None
 
 
-def _one_by_one(subject: Subject) -> Experiment | None:
+def _judge_loop(subject: Subject) -> Experiment | None:
     """Find a loop over the samples, for which the graph has one term per sample."""
     count, known = _samples(subject), terms(subject.graph)
-    if not one_for_each(subject.graph, known, count):
+    if not has_one_term_per_sample(subject.graph, known, count):
         return None
     term = known[0]
     where, name, node = term.where, term.operation, term.node
@@ -160,7 +163,7 @@ def _one_by_one(subject: Subject) -> Experiment | None:
     return _sum(message, told, name, where, node)
 
 
-def _answer(term: Term | None, name: str, where: str, says: str, numbers: int) -> Experiment:
+def _judge_sum(term: Term | None, name: str, where: str, says: str, numbers: int) -> Experiment:
     """Return the experiment's result for a sum of `numbers` numbers and its divisor."""
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor
@@ -187,15 +190,15 @@ def _value(loss: Loss, times: int) -> float | None:
         return None
     count = first.shape[0]
 
-    def again(value: Any) -> Any:
+    def repeat(value: Any) -> Any:
         if isinstance(value, Tensor) and value.dim() and value.shape[0] == count:
             return torch.cat([value] * times)
         return value
 
     kwargs = dict(loss.kwargs)
     weight = kwargs.pop("weight", None)
-    args = [again(a) for a in loss.args]
-    kwargs = {name: again(value) for name, value in kwargs.items()}
+    args = [repeat(a) for a in loss.args]
+    kwargs = {name: repeat(value) for name, value in kwargs.items()}
     if weight is not None:  # weights of classes, not of samples
         kwargs["weight"] = weight
     try:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..internals.frames import CodePosition
-from ..internals.replay.side_by_side import Compared
+from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.memory import elements, has_memory
 
 _TAKES = ("nll_loss", "gather", "index", "embedding", "take")
-_FIRST = 16  # operators for which the size of the difference is computed
+_MAX_MEASURED_OPERATORS = 16  # operators for which the size of the difference is computed
 
 
 class Row(NamedTuple):
@@ -99,15 +99,15 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
             continue
         found = False
         others = [d for d in range(differs.dim()) if d != dim]
-        along = _any(differs, others)
+        along = _any_along(differs, others)
         for block in reversed(_divisors(size // count)):  # outer lanes first, the common case
-            lanes = _any(along.reshape(-1, count, block), [0, 2]).tolist()
+            lanes = _any_along(along.reshape(-1, count, block), [0, 2]).tolist()
             if all(lane in allowed for lane, is_other in enumerate(lanes) if is_other):
                 return True
     return found
 
 
-def _any(truths: Tensor, dims: list[int]) -> Tensor:
+def _any_along(truths: Tensor, dims: list[int]) -> Tensor:
     """As `truths.any(dims)`, computed on bytes, whose kernel is many times faster."""
     return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 
@@ -136,7 +136,7 @@ def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
 
 
 class Comparison:
-    """Callback for `side_by_side.run` that keeps one row per operator.
+    """Callback for `run_side_by_side` that keeps one row per operator.
 
     Args:
         count: number of lanes; 0 compares values only.
@@ -161,7 +161,7 @@ class Comparison:
         self.same = 0  # number of results that do not differ
         self.last_same: Row | None = None
 
-    def __call__(self, compared: Compared) -> bool:
+    def __call__(self, compared: OperatorPair) -> bool:
         """True if the operator's result differs."""
         if compared.is_view and not self._views:
             return True  # a view differs like its base
@@ -181,7 +181,7 @@ class Comparison:
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
         # The size of the difference is computed for the first operators, and where lanes first mix.
-        told = len(self.rows) < _FIRST
+        told = len(self.rows) < _MAX_MEASURED_OPERATORS
         if self.count:
             before = (self.rows.get(maker) for maker in compared.makers)
             told = kept is False and all(row is None or row.keeps for row in before)
@@ -223,7 +223,7 @@ class Comparison:
 
 
 def row_of(
-    compared: Compared,
+    compared: OperatorPair,
     kept: bool | None,
     share: float,
     change: float,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from ..graph import Experiment
 from ..internals.compiled import is_compiled
 from ..internals.compiler.region_graph import CompiledOperation
-from ..internals.replay.plain import run_plainly
+from ..internals.replay.forward import run_forward
 from .comparison import Comparison
-from .digits import distance
-from .same_values import Part, apart, compared, differ
+from .divergence import Divergence, compare_forwards, outputs_differ, scaled_distance
+from .precision import distance
 from .subject import Subject
 
 _ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the graph differ."
@@ -28,22 +28,24 @@ def eager(subject: Subject) -> Iterator[Experiment]:
         message = "it draws random numbers, and a compiled region draws others"
         yield Experiment("eager", changed, None, message)
         return
-    compiled = run_plainly(subject.call, eager=False)
-    other = run_plainly(subject.call)
-    part = _part(subject) if differ(compiled, other) else None
-    yield compared(subject, "eager", changed, compiled, other, "compiled-differs", _ADVICE, part)
+    compiled = run_forward(subject.call, eager=False)
+    other = run_forward(subject.call)
+    part = _part(subject) if outputs_differ(compiled, other) else None
+    yield compare_forwards(
+        subject, "eager", changed, compiled, other, "compiled-differs", _ADVICE, part
+    )
 
 
-def _part(subject: Subject) -> Part | None:
+def _part(subject: Subject) -> Divergence | None:
     """Return the first operation inside whose compiled result differs, or None."""
     found: list[tuple[CompiledOperation, float]] = []
 
     def see(inside: CompiledOperation) -> None:
-        if not found and apart(inside.eager, inside.compiled) > 1:
+        if not found and scaled_distance(inside.eager, inside.compiled) > 1:
             found.append((inside, distance(inside.compiled, inside.eager)))
 
-    run_plainly(subject.call, inside=see)
+    run_forward(subject.call, inside=see)
     if not found:
         return None
     inside, change = found[0]
-    return Part(inside.name, subject.line_of_files(inside.lines), "", change)
+    return Divergence(inside.name, subject.line_of_files(inside.lines), "", change)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..graph import Graph
 from .comparison import Comparison
-from .inputs import _changed
+from .inputs import _perturb_input
 from .runner import subject_of
 from .subject import Input, Subject, other_values
 
@@ -47,7 +47,7 @@ def influence(
     return _influence(subject_of(recording), sample, position, input)
 
 
-_LANES = 16
+_MAX_LANES = 16
 
 
 def influences(recording: Any) -> dict[str, Graph]:
@@ -78,10 +78,10 @@ def influences(recording: Any) -> dict[str, Graph]:
     first = next((t for _, t in given if t.dim()), None)
     asked: dict[str, tuple[int | None, int | None, str]] = {}
     if first is not None:
-        for i in range(min(first.shape[0], _LANES)):
+        for i in range(min(first.shape[0], _MAX_LANES)):
             asked[f"sample {i}"] = i, None, ""
         if first.dim() == 3 or (first.dim() == 2 and not first.is_floating_point()):
-            for i in range(min(first.shape[1], _LANES)):
+            for i in range(min(first.shape[1], _MAX_LANES)):
                 asked[f"position {i}"] = None, i, ""
     for name, _ in given:
         asked[f"input {name}"] = None, None, name
@@ -100,7 +100,7 @@ def _influence(subject: Subject, sample: int | None, position: int | None, input
     def change(inputs: list[Input]) -> dict[int, Tensor]:
         if input:
             done.extend(each.name for each in inputs if each.name == input)
-            return _changed(inputs, input)
+            return _perturb_input(inputs, input)
         dim, lane = (0, sample) if sample is not None else (1, position)
         sizes = [t.shape[dim] for _, t in given if t.dim() > dim]
         found: dict[int, Tensor] = {}
@@ -119,7 +119,7 @@ def _influence(subject: Subject, sample: int | None, position: int | None, input
         asked = f"sample {sample}" if sample is not None else f"position {position}"
         what = f"no input is called {input!r}" if input else f"no input has {asked}"
         raise ValueError(f"{what}. The inputs are {known or 'none'}.")
-    if (unknown := subject.unknown("influence", "", run)) is not None:
+    if (unknown := subject.inconclusive("influence", "", run)) is not None:
         raise ValueError(f"{unknown.message} {unknown.where}".rstrip())
     if run.nodes != subject.recorded.count or not subject.recorded.nodes:
         raise ValueError("run again, it made other nodes than those that were recorded.")

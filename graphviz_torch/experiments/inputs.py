@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ..graph import Experiment, Finding
-from ..internals.replay.plain import Plain, run_plainly
+from ..internals.replay.forward import ForwardResult, run_forward
 from ..internals.tensors.pytree import flatten
 from .comparison import Comparison
-from .same_values import differ
+from .divergence import outputs_differ
 from .subject import Input, Subject
 
-_MOST = 3  # inputs: one forward each, one for all, and two for an input without effect
+_MAX_INPUTS = 3  # inputs: one forward each, one for all, and two for an input without effect
 _CHANGED = "all of {} became other values"
 _REACHES = "the output depends on it"
 _MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
@@ -31,31 +31,31 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
     """Change the values of one input at a time: the output differs."""
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
-    given = given[:_MOST]
+    given = given[:_MAX_INPUTS]
     if not given:
         yield Experiment("inputs", "", None, "no input has values that vary")
         return
-    reach = _reach(subject, given)
+    reach = _inputs_with_effect(subject, given)
     for each in given:
         if each.name in reach:
             yield Experiment("inputs", _CHANGED.format(each.name), True, _REACHES)
         else:
-            yield _of_input(subject, each)
+            yield _judge_input(subject, each)
 
 
-def _reach(subject: Subject, given: list[Input]) -> set[str]:
+def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
     """Return the names of inputs whose change changes the output, with one forward each."""
 
-    def run(name: str) -> Plain:
-        return run_plainly(
+    def run(name: str) -> ForwardResult:
+        return run_forward(
             subject.call,
-            lambda args, kwargs: _changed(subject.inputs(args, kwargs), name),
+            lambda args, kwargs: _perturb_input(subject.inputs(args, kwargs), name),
             budget=0,
         )
 
     first = run("")
     others = ((each.name, run(each.name)) for each in given)
-    return {name for name, other in others if other.error is None and differ(first, other)}
+    return {name for name, other in others if other.error is None and outputs_differ(first, other)}
 
 
 def _varies(tensor: Tensor) -> bool:
@@ -66,13 +66,13 @@ def _varies(tensor: Tensor) -> bool:
     return len(values) > (1 if tensor.is_floating_point() or tensor.is_complex() else 2)
 
 
-def _of_input(subject: Subject, given: Input) -> Experiment:
+def _judge_input(subject: Subject, given: Input) -> Experiment:
     changed = _CHANGED.format(given.name)
     comparison = Comparison()
-    run = subject.run(comparison, partial(_changed, name=given.name))
-    if (unknown := subject.unknown("inputs", changed, run)) is not None:
+    run = subject.run(comparison, partial(_perturb_input, name=given.name))
+    if (unknown := subject.inconclusive("inputs", changed, run)) is not None:
         return unknown
-    if any(run.shadows.of(t) is not None for _, t in flatten(run.output, ask=False)):
+    if any(run.shadows.get(t) is not None for _, t in flatten(run.output, ask=False)):
         return Experiment("inputs", changed, True, _REACHES)
     rows = comparison.rows
     end = comparison.last_same
@@ -116,7 +116,7 @@ def _of_input(subject: Subject, given: Input) -> Experiment:
     )
 
 
-def _changed(given: list[Input], name: str) -> dict[int, Tensor]:
+def _perturb_input(given: list[Input], name: str) -> dict[int, Tensor]:
     for each in given:
         if each.name == name:
             tensor = each.tensor.detach()

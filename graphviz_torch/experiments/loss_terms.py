@@ -20,7 +20,7 @@ _AS_IT_IS = {
     "to_copy",
     "_to_copy",
 }
-_MOST = 4096  # nodes visited at most
+_MAX_NODES = 4096  # nodes visited at most
 
 
 class Term(NamedTuple):
@@ -38,7 +38,7 @@ def terms(graph: Graph) -> list[Term]:
     stack: list[tuple[int, float | None]] = [(node, 1.0) for node, _ in graph.outputs[:1]]
     sources = _sources(graph)
     met: set[int] = set()
-    while stack and len(met) < _MOST:
+    while stack and len(met) < _MAX_NODES:
         number, divisor = stack.pop()
         node = graph.nodes[number]
         if number in met or _shape(graph, number) != ():
@@ -78,11 +78,11 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
     return 0
 
 
-def is_made_by(graph: Graph, forward: Collection[int]) -> bool:
+def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
     """True if the loss is a scalar of the forward, after scalar operations at most."""
     sources = _sources(graph)
     stack, met = [node for node, _ in graph.outputs[:1]], set[int]()
-    while stack and len(met) < _MOST:
+    while stack and len(met) < _MAX_NODES:
         number = stack.pop()
         if number in met or _shape(graph, number) != ():
             continue
@@ -98,7 +98,7 @@ def _is_weighed(
 ) -> bool:
     """True if the numbers are divided, or multiplied by a possible count, after the forward."""
     stack, met = [last], set[int]()
-    while stack and len(met) < _MOST:
+    while stack and len(met) < _MAX_NODES:
         number = stack.pop()
         if number in met or number in forward:
             continue
@@ -112,7 +112,7 @@ def _is_weighed(
     return False
 
 
-def one_for_each(graph: Graph, known: list[Term], count: int) -> bool:
+def has_one_term_per_sample(graph: Graph, known: list[Term], count: int) -> bool:
     """True if there is one term for each of `count` samples, computed from its row alone."""
     if count < 2 or len(known) != count:
         return False
@@ -134,7 +134,7 @@ def one_for_each(graph: Graph, known: list[Term], count: int) -> bool:
 def _ancestors(sources: dict[int, list[int]], number: int) -> set[int]:
     found: set[int] = set()
     stack = [number]
-    while stack and len(found) < _MOST:
+    while stack and len(found) < _MAX_NODES:
         node = stack.pop()
         if node not in found:
             found.add(node)

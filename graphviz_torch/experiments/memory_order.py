@@ -9,8 +9,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..graph import Experiment
-from ..internals.replay.plain import run_plainly
-from .same_values import Beside, Part, Results, compared, differ
+from ..internals.replay.forward import run_forward
+from .divergence import (
+    Divergence,
+    DivergenceFinder,
+    RecordedResults,
+    compare_forwards,
+    outputs_differ,
+)
 from .subject import Subject
 
 _ADVICE = (
@@ -40,18 +46,18 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
                 found[id(each.tensor)] = other
         return found
 
-    results = Results()
-    first = run_plainly(subject.call, training=without_dropout, each=results)
-    other = run_plainly(subject.call, change, training=without_dropout)
+    results = RecordedResults()
+    first = run_forward(subject.call, training=without_dropout, each=results)
+    other = run_forward(subject.call, change, training=without_dropout)
     part = None
-    if differ(first, other):  # a third run finds the operation
-        beside = Beside(results)
-        run_plainly(subject.call, change, training=without_dropout, each=beside)
+    if outputs_differ(first, other):  # a third run finds the operation
+        beside = DivergenceFinder(results)
+        run_forward(subject.call, change, training=without_dropout, each=beside)
         if beside.part is not None:
             made, size = beside.part
             where = subject.line(made.place, made.user_place)
-            part = Part(made.name, where, made.module, size, beside.is_random)
-    yield compared(
+            part = Divergence(made.name, where, made.module, size, beside.is_random)
+    yield compare_forwards(
         subject, "memory_order", changed, first, other, "memory-order", _ADVICE, part=part
     )
 

@@ -8,10 +8,10 @@ from typing import Any
 from ..graph import Experiment, Finding
 from .batch import batch_twice
 from .compiled import eager
-from .digits import float64
+from .independence import positions, sample
 from .inputs import inputs
-from .lanes import positions, sample
 from .memory_order import memory_order
+from .precision import float64
 from .seed import seed
 from .subject import Subject, reason
 
@@ -95,7 +95,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
         known = ", ".join(map(repr, EXPERIMENTS))
         raise ValueError(f"{unknown[0]!r} is not an experiment. There are {known}.")
     subject = subject_of(recording)
-    if (spoilt := subject.spoilt()) != "":
+    if (spoilt := subject.nonfinite_parameter()) != "":
         why = f"{spoilt} has NaN or Inf by now: what is computed from it tells nothing"
         return Experiments(Experiment(name, "", None, why) for name in names or EXPERIMENTS)
     found = Experiments()

@@ -28,10 +28,10 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         run = subject.run(
             comparison, training=None if name == "training" else lambda _: False, other_seed=_SEED
         )
-        if (unknown := subject.unknown("seed", changed, run)) is not None:
+        if (unknown := subject.inconclusive("seed", changed, run)) is not None:
             yield unknown
             continue
-        rows = [_named(row) for _, row in sorted(comparison.rows.items())]
+        rows = [_with_dropout_name(row) for _, row in sorted(comparison.rows.items())]
         first = rows[0] if rows else None
         if first is None and run.draws_in_python:
             message = "it draws numbers from numpy or random, which get no other seed"
@@ -41,7 +41,7 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         elif name == "training":
             message = "results differ from {operation} on"
             yield subject.answer("seed", changed, message, first, run, holds=True)
-        elif (row := _dropping(rows)) is not None:
+        elif (row := _first_dropping_row(rows)) is not None:
             message = "results differ, first at {operation}, which drops values"
             yield subject.answer(
                 "seed", changed, message, row, run, rule="random-in-eval-mode", advice=_ADVICE
@@ -51,12 +51,12 @@ def seed(subject: Subject) -> Iterator[Experiment]:
             yield subject.answer("seed", changed, message, first, run, holds=None)
 
 
-def _named(row: Row) -> Row:
+def _with_dropout_name(row: Row) -> Row:
     """Return the row with the name of the dropout function that it is part of."""
     return row._replace(name=next((f for f in row.functions if "dropout" in f), row.name))
 
 
-def _dropping(rows: Sequence[Row]) -> Row | None:
+def _first_dropping_row(rows: Sequence[Row]) -> Row | None:
     """Return the first operator that drops values, as opposed to sampling, or None."""
     for each in rows:
         if each.is_random and any(

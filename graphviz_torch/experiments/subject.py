@@ -14,9 +14,9 @@ from torch.nn import Module
 from ..graph import Experiment, Finding, Graph, Severity
 from ..graph.text import called_at, users_line
 from ..internals.frames import OTHER, OWN, CodePosition, code_owner
-from ..internals.replay.call import Call
-from ..internals.replay.effects import Refused
-from ..internals.replay.side_by_side import Compared, Run, run
+from ..internals.replay.call import ModuleCall
+from ..internals.replay.side_by_side import ComparisonRun, OperatorPair, run_side_by_side
+from ..internals.replay.side_effects import SideEffectError
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
 from ..recording.program.source_lines import lines, short_names
@@ -43,7 +43,7 @@ class Subject:
 
     def __init__(self, recorded: RecordedCall, graphs: list[Graph]) -> None:
         self.recorded = recorded
-        self.call: Call = recorded.call
+        self.call: ModuleCall = recorded.call
         self.losses: tuple[Loss, ...] = recorded.losses
         known = recorded.graph < len(graphs)
         self.graph = graphs[recorded.graph] if known else Graph(())
@@ -53,7 +53,7 @@ class Subject:
         """The module that was called."""
         return self.call.module
 
-    def spoilt(self) -> str:
+    def nonfinite_parameter(self) -> str:
         """Return the name of a used parameter that has NaN or Inf, as "weight", or ""."""
         used = [f".{row.name}" for row in self.graph.parameters if row.node is not None]
         for name, parameter in self.module.named_parameters():
@@ -81,20 +81,20 @@ class Subject:
 
     def run(
         self,
-        compare: Callable[[Compared], bool],
+        compare: Callable[[OperatorPair], bool],
         change: Change | None = None,
         *,
         training: Callable[[Module], bool] | None = None,
         double: bool = False,
         other_seed: int | None = None,
         views: bool = False,
-    ) -> Run:
+    ) -> ComparisonRun:
         """Run the forward next to a changed version of it."""
 
         def changed(args: Any, kwargs: Any) -> Mapping[int, Tensor]:
             return {} if change is None else change(self.inputs(args, kwargs))
 
-        return run(
+        return run_side_by_side(
             self.call,
             changed,
             compare,
@@ -105,7 +105,7 @@ class Subject:
         )
 
     def leaks(
-        self, run: Run, comparison: Comparison, output: int | None = None
+        self, run: ComparisonRun, comparison: Comparison, output: int | None = None
     ) -> tuple[Row, list[Row]] | None:
         """Return where lanes start to mix, if a lane that must not change does in an output.
 
@@ -119,14 +119,14 @@ class Subject:
             outputs = [t for t in outputs if t.is_floating_point() and t.dim() >= 2]
             outputs = outputs[output : output + 1]
         for tensor in outputs:
-            other = run.shadows.of(tensor)
+            other = run.shadows.get(tensor)
             if other is not None and not comparison.keeps_lanes(tensor, other):
                 row = comparison.rows.get(run.shadows.maker(tensor))
                 if row is not None and row.keeps is False:
                     return comparison.origin(row.number)
         return None
 
-    def unknown(self, name: str, changed: str, run: Run) -> Experiment | None:
+    def inconclusive(self, name: str, changed: str, run: ComparisonRun) -> Experiment | None:
         """Return the experiment's result if the run allows no conclusion, else None."""
         if run.error is not None:
             return Experiment(name, changed, None, reason(run.error, "again"))
@@ -138,7 +138,7 @@ class Subject:
             return Experiment(name, changed, None, message, where=where)
         return None
 
-    def node(self, row: Row, run: Run) -> int | None:
+    def node(self, row: Row, run: ComparisonRun) -> int | None:
         """Return the id of the recorded graph's node that an operator created, or None."""
         if run.nodes != self.recorded.count:
             return None
@@ -167,7 +167,7 @@ class Subject:
         changed: str,
         message: str,
         row: Row,
-        run: Run,
+        run: ComparisonRun,
         *,
         holds: bool | None = False,
         rule: str = "",
@@ -203,7 +203,7 @@ class Subject:
 
 def reason(error: BaseException, how: str) -> str:
     """Return why a forward cannot be run; `how` is "again" or "so"."""
-    if isinstance(error, Refused):
+    if isinstance(error, SideEffectError):
         return f"its forward {error.does}, so it is not run again, and nothing is concluded"
     said = next(iter(str(error).splitlines()), "")[:100]
     return f"its forward cannot be run {how}: {type(error).__name__}: {said}"

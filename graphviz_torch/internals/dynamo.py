@@ -46,7 +46,7 @@ def compiles_backward() -> bool:
     return module is not None and bool(module.compiled_autograd_enabled)
 
 
-_marks: list[tuple[CodeType, Any]] = []  # every marked function, for `mark_again`
+_marks: list[tuple[CodeType, Any]] = []  # every marked function, for `restore_marks`
 
 
 def restore_marks() -> None:

@@ -343,7 +343,7 @@ def leave_programs() -> None:
 
 
 def suspend_programs() -> None:
-    """Suspend all programs of this context until `bring_programs_back`."""
+    """Suspend all programs of this context until `resume_programs`."""
     _suspended.set(active_programs())
     leave_programs()
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..internals.frames import CodePosition
-from ..tracing.nodes import Reading
+from ..tracing.nodes import NodeData
 
 
 class BackwardCall(NamedTuple):
@@ -31,7 +31,7 @@ class Backward:
 
     position: int  # how many the recording had before this one
     call: BackwardCall
-    reading: Reading
+    reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the variables that it reached
     cut_off: dict[int, int]  # nodes of the leaves that it did not reach, by id() of the variable

@@ -18,8 +18,8 @@ from ..graph.module_paths import cut_paths
 from ..internals.frames import OTHER
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
-from ..tracing.region_cuts import of_use
-from ..tracing.regions import Region, opened
+from ..tracing.region_cuts import without_unused_cuts
+from ..tracing.regions import Region, inline_regions
 from .backward import Backward
 from .listener import Listener
 from .program import Program
@@ -46,7 +46,7 @@ def graphs_of(
         for i, backward in enumerate(backwards):
             if backward.reading.regions:
                 inside = _inside(backward, program, listeners)
-                graphs[i] = program.remarks.attempt(opened, graphs[i], *inside) or graphs[i]
+                graphs[i] = program.remarks.attempt(inline_regions, graphs[i], *inside) or graphs[i]
     graphs = [
         replace(graph, step=replace(graph.step, is_inner_step=True)) if inner else graph
         for graph, inner in zip(graphs, _inner(backwards), strict=True)
@@ -114,11 +114,11 @@ def _completed(
 
 
 def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:
-    """What there is to know of the inside of compiled regions, as `opened` takes it."""
+    """What there is to know of the inside of compiled regions, as `inline_regions` takes it."""
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners:
         regions = program.remarks.attempt(listener.regions, regions, backward) or regions
-    regions = {i: of_use(region) for i, region in regions.items()}
+    regions = {i: without_unused_cuts(region) for i, region in regions.items()}
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]
     origins += [one.origin for region in regions.values() for one in region.events]

@@ -37,7 +37,7 @@ from torch.optim import Optimizer
 
 from ..graph import Graph
 from ..internals.frames import CodePosition
-from ..tracing.nodes import End, GradFn
+from ..tracing.nodes import GradFn, GradientEdge
 from ..tracing.regions import Region
 from .backward import Backward
 from .live import LiveGraph
@@ -59,7 +59,7 @@ class BackwardBegan(NamedTuple):
     live: LiveGraph
     outputs: Sequence[Any]  # what it starts from: tensors, gradient edges
     given: Sequence[Tensor | None]  # their gradients
-    asked: list[End]  # the inputs of `autograd.grad`
+    asked: list[GradientEdge]  # the inputs of `autograd.grad`
     frame: FrameType | None  # of the user's, that calls it
 
 
@@ -75,7 +75,7 @@ class BackwardEnded(NamedTuple):
 class InnerBackwardRaised(NamedTuple):
     """A backward raised that a node of the running one runs: of a reentrant checkpoint."""
 
-    ends: list[End]
+    ends: list[GradientEdge]
     error: BaseException
 
 
@@ -140,7 +140,7 @@ class Listener:
         """Live nodes that are drawn beside those that run, and what leads to them."""
         return []
 
-    def behind_error(self) -> list[End] | None:
+    def behind_error(self) -> list[GradientEdge] | None:
         """What made the operands of the call that ended the block; None: a backward ended it."""
         return []
 

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from ..internals.dynamo import compiles_backward
-from ..tracing.nodes import End, GradFn, Reading, is_stale
-from ..tracing.tracer import connected
+from ..tracing.nodes import GradFn, GradientEdge, NodeData, is_stale
+from ..tracing.tracer import collect_nodes
 from .backward import Backward, BackwardCall
 from .memory import Checkpoints, Memory
 
 
-def sinks(ends: list[End]) -> list[End]:
+def sinks(ends: list[GradientEdge]) -> list[GradientEdge]:
     """The ends that no other end is computed from, each once."""
-    fns, _ = connected([fn for fn, _ in ends])
+    fns, _ = collect_nodes([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
@@ -51,7 +51,7 @@ def hidden_behind(
     found = []
     for fn in cut_off:
         if fn not in graph:
-            fns, _ = connected([fn])
+            fns, _ = collect_nodes([fn])
             variables = [id(leaf.variable) for leaf in leaves_of(fns) if leaf not in graph]
             if any(v not in reached and (not names or v in names) for v in variables):
                 found.append(fn)
@@ -110,10 +110,10 @@ class LiveGraph:
 
     position: int  # how many graphs the recording had before this one
     call: BackwardCall
-    ends: list[End]  # what backward starts from
+    ends: list[GradientEdge]  # what backward starts from
     ids: dict[GradFn, int]  # the live nodes, in the order of `Graph.nodes`
     own: dict[GradFn, int]  # those that can run: not what lies before a cut
-    reading: Reading
+    reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the variables that backward reaches
     parameters: dict[str, int]  # nodes by the name of the parameter

@@ -30,8 +30,8 @@ from ..internals.hooks.engine import EngineCalled, EngineReturned, running_node
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.watch import Callbacks, listener_methods, notify
 from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
-from ..tracing.nodes import End, GradFn, ends_of, read
-from ..tracing.tracer import connected
+from ..tracing.nodes import GradFn, GradientEdge, gradient_edges_of, read_nodes
+from ..tracing.tracer import collect_nodes
 from . import listeners
 from .backward import Backward, BackwardCall
 from .graphs import graphs_of
@@ -57,7 +57,7 @@ _LEAVES = "module_ended"  # the event after which the program is in another modu
 class _InnerBackward(NamedTuple):
     """A backward that a node of another one runs."""
 
-    ends: list[End]
+    ends: list[GradientEdge]
 
 
 class Session:
@@ -144,10 +144,10 @@ class Session:
                 self._live.memory.release()
         return self._live
 
-    def _ends_of(self, values: Iterable[Any]) -> list[End]:
+    def _ends_of(self, values: Iterable[Any]) -> list[GradientEdge]:
         """The live nodes behind tensors and gradient edges, of those that can be read."""
         attempt = self.program.remarks.attempt
-        return [end for value in values for end in attempt(ends_of, value) or ()]
+        return [end for value in values for end in attempt(gradient_edges_of, value) or ()]
 
     @with_gc_disabled
     def end(self, event: EngineReturned) -> None:
@@ -241,7 +241,7 @@ class Session:
             live.release()
         return [event for event in found[0].events if isinstance(event, IneffectiveCall)]
 
-    def _last_ends(self) -> list[End]:
+    def _last_ends(self) -> list[GradientEdge]:
         ends = list(self.program.stack.ends)
         with suppress(Exception):
             for _, tensor in self.program.names_in(self.program.frame):
@@ -252,7 +252,7 @@ class Session:
     @with_gc_disabled
     def _read(
         self,
-        ends: list[End],
+        ends: list[GradientEdge],
         frame: FrameType,
         began: EngineCalled | None = None,
         *,
@@ -272,14 +272,14 @@ class Session:
         )
         named, parameters = program.names_in(here), program.table.known()
         named = parameters + named
-        ids, edges = own, _ = connected([fn for fn, _ in ends])
+        ids, edges = own, _ = collect_nodes([fn for fn, _ in ends])
         hidden: list[GradFn] = []
         reach = Reach(own, self._reached, failed, peek)
         for listener in self.listeners:
             hidden += program.remarks.attempt(listener.hidden, reach) or []
         if hidden:  # what lies before a cut is drawn too, before what came after
-            ids, edges = connected(hidden + [fn for fn, _ in ends])
-        reading = read(ids, edges, ends, named)
+            ids, edges = collect_nodes(hidden + [fn for fn, _ in ends])
+        reading = read_nodes(ids, edges, ends, named)
         leaves = reading.leaves
         reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves.keys()
         if began is not None and began.accumulates and began.inputs:  # for these tensors alone

@@ -15,16 +15,16 @@ from typing import NamedTuple
 LOOP = "the loop"  # phase of code that runs in no forward, backward or optimizer step
 
 
-class Side:
+class Placement:
     """Placement shared by some storages: device or host (a union-find set)."""
 
     __slots__ = ("_device", "_joined")
 
     def __init__(self) -> None:
         self._device = False
-        self._joined: Side | None = None  # the set that this one was merged into
+        self._joined: Placement | None = None  # the set that this one was merged into
 
-    def found(self) -> Side:
+    def root(self) -> Placement:
         """Return the root of the merged sets."""
         side = self
         while side._joined is not None:
@@ -36,15 +36,15 @@ class Side:
     @property
     def device(self) -> bool:
         """True if these storages are on the device."""
-        return self.found()._device
+        return self.root()._device
 
     def put(self) -> None:
         """Place these storages on the device."""
-        self.found()._device = True
+        self.root()._device = True
 
-    def join(self, other: Side) -> None:
+    def join(self, other: Placement) -> None:
         """Merge the sets of two placements."""
-        mine, its = self.found(), other.found()
+        mine, its = self.root(), other.root()
         if mine is not its:
             its._joined = mine
             mine._device |= its._device
@@ -53,14 +53,14 @@ class Side:
 class Block:
     """A storage during the time in which its size is constant."""
 
-    __slots__ = ("born", "died", "module", "nbytes", "phase", "role", "side", "where")
+    __slots__ = ("born", "died", "module", "nbytes", "phase", "placement", "role", "where")
 
     def __init__(
-        self, nbytes: int, born: int, phase: str, here: tuple[str, str], side: Side
+        self, nbytes: int, born: int, phase: str, here: tuple[str, str], side: Placement
     ) -> None:
         self.nbytes, self.born, self.died = nbytes, born, sys.maxsize
         self.phase, (self.module, self.where) = phase, here
-        self.role, self.side = "temporary", side
+        self.role, self.placement = "temporary", side
 
 
 class Peak(NamedTuple):

@@ -23,35 +23,35 @@ from torch.utils.data import DataLoader
 
 from ..internals.tensors.pytree import map_tensors
 
-_BLOCKS = 2  # a list with at least so many blocks of one class is checkpointed
+_MIN_BLOCKS = 2  # a list with at least so many blocks of one class is checkpointed
 _BF16 = torch.bfloat16
 
 Change = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def fused() -> Iterator[None]:
+def fused_optimizers() -> Iterator[None]:
     """Use the fused kernels of Adam and AdamW, which need no lists of intermediate tensors."""
     with ExitStack() as opened:
         for kind in (torch.optim.Adam, torch.optim.AdamW):
-            init = _given(kind.__init__, fused=True, foreach=None)
+            init = _with_arguments(kind.__init__, fused=True, foreach=None)
             opened.enter_context(patch.object(kind, "__init__", init))
         yield
 
 
 @contextmanager
-def checkpointed() -> Iterator[None]:
+def checkpoint_blocks() -> Iterator[None]:
     """Checkpoint each block in lists of blocks, from the first call of the outermost module on."""
     seen: set[int] = set()
     changed: list[Module] = []
 
-    def called(module: Module, _: Any) -> None:
+    def on_call(module: Module, _: Any) -> None:
         if id(module) in seen:
             return
         for part in module.modules():
             if id(part) not in seen and isinstance(part, (ModuleList, Sequential)):
                 blocks = list(part)
-                alike = len({type(each) for each in blocks}) == 1 and len(blocks) >= _BLOCKS
+                alike = len({type(each) for each in blocks}) == 1 and len(blocks) >= _MIN_BLOCKS
                 for block in blocks if alike and any(blocks[0].children()) else ():
                     block.forward = _by_checkpoint(block.forward)
                     changed.append(block)
@@ -59,7 +59,7 @@ def checkpointed() -> Iterator[None]:
                     seen.update(map(id, block.modules()))
             seen.add(id(part))
 
-    hook = register_module_forward_pre_hook(called)
+    hook = register_module_forward_pre_hook(on_call)
     try:
         yield
     finally:
@@ -78,18 +78,18 @@ def _by_checkpoint(forward: Callable[..., Any]) -> Callable[..., Any]:
     return by_checkpoint
 
 
-def sharding(**values: Any) -> Change:
+def shard_with(**values: Any) -> Change:
     """Return a change that passes other arguments to `fully_shard`."""
 
     @contextmanager
     def change() -> Iterator[None]:
-        with patch.object(fsdp, "fully_shard", _given(fsdp.fully_shard, **values)):
+        with patch.object(fsdp, "fully_shard", _with_arguments(fsdp.fully_shard, **values)):
             yield
 
     return change
 
 
-def _given(function: Callable[..., Any], **values: Any) -> Callable[..., Any]:
+def _with_arguments(function: Callable[..., Any], **values: Any) -> Callable[..., Any]:
     @wraps(function)
     def given(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **{**kwargs, **values})
@@ -137,7 +137,7 @@ def _cast(_: Module, args: Any, kwargs: Any) -> Any:
     return map_tensors(cast, (args, kwargs))
 
 
-def micro_batched(count: int) -> Change:
+def split_batches(count: int) -> Change:
     """Return a change that divides each DataLoader's batch and steps after `count` of the parts."""
 
     @contextmanager

@@ -16,12 +16,12 @@ from torch.distributed import fsdp
 from .changes import (
     Change,
     bf16_parameters,
-    checkpointed,
-    fused,
-    micro_batched,
-    sharding,
+    checkpoint_blocks,
+    fused_optimizers,
+    shard_with,
+    split_batches,
 )
-from .meshes import meshed
+from .meshes import replace_mesh
 from .order import ordinal
 
 
@@ -33,22 +33,24 @@ class Plan(NamedTuple):
 
 
 _MESH, _MICRO = "mesh=", "micro-batches="  # followed by sizes: mesh=16x4, micro-batches=2
-_MOST = 64  # micro-batches at most
+_MAX_MICRO_BATCHES = 64  # micro-batches at most
 _BF16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 PLANS = {
-    "fused": Plan("AdamW(..., fused=True)", fused),
+    "fused": Plan("AdamW(..., fused=True)", fused_optimizers),
     "reshard": Plan(
-        "fully_shard(..., reshard_after_forward=True)", sharding(reshard_after_forward=True)
+        "fully_shard(..., reshard_after_forward=True)", shard_with(reshard_after_forward=True)
     ),
     "bf16": Plan(
         "fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, "
         "reduce_dtype=torch.float32))",
-        sharding(mp_policy=_BF16),
+        shard_with(mp_policy=_BF16),
     ),
-    "checkpoint": Plan("checkpoint(block, x, use_reentrant=False) for each block", checkpointed),
+    "checkpoint": Plan(
+        "checkpoint(block, x, use_reentrant=False) for each block", checkpoint_blocks
+    ),
     "offload": Plan(
         "fully_shard(..., offload_policy=CPUOffloadPolicy())",
-        sharding(offload_policy=fsdp.CPUOffloadPolicy()),
+        shard_with(offload_policy=fsdp.CPUOffloadPolicy()),
     ),
     "bf16-parameters": Plan(
         "model.to(torch.bfloat16) before fully_shard(..., mp_policy=MixedPrecisionPolicy("
@@ -87,13 +89,15 @@ def plan_of(name: str) -> Plan:
     sizes = text.split("x")
     if all(size.isdecimal() and int(size) for size in sizes):
         if f"{kind}=" == _MESH:
-            return Plan(f"init_device_mesh(..., ({', '.join(sizes)}))", meshed([*map(int, sizes)]))
+            return Plan(
+                f"init_device_mesh(..., ({', '.join(sizes)}))", replace_mesh([*map(int, sizes)])
+            )
         if f"{kind}=" == _MICRO and len(sizes) == 1 and int(text) > 1:
             says = (
                 f"the DataLoader's batch_size / {text}, loss / {text}, and optimizer.step() and "
                 f"zero_grad() after every {ordinal(int(text))} batch"
             )
-            return Plan(says, micro_batched(int(text)))
+            return Plan(says, split_batches(int(text)))
     known = ", ".join([*PLANS, f"{_MICRO}2", f"{_MESH}16x4"])
     raise ValueError(f"plans={[name]}: pass some of {known}.")
 
@@ -113,7 +117,7 @@ def ladders(mesh: Sequence[int]) -> list[list[str]]:
     (['fused'], [['mesh=2x4', 'mesh=1x8'], ['mesh=8x1']])
     """
     micro, count = [], 2
-    while count <= _MOST:
+    while count <= _MAX_MICRO_BATCHES:
         micro.append(f"{_MICRO}{count}")
         count *= 2
     return [*([name] for name in PLANS), micro, *_other_meshes(mesh)]
@@ -135,7 +139,7 @@ def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
 
 
 @contextmanager
-def planned(names: Sequence[str]) -> Iterator[None]:
+def apply_plans(names: Sequence[str]) -> Iterator[None]:
     """Context manager in which some plans are in effect.
 
     >>> with planned(("fused",)):

@@ -1,9 +1,11 @@
 """Run the first steps of a training as one rank of many, on tensors without memory.
 
-FakeGroups, FakeAccelerator, FakeTensors    the simulated machine
-Ledger                                      memory and FLOPs by role, line and module
-record()                                    nodes, lines and collectives of each step
-Rehearsal                                   the result
+The parts of a run:
+
+    FakeGroups, FakeAccelerator, FakeTensors    the simulated machine
+    MemoryTracker                               memory and FLOPs by role, line and module
+    record()                                    nodes, lines and collectives of each step
+    Rehearsal                                   the result
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from ..internals.fake.values import FakeTensors, as_unknown_value
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import LOOP, Block, at_moment, peak_of, totals
-from .configurations import plan_of, planned
-from .ledger import Ledger
+from .configurations import apply_plans, plan_of
+from .memory_tracker import MemoryTracker
 from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
-from .rehearsal import Moment, Rehearsal, sent, shares
+from .rehearsal import Moment, Rehearsal, collective_stats, named_bytes
 
-_MOMENTS = 300  # points of the picture
-_MEMORY = 80 * 2**30  # bytes that the device reports to a program that asks, by default
+_MAX_MOMENTS = 300  # points of the picture
+_DEFAULT_MEMORY = 80 * 2**30  # bytes that the device reports to a program that asks, by default
 
 
-class _Over(BaseException):
+class _StopRehearsal(BaseException):
     """Raised after the last step to end the program."""
 
 
@@ -127,7 +129,7 @@ def rehearse(
         if not 0 <= each < ranks:
             raise ValueError(f"rank={each}: ranks are counted from 0, and there are {ranks}.")
     found = [
-        _Run(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(
+        _RankRun(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(
             function, tuple(plans)
         )
         for each in asked
@@ -135,7 +137,7 @@ def rehearse(
     return found[0] if isinstance(rank, int) else found
 
 
-class _Run:
+class _RankRun:
     """The rehearsal of one rank."""
 
     def __init__(
@@ -150,7 +152,7 @@ class _Run:
         self._ranks, self._rank, self._mesh, self._steps = ranks, rank, mesh, steps
         self._device_memory = device_memory
         self._world = FakeGroups(ranks, rank)
-        self._ledger = Ledger(self._world.on_host)
+        self._tracker = MemoryTracker(self._world.on_host)
         self._tensors = FakeTensors(values)
         self._order = OrderWatch()
         self._meshes: list[Sizes] = []
@@ -164,8 +166,8 @@ class _Run:
         with record():  # the first recording registers hooks, which fails inside another hook
             pass
         with ExitStack() as world:
-            count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _MEMORY
-            device = FakeAccelerator(self._rank % count, count, memory, self._ledger)
+            count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _DEFAULT_MEMORY
+            device = FakeAccelerator(self._rank % count, count, memory, self._tracker)
             world.enter_context(self._world)
             world.enter_context(device)
             world.enter_context(self._order)
@@ -173,17 +175,17 @@ class _Run:
             world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
             world.enter_context(self._tensors)
-            world.enter_context(self._ledger)
+            world.enter_context(self._tracker)
             world.enter_context(device.operators())
             world.enter_context(watch_meshes(self._meshes))
-            world.enter_context(planned(plans))
-            hook = register_optimizer_step_post_hook(self._stepped)
+            world.enter_context(apply_plans(plans))
+            hook = register_optimizer_step_post_hook(self._on_step)
             world.callback(hook.remove)
             self._record()
             error: BaseException | None = None
             try:
                 function()
-            except _Over:
+            except _StopRehearsal:
                 pass
             except BaseException as raised:
                 # Later errors come from libraries that shut down after the stop.
@@ -211,45 +213,46 @@ class _Run:
             if graphs:
                 self._graph = graphs[-1]
 
-    def _stepped(self, *_: Any) -> None:
+    def _on_step(self, *_: Any) -> None:
         self._step += 1
         if self._tensors.needs_values:
-            raise _Over
+            raise _StopRehearsal
         if self._step >= self._steps:
-            self._ledger.close_step()
-            raise _Over
+            self._tracker.close_step()
+            raise _StopRehearsal
         self._end()
-        self._ledger.begin_step()
+        self._tracker.begin_step()
         self._record()
 
     def _result(self, printed: Sequence[str]) -> Rehearsal:
-        ledger = self._ledger
-        counted = ledger.counted
-        peak = peak_of(counted, ledger.first_moment)
+        tracker = self._tracker
+        counted = tracker.counted_blocks
+        peak = peak_of(counted, tracker.first_moment)
         at_peak = at_moment(counted, peak.moment)
         return Rehearsal(
             ranks=self._ranks,
             rank=self._rank,
             steps=max(1, self._step),
             graph=self._graph,
-            parameters_bytes=ledger.bytes_of("parameter"),
-            gradients_bytes=ledger.bytes_of("gradient"),
-            optimizer_bytes=ledger.bytes_of("optimizer"),
-            buffers_bytes=ledger.bytes_of("buffer"),
-            activations_bytes=sum(block.nbytes for block in ledger.activations),
+            parameters_bytes=tracker.bytes_of("parameter"),
+            gradients_bytes=tracker.bytes_of("gradient"),
+            optimizer_bytes=tracker.bytes_of("optimizer"),
+            buffers_bytes=tracker.bytes_of("buffer"),
+            activations_bytes=sum(block.nbytes for block in tracker.activations),
             gathered_bytes=peak_of(
-                [block for block in ledger.blocks if block.role == "gathered"], ledger.first_moment
+                [block for block in tracker.blocks if block.role == "gathered"],
+                tracker.first_moment,
             ).nbytes,
             peak_bytes=peak.nbytes,
             peak_at=", ".join(filter(None, peak.at)),
-            flops=ledger.flops,
+            flops=tracker.flops,
             seconds=round(time.perf_counter() - self._begun, 3),
             device_memory=self._device_memory,
-            at_peak=shares(totals(at_peak, "role")),
-            lines=shares(totals(at_peak, "where")),
-            saved=shares(totals(ledger.activations, "module")),
-            moments=tuple(_moments(ledger, counted, peak.moment)),
-            collectives=sent(self._graph, self._groups()),
+            at_peak=named_bytes(totals(at_peak, "role")),
+            lines=named_bytes(totals(at_peak, "where")),
+            saved=named_bytes(totals(tracker.activations, "module")),
+            moments=tuple(_moments(tracker, counted, peak.moment)),
+            collectives=collective_stats(self._graph, self._groups()),
             order=tuple(self._order.asked),
             printed=tuple(printed),
             meshes=tuple(self._meshes),
@@ -288,21 +291,21 @@ def without_devices(graph: Graph) -> Graph:
     )
 
 
-def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]:
-    """Return the memory over the step, at about `_MOMENTS` moments.
+def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list[Moment]:
+    """Return the memory over the step, at about `_MAX_MOMENTS` moments.
 
     These include the peak, the start of each phase, and the fullest moment of each interval.
     """
-    first, last = ledger.first_moment, ledger.moment
+    first, last = tracker.first_moment, tracker.moment
     changes: list[tuple[int, int, Block]] = []
     for block in blocks:
         changes.append((block.born, 1, block))
         changes.append((block.died, -1, block))
     changes.sort(key=lambda change: change[0])
-    wanted = {first, last, peak, *[moment for moment, _ in ledger.phases][:_MOMENTS]}
-    wanted.update(_fullest(changes, first, last, max(1, (last - first) // _MOMENTS)))
+    wanted = {first, last, peak, *[moment for moment, _ in tracker.phases][:_MAX_MOMENTS]}
+    wanted.update(_fullest(changes, first, last, max(1, (last - first) // _MAX_MOMENTS)))
     found, now, at, phase = [], Counter[str](), 0, LOOP
-    phases = [*ledger.phases]
+    phases = [*tracker.phases]
     for moment in sorted(wanted):
         while at < len(changes) and changes[at][0] <= moment:
             _, sign, block = changes[at]
@@ -310,7 +313,7 @@ def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]
             at += 1
         while phases and phases[0][0] <= moment:
             phase = phases.pop(0)[1]
-        found.append(Moment(phase, shares(sorted(now.items()))))
+        found.append(Moment(phase, named_bytes(sorted(now.items()))))
     return found
 
 

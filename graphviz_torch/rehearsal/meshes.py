@@ -23,22 +23,22 @@ def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
         meshes.append(sizes)
         return sizes
 
-    with _through(note):
+    with _patch_mesh_sizes(note):
         yield
 
 
-def meshed(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
+def replace_mesh(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
     """Return a change that replaces the sizes of meshes with as many dimensions and ranks."""
 
     def change(asked: Sizes) -> Sizes:
         same = len(asked) == len(sizes) and math.prod(asked) == math.prod(sizes)
         return tuple(sizes) if same else asked
 
-    return lambda: _through(change)
+    return lambda: _patch_mesh_sizes(change)
 
 
 @contextmanager
-def _through(change: Callable[[Sizes], Sizes]) -> Iterator[None]:
+def _patch_mesh_sizes(change: Callable[[Sizes], Sizes]) -> Iterator[None]:
     if not dist.is_available():
         yield
         return

@@ -85,7 +85,7 @@ class OrderWatch:
 
     def __init__(self) -> None:
         self.asked: list[CollectiveCall] = []
-        self._watch = CollectiveWatch(on_issue=self._sent)
+        self._watch = CollectiveWatch(on_issue=self._on_issue)
 
     def __enter__(self) -> OrderWatch:
         self._watch.__enter__()
@@ -94,7 +94,7 @@ class OrderWatch:
     def __exit__(self, *raised: object) -> None:
         self._watch.__exit__(None, None, None)
 
-    def _sent(self, event: CollectiveIssued) -> None:
+    def _on_issue(self, event: CollectiveIssued) -> None:
         metas = [tensor_meta(tensor) for tensor in event.given if event.kind != "barrier"]
         self.asked.append(
             CollectiveCall(

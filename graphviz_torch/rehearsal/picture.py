@@ -28,9 +28,9 @@ _FILLS = {
     "communication": COLORS["group_line"],
     "temporary": COLORS["transfer_line"],
 }
-_SEEN = 0.003  # fraction of the height below which an area is not visible
+_MIN_VISIBLE = 0.003  # fraction of the height below which an area is not visible
 _WIDTH, _HEIGHT = 860, 440
-_LEAST = 0.12  # least fraction of the width per phase
+_MIN_PHASE_WIDTH = 0.12  # least fraction of the width per phase
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
@@ -54,7 +54,7 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     top = max(rehearsal.peak_bytes, 1) * 1.08
     if limit and limit < 2 * top:
         top = max(top, limit * 1.04)
-    places = _places(moments)
+    places = _x_coordinates(moments)
 
     def x(at: int) -> float:
         return places[at]
@@ -81,7 +81,7 @@ def draw_memory(rehearsal: Rehearsal) -> str:
             points = [f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(above)]
             points += [f"{x(i):.1f},{y(low):.1f}" for i, low in reversed([*enumerate(below)])]
             out.append(f'<polygon points="{" ".join(points)}" fill="{fill}"/>')
-            if max(size.get(role, 0) for size in sizes) > _SEEN * top:
+            if max(size.get(role, 0) for size in sizes) > _MIN_VISIBLE * top:
                 rows.append((role, fill))
         below = above
     if below:
@@ -111,10 +111,10 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     return "".join([*out, "</svg>"])
 
 
-def _places(moments: Sequence[Moment]) -> list[float]:
+def _x_coordinates(moments: Sequence[Moment]) -> list[float]:
     """Return the x coordinate of each moment, in order, with a least width per phase."""
     counts = Counter(moment.phase for moment in moments)
-    least = _LEAST * len(moments)
+    least = _MIN_PHASE_WIDTH * len(moments)
     wide = {phase: max(count, least if phase != LOOP else 0) for phase, count in counts.items()}
     scale = (_WIDTH - _LEFT - _RIGHT) / max(1.0, sum(wide.values()))
     places, at = [], float(_LEFT)

@@ -31,7 +31,7 @@ ROLES = {
 }
 
 
-class Share(NamedTuple):
+class NamedBytes(NamedTuple):
     """A name and its bytes."""
 
     name: str
@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class CollectiveStats:
     """Collectives of a step with the same kind, dtype, group, phase, module and line."""
 
     kind: str
@@ -63,7 +63,7 @@ class Moment(NamedTuple):
     """The memory of a rank at one moment of the step."""
 
     phase: str
-    shares: tuple[Share, ...]  # by role
+    shares: tuple[NamedBytes, ...]  # by role
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,11 +100,11 @@ class Rehearsal:
     flops: int
     seconds: float
     device_memory: int | None
-    at_peak: tuple[Share, ...]  # by role, largest first
-    lines: tuple[Share, ...]  # at the peak by line, largest first
-    saved: tuple[Share, ...]  # activations by module, largest first
+    at_peak: tuple[NamedBytes, ...]  # by role, largest first
+    lines: tuple[NamedBytes, ...]  # at the peak by line, largest first
+    saved: tuple[NamedBytes, ...]  # activations by module, largest first
     moments: tuple[Moment, ...]  # memory over the step
-    collectives: tuple[Sent, ...]
+    collectives: tuple[CollectiveStats, ...]
     order: tuple[CollectiveCall, ...] = ()  # all collectives of the run, in order
     printed: tuple[str, ...] = ()  # lines that only print a value, which read 0
     meshes: tuple[tuple[int, ...], ...] = ()  # sizes of meshes, as the program passes them
@@ -155,7 +155,7 @@ class Rehearsal:
         yield f"peak {bytes_text(self.peak_bytes)} in {self.peak_at}{self._fitting()}"
         roles = [f"{ROLES[each.name]} {bytes_text(each.nbytes)}" for each in self.at_peak]
         yield f"    of it {', '.join(roles)}"
-        yield f"    by line {_listed(self.lines, 'no line')}"
+        yield f"    by line {_list_largest(self.lines, 'no line')}"
         if self.steps == 1:
             yield "    An optimizer's state is made by the first step: rehearse two for its peak."
         yield (
@@ -167,17 +167,17 @@ class Rehearsal:
         if self.saved:
             saved = bytes_text(self.activations_bytes)
             yield f"forward saves {saved} of activations in all, which backward frees in turn"
-            yield f"    by module {_listed(_by_module(self.saved), OUTSIDE)}"
+            yield f"    by module {_list_largest(_by_module(self.saved), OUTSIDE)}"
         yield f"it computes {operations_text(self.flops)} in the step"
         if self.collectives:
             sent_bytes = bytes_text(self.wire_bytes)
             yield f"it sends {sent_bytes} in the step, where collectives go in a ring"
-        rows = _alike(self.collectives)
-        for each, modules in rows[:_ROWS]:
+        rows = _merge_numbered(self.collectives)
+        for each, modules in rows[:_MAX_ROWS]:
             yield f"    {_row(each, modules)}"
-        if rows[_ROWS:]:
-            count = sum(each.count for each, _ in rows[_ROWS:])
-            rest = sum(each.wire_bytes for each, _ in rows[_ROWS:])
+        if rows[_MAX_ROWS:]:
+            count = sum(each.count for each, _ in rows[_MAX_ROWS:])
+            rest = sum(each.wire_bytes for each, _ in rows[_MAX_ROWS:])
             yield f"    and {count:,} more, {bytes_text(rest)} sent"
         if self.printed:
             yield f"A rehearsal has no values: 0 in their place at {listing(self.printed)}"
@@ -189,7 +189,7 @@ class Rehearsal:
         size, share = bytes_text(self.device_memory), abs(left) / max(1, self.device_memory)
         if left < 0:
             return f": {bytes_text(-left)} ({share:.1%}) more than {size}"
-        close = "too little, perhaps, for" if share < _CLOSE else "for"
+        close = "too little, perhaps, for" if share < _TIGHT_MARGIN else "for"
         return (
             f"; fits in {size}, {bytes_text(left)} ({share:.1%}) are left, {close} what CUDA and "
             "NCCL take for themselves"
@@ -203,7 +203,7 @@ class Rehearsal:
         Args:
             tflops, gbytes: as for `seconds_at_least`; if one is given, the report has a "bound".
         """
-        names = Sent.__dataclass_fields__
+        names = CollectiveStats.__dataclass_fields__
         bound: dict[str, Any] = {}
         if tflops is not None or gbytes is not None:
             least = self.seconds_at_least(tflops=tflops, gbytes=gbytes)
@@ -233,13 +233,13 @@ class Rehearsal:
         }
 
 
-def _listed(shares: Sequence[Share], nameless: str) -> str:
+def _list_largest(shares: Sequence[NamedBytes], nameless: str) -> str:
     """List the largest shares until the rest is small, and the size of the rest."""
     whole = sum(each.nbytes for each in shares)
     said: list[str] = []
     rest = whole
     for each in shares:
-        if len(said) == _SHARES or (said and rest < _LITTLE * whole):
+        if len(said) == _MAX_LISTED or (said and rest < _NEGLIGIBLE * whole):
             break
         said.append(f"{each.name or nameless} {bytes_text(each.nbytes)}")
         rest -= each.nbytes
@@ -253,7 +253,7 @@ def pattern(module: str) -> str:
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module)
 
 
-def _by_module(shares: Sequence[Share]) -> list[Share]:
+def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
     """Merge the shares of numbered modules: "40 of layers.*.attention"."""
     totals, names = Counter[str](), Counter[str]()
     for each in shares:
@@ -262,16 +262,16 @@ def _by_module(shares: Sequence[Share]) -> list[Share]:
         names[name] += 1
     single = {pattern(each.name): each.name for each in shares}
     return [
-        Share(
+        NamedBytes(
             f"{names[name]:,} {TIMES} {name} together" if names[name] > 1 else single[name], nbytes
         )
         for name, nbytes in totals.most_common()
     ]
 
 
-def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
+def _merge_numbered(every: Sequence[CollectiveStats]) -> list[tuple[CollectiveStats, int]]:
     """Merge the collectives of numbered modules; return each with the number of modules."""
-    found: dict[tuple[Any, ...], list[Sent]] = {}
+    found: dict[tuple[Any, ...], list[CollectiveStats]] = {}
     for each in every:
         size = each.nbytes / each.count, each.wire_bytes / each.count
         place = each.group, each.phase, pattern(each.module), each.where
@@ -293,7 +293,7 @@ def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
     return sorted(rows, key=lambda row: -row[0].wire_bytes)
 
 
-def _row(each: Sent, modules: int) -> str:
+def _row(each: CollectiveStats, modules: int) -> str:
     many = " each" if each.count > 1 else ""
     of = f" in {modules:,} modules" if modules not in (1, each.count) else ""
     size = bytes_text(each.whole_bytes)
@@ -306,9 +306,12 @@ def _row(each: Sent, modules: int) -> str:
     return f"{head}{many}, {bytes_text(each.wire_bytes)} sent · {place}"
 
 
-_SHARES, _LITTLE = 8, 0.05  # shares in a list at most; stops when less than this fraction is left
-_CLOSE = 0.1  # fraction of the device memory; memory that is not counted may need more
-_ROWS = 12  # rows of collectives in a text
+_MAX_LISTED, _NEGLIGIBLE = (
+    8,
+    0.05,
+)  # shares in a list at most; stops when less than this fraction is left
+_TIGHT_MARGIN = 0.1  # fraction of the device memory; memory that is not counted may need more
+_MAX_ROWS = 12  # rows of collectives in a text
 _RING: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: n - 1,
@@ -319,7 +322,7 @@ _RING: dict[str, Callable[[int], float]] = {
 }
 
 
-def sent(graph: Graph, groups: dict[str, str]) -> tuple[Sent, ...]:
+def collective_stats(graph: Graph, groups: dict[str, str]) -> tuple[CollectiveStats, ...]:
     """Return the collectives of a graph, with identical ones counted together.
 
     Args:
@@ -336,12 +339,12 @@ def sent(graph: Graph, groups: dict[str, str]) -> tuple[Sent, ...]:
         factor = _RING.get(each.kind)
         wire[key] += round(each.nbytes * (1 if factor is None else factor(each.group_size)))
     return tuple(
-        Sent(kind, dtype, group, size, counts[key], given[key], wire[key], *place)
+        CollectiveStats(kind, dtype, group, size, counts[key], given[key], wire[key], *place)
         for key in counts
         for kind, dtype, group, size, place in [key]
     )
 
 
-def shares(totals: Sequence[tuple[str, int]]) -> tuple[Share, ...]:
-    """Return names and bytes as `Share`s, without those of 0 bytes."""
-    return tuple(Share(name, nbytes) for name, nbytes in totals if nbytes)
+def named_bytes(totals: Sequence[tuple[str, int]]) -> tuple[NamedBytes, ...]:
+    """Return names and bytes as `NamedBytes`, without those of 0 bytes."""
+    return tuple(NamedBytes(name, nbytes) for name, nbytes in totals if nbytes)

@@ -13,10 +13,12 @@ from .trials import Trial, cost
 # Rehearses with these changes; returns None if the script fails with them.
 Attempt = Callable[[tuple[str, ...]], Trial | None]
 
-_JOINED = 5  # plans at most in a combination, before all of them are combined
-_FITTING = 3  # combinations that fit, enough to choose from
-_TRIES = 8  # combinations tried
-_LEAST = 0.99  # fraction of the previous peak; a plan that frees less is not increased further
+_MAX_COMBINED = 5  # plans at most in a combination, before all of them are combined
+_ENOUGH_FITTING = 3  # combinations that fit, enough to choose from
+_MAX_TRIES = 8  # combinations tried
+_MIN_REDUCTION = (
+    0.99  # fraction of the previous peak; a plan that frees less is not increased further
+)
 
 
 def try_plans(
@@ -50,17 +52,19 @@ def try_plans(
     alone = [
         each
         for ladder in [*([name] for name in others), *ladders(mesh)]
-        for each in _climbed(attempt, ladder, plain, size)
+        for each in _trials_of_ladder(attempt, ladder, plain, size)
     ]
-    return [plain, *alone, *dict.fromkeys(_together(cache(attempt), alone, plain, size))]
+    return [plain, *alone, *dict.fromkeys(_combinations(cache(attempt), alone, plain, size))]
 
 
-def _climbed(attempt: Attempt, ladder: list[str], plain: Trial, size: int) -> Iterator[Trial]:
+def _trials_of_ladder(
+    attempt: Attempt, ladder: list[str], plain: Trial, size: int
+) -> Iterator[Trial]:
     """Yield trials of each plan alone, as long as it frees more memory than the previous one."""
     best = plain
     for name in ladder:
         found = attempt((name,))
-        if found is None or found.peak_bytes > _LEAST * best.peak_bytes:
+        if found is None or found.peak_bytes > _MIN_REDUCTION * best.peak_bytes:
             return
         yield found
         best = found
@@ -68,17 +72,17 @@ def _climbed(attempt: Attempt, ladder: list[str], plain: Trial, size: int) -> It
             return
 
 
-def _together(
+def _combinations(
     attempt: Attempt,
     alone: Sequence[Trial],
     plain: Trial,
     size: int,
 ) -> list[Trial]:
     fitting = [set(each.changes) for each in alone if each.peak_bytes <= size]
-    found, tried, enough = list[Trial](), 0, len(fitting) + _FITTING
+    found, tried, enough = list[Trial](), 0, len(fitting) + _ENOUGH_FITTING
     missed = 1.0  # largest ratio of an actual peak to its prediction
-    for foretold in sorted(_foretold(alone, plain), key=lambda each: cost(each, plain)):
-        if tried == _TRIES or len(fitting) == enough:
+    for foretold in sorted(_predictions(alone, plain), key=lambda each: cost(each, plain)):
+        if tried == _MAX_TRIES or len(fitting) == enough:
             break
         changes = set(foretold.changes)
         if foretold.peak_bytes * missed > size or any(less < changes for less in fitting):
@@ -89,10 +93,10 @@ def _together(
             found.append(trial)
             missed = max(missed, trial.peak_bytes / max(1, foretold.peak_bytes))
             fitting += [changes] if trial.peak_bytes <= size else []
-    return found if fitting else [*found, *_all_joined(attempt, alone, plain, size)]
+    return found if fitting else [*found, *_combine_all(attempt, alone, plain, size)]
 
 
-def _all_joined(
+def _combine_all(
     attempt: Attempt,
     alone: Sequence[Trial],
     plain: Trial,
@@ -116,25 +120,25 @@ def _all_joined(
     return found
 
 
-def _foretold(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
+def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
     """Yield predictions for combinations of plans of different kinds.
 
     Each plan is assumed to scale the memory of each role as it does alone.
     """
-    for count in range(2, _JOINED + 1):
+    for count in range(2, _MAX_COMBINED + 1):
         for some in combinations(_by_kind(alone), count):
             for trials in product(*(trials for _, trials in some)):
                 rows = [dict(each.at_peak) or {"": each.peak_bytes} for each in (plain, *trials)]
                 roles = {role for row in rows for role in row}
                 yield Trial(
                     tuple(name for each in trials for name in each.changes),
-                    sum(_joined([row.get(role, 0) for row in rows]) for role in roles),
-                    _joined([each.wire_bytes for each in (plain, *trials)]),
-                    _joined([each.flops for each in (plain, *trials)]),
+                    sum(_scaled([row.get(role, 0) for row in rows]) for role in roles),
+                    _scaled([each.wire_bytes for each in (plain, *trials)]),
+                    _scaled([each.flops for each in (plain, *trials)]),
                 )
 
 
-def _joined(numbers: Sequence[int]) -> int:
+def _scaled(numbers: Sequence[int]) -> int:
     """Return a number of the unchanged script, scaled as each of the other trials scales it."""
     before, *after = numbers
     return round(before * prod(each / before for each in after)) if before else max(after)

@@ -56,14 +56,14 @@ def best_first(trials: Sequence[Trial], size: int) -> list[Trial]:
     >>> best_first([large, small], 8)[0].name
     'bf16'
     """
-    plain = as_it_is(trials)
+    plain = unchanged_trial(trials)
     fitting = [each for each in trials if each.peak_bytes <= size]
     others = [each for each in trials if each.peak_bytes > size]
     fitting.sort(key=lambda each: cost(each, plain))
     return [*fitting, *sorted(others, key=lambda each: each.peak_bytes)]
 
 
-def as_it_is(trials: Sequence[Trial]) -> Trial:
+def unchanged_trial(trials: Sequence[Trial]) -> Trial:
     """Return the trial of the unchanged script."""
     return next(each for each in trials if not each.changes)
 
@@ -76,7 +76,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
     as it is  4.0 KiB  -2.0 KiB      1.0 KiB  1 kFLOP
     None of these fits in 2.0 KiB.
     """
-    plain = as_it_is(trials)
+    plain = unchanged_trial(trials)
     rows = [("plan", "peak", "left", "on the wire", "FLOPs")]
     for each in best_first(trials, size):
         left = size - each.peak_bytes

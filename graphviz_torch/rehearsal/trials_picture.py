@@ -11,7 +11,7 @@ from ..graph.text import shortened
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
 from ..render.style import COLORS
-from .trials import Trial, as_it_is, best_first, flops_more
+from .trials import Trial, best_first, flops_more, unchanged_trial
 
 _WIDTH, _LEAST_HEIGHT = 1000, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 430, 64, 56
@@ -33,7 +33,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> str:
     >>> picture.count("<circle"), "device 8 B" in picture
     (2, True)
     """
-    plain = as_it_is(trials)
+    plain = unchanged_trial(trials)
     every = best_first(trials, size)
     top = 1.1 * max(size, *(each.peak_bytes for each in every))
     right = 1.1 * max(1, *(each.wire_bytes for each in every))
@@ -64,7 +64,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> str:
         fits = each.peak_bytes <= size
         color = COLORS["output_line" if fits else "edge"][0]
         out.append(f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="{_DOT}" fill="{color}"/>')
-        out.append(_numbered(number, point, taken))
+        out.append(_number_label(number, point, taken))
         line = _TOP + _LINE * (number - 1)
         out.append(svg_text(end + 40, line, str(number), "muted", "end"))
         flops = f" {flops_more(each, plain)} FLOPs" if each.flops != plain.flops else ""
@@ -74,7 +74,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> str:
     return "".join([*out, "</svg>"])
 
 
-def _numbered(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:
+def _number_label(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:
     """Return the number of a point, at the nearest free position next to it."""
     ways = [(1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1.4), (0, 1.4), (1.4, 0), (-1.4, 0)]
     places = [

@@ -9,7 +9,7 @@ from ..render.dot.layout import layout
 from ..render.dot.markup import escape
 from ..render.style import palette
 
-_MOST = 120  # layers shown; of more, every n-th one
+_MAX_LAYERS = 120  # layers shown; of more, every n-th one
 _WIDTH = 320.0  # width of the longest bar in points
 
 
@@ -24,7 +24,7 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
     low = math.floor(math.log10(min(sizes))) if sizes else 0
     high = max(math.ceil(math.log10(max(sizes))), low + 1) if sizes else 1
     said = f"{title} · bars from {10.0**low:g} to {10.0**high:g}, logarithmic"
-    every = math.ceil(len(norms) / _MOST)
+    every = math.ceil(len(norms) / _MAX_LAYERS)
     if every > 1:
         said += f" · one of {every} layers, of {len(norms)}"
     rows = [f'<TR><TD COLSPAN="3" ALIGN="LEFT"><B>{escape(said)}</B></TD></TR>']

@@ -43,7 +43,7 @@ _TYPES = {
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
 # Declared fields other than those that are written separately.
 _BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
-_LONGEST = 1000  # characters of an attribute, as the panel is a side bar
+_MAX_ATTRIBUTE_LENGTH = 1000  # characters of an attribute, as the panel is a side bar
 
 
 def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphDef, Names]:
@@ -213,7 +213,7 @@ def _add_backward(
         _role(entry, "accumulate" if leaf else "backward")
         _text(entry, "gradient", _gradients(node.grad_outputs))
         if node.seconds is not None:
-            _text(entry, "backward", _when(node))
+            _text(entry, "backward", _backward_text(node))
 
 
 def _output(node: Node, output_nr: int) -> TensorMeta | None:
@@ -266,17 +266,19 @@ def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]
     _text(entry, "line", node.where)
     if node.saved:
         entry.attr["saved_bytes"].i = node.saved_bytes
-        _text(entry, "saved", "; ".join([_saved(s.name or s.kind, s.tensor) for s in node.saved]))
+        _text(
+            entry, "saved", "; ".join([_saved_text(s.name or s.kind, s.tensor) for s in node.saved])
+        )
     _text(entry, "gradient", _gradients(node.grad_outputs))
-    _text(entry, "backward", _when(node))
+    _text(entry, "backward", _backward_text(node))
     if transfers:
-        _text(entry, "transfer", "; ".join(map(_moved, transfers)))
+        _text(entry, "transfer", "; ".join(map(_transfer_text, transfers)))
     for name, column in _BESIDE:
         _text(entry, column.title, column.text(getattr(node, name)))
 
 
 @lru_cache(1024)
-def _saved(name: str, tensor: TensorMeta) -> str:
+def _saved_text(name: str, tensor: TensorMeta) -> str:
     return f"{name} {tensor}"
 
 
@@ -295,7 +297,7 @@ def _gradient(stats: GradientStats) -> str:
     return text + (f", of the {stats.extent}" if stats.extent else "")
 
 
-def _when(node: Node) -> str:
+def _backward_text(node: Node) -> str:
     parts = []
     if node.order is not None:
         parts.append(f"ran as number {node.order + 1}")
@@ -304,7 +306,7 @@ def _when(node: Node) -> str:
     return ", ".join(parts)
 
 
-def _moved(transfer: Transfer) -> str:
+def _transfer_text(transfer: Transfer) -> str:
     text = f"{transfer.source} -> {transfer.target} in {transfer.phase}, {transfer.nbytes} bytes"
     if transfer.pinned is not None:
         text += ", pinned" if transfer.pinned else ", pageable"
@@ -314,7 +316,7 @@ def _moved(transfer: Transfer) -> str:
 def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if not text:
         return
-    text = shortened(printable(text, lines=True), _LONGEST, "...")
+    text = shortened(printable(text, lines=True), _MAX_ATTRIBUTE_LENGTH, "...")
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:

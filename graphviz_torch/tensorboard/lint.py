@@ -25,7 +25,7 @@ from .names import LIBRARY, LIMIT, REFERENCE_OPS, RESERVED, SERIES
 _DEVICE = re.compile(r"/device:([^:]+:[0-9]+)$")
 # "#" also occurs in the tab's own names; other characters break `querySelector` or the colors.
 _FORBIDDEN = re.compile(r"[^\w.\-()\[\],#>+~/]|~~|//|^/|/$")
-_CROWDED = 2 * LIMIT  # children of a scope; LIMIT counts nodes before backward is added
+_MAX_CHILDREN = 2 * LIMIT  # children of a scope; LIMIT counts nodes before backward is added
 _LARGEST = 2**31 - 1  # bytes of a protobuf message
 _LONG_ATTRIBUTE = 4096
 _SOURCE = re.compile(r"([^:]+):(?:\w+:)?(\d+)")
@@ -43,7 +43,7 @@ def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = N
         raise ValueError("\n".join(["TensorBoard would not show this graph:", *said]))
 
 
-def serialized(message: Message) -> bytes:
+def serialize(message: Message) -> bytes:
     """Return the bytes of a message.
 
     Raises:
@@ -168,7 +168,7 @@ def _scopes(names: Iterable[str]) -> Iterator[str]:
             path = path.rpartition("/")[0]
             children[path] += 1
     for scope, count in children.items():
-        if count > _CROWDED:
+        if count > _MAX_CHILDREN:
             yield f"scope {scope!r} has {count} children, too many to draw or read."
 
 

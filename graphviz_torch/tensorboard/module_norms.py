@@ -43,7 +43,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
             owners += [name.rpartition(".")[0]] * len(readable)
             gradients += readable
     wide = [_wide(gradient.dtype) for gradient in gradients]
-    norms = _fetched(
+    norms = _fetch(
         [
             torch.linalg.vector_norm(gradient, dtype=dtype)
             for gradient, dtype in zip(gradients, wide, strict=True)
@@ -54,7 +54,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
         for i, norm in enumerate(norms)
         if not _least(wide[i]) < norm < math.inf and gradients[i].numel()
     ]
-    for i, norm in zip(lost, _scaled([gradients[i].to(wide[i]) for i in lost]), strict=True):
+    for i, norm in zip(lost, _scaled_norms([gradients[i].to(wide[i]) for i in lost]), strict=True):
         norms[i] = norm
     found: dict[str, list[float]] = {}
     for owner, norm in zip(owners, norms, strict=True):
@@ -62,7 +62,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     return {owner: total_norm(some) for owner, some in found.items()}
 
 
-def _fetched(numbers: list[torch.Tensor]) -> list[float]:
+def _fetch(numbers: list[torch.Tensor]) -> list[float]:
     """Return the values of one-element tensors, with one copy from each device."""
     values = [0.0] * len(numbers)
     positions: dict[torch.device, list[int]] = {}
@@ -76,7 +76,7 @@ def _fetched(numbers: list[torch.Tensor]) -> list[float]:
     return values
 
 
-def _scaled(gradients: list[torch.Tensor]) -> list[float]:
+def _scaled_norms(gradients: list[torch.Tensor]) -> list[float]:
     """Return the norms, computed after division by the largest element."""
     units, ratios = [], []
     for gradient in gradients:
@@ -85,7 +85,7 @@ def _scaled(gradients: list[torch.Tensor]) -> list[float]:
         unit = torch.where((high > 0) & high.isfinite(), high, 1)
         units.append(unit)
         ratios.append(torch.linalg.vector_norm(sizes / unit))
-    found = _fetched(units + ratios)
+    found = _fetch(units + ratios)
     return [u * r for u, r in zip(found, found[len(units) :], strict=False)]
 
 

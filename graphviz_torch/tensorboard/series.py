@@ -43,14 +43,14 @@ class NormSeries:
         if self._first is not None:
             before, those = self._first
             self._first = None
-            found.append((scalars(self._named(those)), before))
-        found += [(scalars(self._named(norms)), step), (ridge(norms, self._tag), step)]
+            found.append((scalars(self._with_tag(those)), before))
+        found += [(scalars(self._with_tag(norms)), step), (ridge(norms, self._tag), step)]
         if not norms.keys() <= self._charted.keys():
             self._charted |= dict.fromkeys(norms)
             found.append((charts(self._tag, chart_lines(self._charted, self._tag)), step))
         return found
 
-    def _named(self, norms: Mapping[str, float]) -> dict[str, float]:
+    def _with_tag(self, norms: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._tag}/{layer}": norm for layer, norm in norms.items()}
 
 

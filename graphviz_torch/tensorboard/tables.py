@@ -46,7 +46,7 @@ def _copies_of(graph: Graph) -> str:
             )
     groups: dict[Transfer, list[Transfer]] = {}
     for transfer in graph.transfers:
-        groups.setdefault(_alike(transfer), []).append(transfer)
+        groups.setdefault(_without_position(transfer), []).append(transfer)
     rows = sorted(groups.values(), key=lambda some: -sum(t.nbytes or 0 for t in some))
     lines += ["", *_table(_COPIES, map(_row, rows[:_ROWS]))]
     if len(rows) > _ROWS:
@@ -62,14 +62,17 @@ def _collectives_of(graph: Graph) -> str:
         total = bytes_text(sum(each.nbytes for each in some))
         lines.append(f"- **{kind}**: {count_text(len(some), 'time')}, {total} given")
     rows = alike(graph.collectives)
-    lines += ["", *_table(_COLLECTIVES, (_said(each, times) for each, times in rows[:_ROWS]))]
+    lines += [
+        "",
+        *_table(_COLLECTIVES, (_collective_row(each, times) for each, times in rows[:_ROWS])),
+    ]
     if len(rows) > _ROWS:
         more = sum(times for _, times in rows[_ROWS:])
         lines += ["", f"And {count_text(more, 'collective')} more."]
     return "\n".join(lines)
 
 
-def _said(each: Collective, times: int) -> list[str]:
+def _collective_row(each: Collective, times: int) -> list[str]:
     return [
         each.kind,
         each.phase,
@@ -88,7 +91,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
         yield f"|{'|'.join(row)}|"
 
 
-def _alike(transfer: Transfer) -> Transfer:
+def _without_position(transfer: Transfer) -> Transfer:
     return replace(
         transfer, node=None, seconds=None, used=None, data=None, in_forward=None, moment=None
     )

@@ -28,22 +28,22 @@ from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 
 _LOG = logging.getLogger("graphviz_torch")
-_LONG = 1e-2  # seconds of a step up to which gradients of intermediate results are kept
-_AFTER, _MOST = 2, 8  # steps recorded after a report, and in total
+_MAX_SECONDS_KEPT = 1e-2  # seconds of a step up to which gradients of intermediate results are kept
+_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps recorded after a report, and in total
 
 
-class _Seams:
+class _Watches:
     """The watches of a training, opened and closed together."""
 
-    def __init__(self, *seams: Watch | ModelCalls) -> None:
-        self._seams = seams
+    def __init__(self, *watches: Watch | ModelCalls) -> None:
+        self._watches = watches
 
     def open(self) -> None:
-        for seam in self._seams:
+        for seam in self._watches:
             seam.open()
 
     def close(self) -> None:
-        for seam in self._seams:
+        for seam in self._watches:
             seam.close()
 
 
@@ -68,7 +68,7 @@ class Watching:
         self._thread = get_ident()
         with record():  # the first recording registers hooks, which fails inside another hook
             pass
-        self._watch = _Seams(
+        self._watch = _Watches(
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
             CaptureWatch(),  # suspends the watch during a capture
@@ -141,7 +141,7 @@ class Watching:
             own = self._health.stepped(event)
             if own:
                 self._second_look.release()
-                self._second_look.holds_gradients = self._health.seconds > _LONG
+                self._second_look.holds_gradients = self._health.seconds > _MAX_SECONDS_KEPT
                 self._infinite = ""
             if own and (self._due or self._recording) and get_ident() == self._thread:
                 self._record(id(event.optimizer))
@@ -161,7 +161,7 @@ class Watching:
                 if self._file is not None:
                     self._file.path.parent.mkdir(parents=True, exist_ok=True)
                     self._file.append(self.steps[-1])
-        if self._due and len(self.steps) < _MOST:
+        if self._due and len(self.steps) < _MAX_RECORDED_STEPS:
             self._due -= 1
             recording = record(self._model, notes=False)
             self._recording = recording, self.step, optimizer
@@ -175,7 +175,7 @@ class Watching:
             self._second_look.release()
             self._second_look.seam.close()  # the cause is reported once
         self.reports.append(report)
-        self._due = _AFTER
+        self._due = _STEPS_AFTER_REPORT
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
 
     def _miss(self, error: Exception) -> None:

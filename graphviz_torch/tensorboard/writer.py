@@ -58,7 +58,7 @@ def to_tensorboard(
     require()
     from .events import GRAPHS, PREFIX, blob, pack, writing
     from .graph_def import graph_def, run_metadata
-    from .lint import check, serialized
+    from .lint import check, serialize
 
     # A garbage collection over a million small objects takes longer than creating them.
     @with_gc_disabled
@@ -66,7 +66,7 @@ def to_tensorboard(
         built, paths = graph_def(graph, backward=backward)
         metadata = run_metadata(graph, built, paths, backward=backward)
         check(built, metadata)
-        return serialized(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
+        return serialize(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
 
     data, packed, measured = contents()
     # The second plugin has no Profile; used if nothing was measured, so that the tab offers none.

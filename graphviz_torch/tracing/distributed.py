@@ -23,9 +23,9 @@ from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
 from .tracer import iter_grad_fns
 
-_POLL = 0.05  # seconds between two checks for new graphs
+_POLL_SECONDS = 0.05  # seconds between two checks for new graphs
 # Number of gathers so far, by group: keeps the calls of different gathers apart.
-_CALLS: dict[str, int] = {}
+_GATHER_COUNTS: dict[str, int] = {}
 
 
 def gather_graphs(
@@ -63,7 +63,9 @@ def gather_graphs(
         )
     process_group: Any = dist.group.WORLD if group is None else group
     store = group_store(process_group)
-    call = _CALLS[process_group.group_name] = _CALLS.get(process_group.group_name, 0) + 1
+    call = _GATHER_COUNTS[process_group.group_name] = (
+        _GATHER_COUNTS.get(process_group.group_name, 0) + 1
+    )
     if rank:
         store.set(_key(call, rank), zlib.compress(to_json(graph).encode(), 1))
         return None
@@ -94,13 +96,13 @@ def local_shapes(outputs: Any) -> dict[int, str]:
     known = [(i, fn.variable) for i, fn in enumerate(fns) if hasattr(fn, "variable")]
     known += [(ids[t.grad_fn], t) for _, t in flatten(outputs) if t.grad_fn in ids]
     return {
-        node: f"{', '.join(map(str, tensor.placements))}, local {_local(tensor)}"
+        node: f"{', '.join(map(str, tensor.placements))}, local {_local_meta(tensor)}"
         for node, tensor in known
         if isinstance(tensor, DTensor)
     }
 
 
-def _local(tensor: Any) -> TensorMeta:
+def _local_meta(tensor: Any) -> TensorMeta:
     return tensor_meta(TensorBase.detach(tensor.to_local()))
 
 
@@ -130,7 +132,7 @@ def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dic
                 f"{len(ranks)} within {timeout:g} s. Did it die, or not call gather_graphs?"
             )
         if missing:
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
     return arrived
 
 

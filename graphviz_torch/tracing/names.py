@@ -23,7 +23,7 @@ from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
-_CONTAINED = 1000  # tensors of one list or dict that get a name
+_MAX_PER_CONTAINER = 1000  # tensors of one list or dict that get a name
 
 
 class ParameterName(str):
@@ -53,22 +53,22 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     """
     if names is None:
         frames = user_frames(caller_frame())
-        variables, inside = _outwards_names(frames, _Variables(), _of_containers)
+        variables, inside = _outwards_names(frames, _Variables(), _container_names)
         # A model passed to a function is also a variable of the caller.
         once = {id(pair): pair for pair in variables}
-        return [*once.values(), *_of_outputs(outputs), *inside]
+        return [*once.values(), *_output_names(outputs), *inside]
     if isinstance(names, torch.nn.Module):
-        return [*_of_module(names, ""), *_of_outputs(outputs)]
+        return [*_module_names(names, ""), *_output_names(outputs)]
     if isinstance(names, Mapping):
         if not names:
             return []
-        found = [*_of_mapping(names), *_of_containers(names)]
+        found = [*_mapping_names(names), *_container_names(names)]
         if not found and not any(is_nesting(value) for value in names.values()):
             raise TypeError(
                 f"names has no tensor and no module among its {len(names)} values. Pass tensors by "
                 'name, as in {"x": x}, or {} for no names.'
             )
-        return [*found, *_of_outputs(outputs)]
+        return [*found, *_output_names(outputs)]
     raise TypeError(
         f"names is {type_text(names)}; pass a dict of tensors by name, an nn.Module, "
         "{} for no names, or None to read the caller's variables."
@@ -152,7 +152,7 @@ class _Variables:
     def _of_module(self, module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
         pairs = self._modules.get((id(module), prefix))
         if pairs is None:
-            pairs = self._modules[id(module), prefix] = _of_module(module, prefix)
+            pairs = self._modules[id(module), prefix] = _module_names(module, prefix)
         return pairs
 
     def _prefixes(self, modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
@@ -170,31 +170,31 @@ class _Variables:
         return prefixes
 
 
-def _of_mapping(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+def _mapping_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
         if issubclass(type(value), Tensor):
             yield str(name), value
         elif issubclass(type(value), torch.nn.Module):
-            yield from _of_module(value, str(name))
+            yield from _module_names(value, str(name))
 
 
-def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+def _container_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
         if type(value) is Graph:  # a Graph has thousands of objects and no tensor
             continue
-        if is_nesting(value) and length(value) <= _CONTAINED:
+        if is_nesting(value) and length(value) <= _MAX_PER_CONTAINER:
             with suppress(Exception):  # a key may raise when it is formatted
-                for path, tensor in flatten(value, ask=False)[:_CONTAINED]:
+                for path, tensor in flatten(value, ask=False)[:_MAX_PER_CONTAINER]:
                     yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
 
 
-def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
+def _output_names(outputs: Any) -> Iterable[tuple[str, Tensor]]:
     for path, tensor in flatten(outputs):
         if path.strip("[]0123456789"):  # an index alone is no name
             yield path, tensor
 
 
-def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
+def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
     """Return the same pairs as `named_parameters` and `named_buffers`, with every name of a tensor.
 
     Takes a third of their time, as they visit each module's members several times. A wrapped module
@@ -259,14 +259,14 @@ def class_of(module: nn.Module) -> str:
     kind = type(module)
     if kind in _SIZES:
         try:
-            return _sized(kind.__name__, *map(module.__dict__.__getitem__, _SIZES[kind]))
+            return _with_sizes(kind.__name__, *map(module.__dict__.__getitem__, _SIZES[kind]))
         except (LookupError, TypeError):  # never initialized, or with sizes of another type
             return kind.__name__
     return kind.__name__.replace("/", "|")
 
 
 @lru_cache(typed=True)  # a model has many equal modules
-def _sized(name: str, *sizes: object) -> str:
+def _with_sizes(name: str, *sizes: object) -> str:
     return f"{name}({', '.join(map(_text, sizes))})"
 
 

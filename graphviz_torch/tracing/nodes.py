@@ -33,12 +33,12 @@ from ..internals.tensors.metadata import (
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
 from .region_reader import region_of
-from .regions import CLOSED, Region
+from .regions import UNKNOWN_INSIDE, Region
 
 # Any: torch's C++ and Python node classes have no common public base class.
 GradFn = Any
 Ids = dict[GradFn, int]  # ids of live nodes, in order of ids
-End = tuple[GradFn, int]  # a live node and the index of its output
+GradientEdge = tuple[GradFn, int]  # a live node and the index of its output
 
 _new: Any = tuple.__new__  # creates a Node without a Python-level call
 _ACCUMULATE = "AccumulateGrad"
@@ -79,7 +79,7 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NodeData:
     """Data read from live nodes, without references to them."""
 
     columns: dict[str, Sequence[Any]]  # by field of Node
@@ -118,16 +118,16 @@ class Reading:
 
 
 @with_gc_disabled
-def read(
+def read_nodes(
     ids: Ids,
     edges: tuple[Edge, ...],
     ends: list[tuple[GradFn, int]],
     named: Iterable[tuple[str, Tensor]],
-) -> Reading:
+) -> NodeData:
     """Read live nodes.
 
     Args:
-        ids, edges: the result of `connected`.
+        ids, edges: the result of `collect_nodes`.
         ends: node and output_nr of each output.
         named: (name, tensor) pairs; the first name of a tensor is used.
     """
@@ -162,7 +162,7 @@ def read(
         compiled = [i for i, note in enumerate(notes) if note == REGION]
         regions = {i: inside for i in compiled if (inside := region_of(fns[i])) is not None}
         for i in compiled:
-            notes[i] = REGION if i in regions else f"{REGION}: {CLOSED}"
+            notes[i] = REGION if i in regions else f"{REGION}: {UNKNOWN_INSIDE}"
     columns = {
         "id": range(len(fns)),
         "name": names,
@@ -173,7 +173,7 @@ def read(
         "note": notes,
         "attributes": kept_attributes,
     }
-    return Reading(columns, edges, roots, leaves, owners, regions)
+    return NodeData(columns, edges, roots, leaves, owners, regions)
 
 
 @lru_cache(maxsize=256)
@@ -256,7 +256,7 @@ def is_alive(fn: GradFn) -> bool:
         return False
 
 
-def made_by(tensor: Tensor) -> Any:
+def grad_fn_of(tensor: Tensor) -> Any:
     """Return the live node that created a tensor, or a leaf's own node; None if there is none.
 
     There is none for a tensor that does not require gradients, and none inside a compiled region.
@@ -273,10 +273,10 @@ def sources_of(fn: GradFn) -> list[GradFn]:
     return [source for source, _ in fn.next_functions if source is not None]
 
 
-def ends_of(output: Any) -> list[End]:
+def gradient_edges_of(output: Any) -> list[GradientEdge]:
     """Return [(node, output_nr)] of a tensor or a gradient edge, or [] if it has no node."""
     if isinstance(output, Tensor):
-        fn = made_by(output)
+        fn = grad_fn_of(output)
         with unseen_calls():
             return [] if fn is None else [(fn, output.output_nr)]
     return [(output.node, output.output_nr)]

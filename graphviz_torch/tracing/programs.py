@@ -23,7 +23,7 @@ from ..graph.text import called_at, shortened
 from ..internals.tensors.metadata import tensor_meta
 from .region_reader import modules_of, origin
 
-_WIDTH = 100  # characters of an argument
+_MAX_ARGUMENT_LENGTH = 100  # characters of an argument
 
 Program = ExportedProgram | GraphModule | FxGraph
 Leaf = tuple[LeafKind, str]  # kind of an input, and its name in the model
@@ -57,7 +57,7 @@ def program_graph(program: Program, shorten: Shorten) -> Graph:
     for op in fx.nodes:
         if op.op == "output":
             outputs += [ends[one] for one in _operands(op)]
-        elif (picked := _picked(op)) is not None:
+        elif (picked := _picked_index(op)) is not None:
             ends[op] = ends[op.args[0]][0], picked
         else:
             place, library = (
@@ -72,7 +72,7 @@ def program_graph(program: Program, shorten: Shorten) -> Graph:
                     where=called_at(library, place) if library and place else place or library,
                     module=module,
                     scope=module,
-                    module_class=_along(module, kinds),
+                    module_class=_classes_along(module, kinds),
                 )
             )
             ends[op] = node.id, 0
@@ -128,7 +128,7 @@ def _operands(op: FxNode) -> list[FxNode]:
     return found
 
 
-def _picked(op: FxNode) -> int | None:
+def _picked_index(op: FxNode) -> int | None:
     """Return the index of the result that a `getitem` picks, or None for other operations."""
     if op.target is not operator.getitem or not isinstance(op.args[1], int):
         return None
@@ -168,11 +168,11 @@ def _arguments(op: FxNode) -> tuple[str, ...]:
         found.clear()
         map_arg(value, found.append)
         if not found and value is not None:
-            texts.append(f"{name}={shortened(str(value), _WIDTH)}")
+            texts.append(f"{name}={shortened(str(value), _MAX_ARGUMENT_LENGTH)}")
     return tuple(texts)
 
 
-def _along(module: str, kinds: Mapping[str, str]) -> str:
+def _classes_along(module: str, kinds: Mapping[str, str]) -> str:
     """Return the classes along a module path, as in `Node.module_class`."""
     parts = module.split(".")
     return "/".join(kinds.get(".".join(parts[: i + 1]), "") for i in range(len(parts)))

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .regions import END, InsideCut, InsideEvent, Region
+from .regions import END, Region, RegionCut, RegionEvent
 
 
-def of_use(region: Region) -> Region:
+def without_unused_cuts(region: Region) -> Region:
     """Return the region without its unused cuts and the nodes that only they need."""
     inputs: dict[int, list[int]] = {}
     for edge in region.edges:
         inputs.setdefault(edge.target, []).append(edge.source)
     alive = {i for i, node in enumerate(region.nodes) if node.runs}
-    cuts = list[InsideCut]()
+    cuts = list[RegionCut]()
     for cut in region.cuts[::-1]:
         if cut.shown or cut.outside or not alive.isdisjoint(cut.after):
             cuts.append(cut)
@@ -50,7 +50,7 @@ def of_use(region: Region) -> Region:
             cut._replace(before=places.get(cut.before, None), after=after)  # type: ignore[arg-type]
             for cut, after in zip(cuts, moved, strict=True)
         )[::-1],
-        events=tuple(_moved(event, places) for event in region.events),
+        events=tuple(_renumber_event(event, places) for event in region.events),
         input_nrs=numbers
         and tuple(
             tuple(row[j] for j in kept) if kept or not row else (0,)
@@ -59,7 +59,7 @@ def of_use(region: Region) -> Region:
     )
 
 
-def _moved(event: InsideEvent, places: Mapping[int, int]) -> InsideEvent:
+def _renumber_event(event: RegionEvent, places: Mapping[int, int]) -> RegionEvent:
     return event._replace(
         nodes=tuple(places[node] for node in event.nodes if node in places),
         operands=tuple((meta, None if n is None else places.get(n)) for meta, n in event.operands),

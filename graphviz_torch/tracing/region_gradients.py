@@ -25,10 +25,12 @@ from .regions import END, Region
 # equal.
 _WHOLE = {("add", 0), ("add", 1), ("sub", 0), ("clone", 0), ("expand", 0), ("alias", 0)}
 
-Taken = tuple[int, int]  # position of a node in the region, and the output_nr of the gradient
+GradientOutput = tuple[
+    int, int
+]  # position of a node in the region, and the output_nr of the gradient
 
 
-def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
+def received_gradients(graph: Any, region: Region) -> dict[str, list[GradientOutput]]:
     """Return the inner nodes that receive a value, by its name in the backward graph."""
     owners = _owners(graph, region.calls)
     insides = {node.number: i for i, node in enumerate(region.nodes)}
@@ -47,7 +49,7 @@ def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
             for source in given:
                 if makers[source] != owner and source not in taken.setdefault(owner, []):
                     taken[owner].append(source)
-    for node, value in _of_functions(graph, region, makers).items():
+    for node, value in _custom_function_gradients(graph, region, makers).items():
         taken.setdefault(node, [value])
     found = {}
     for node, values in taken.items():
@@ -56,9 +58,9 @@ def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
             fits = [nr for nr, meta in enumerate(outputs) if _fits(meta, value)]
             if len(fits) == 1 and len(values) == 1:
                 found[node] = value, fits[0]
-    for node, value in _handed_on(graph, region, found).items():
+    for node, value in _passed_on_gradients(graph, region, found).items():
         found[node] = value, 0
-    by_value: dict[str, list[Taken]] = {}
+    by_value: dict[str, list[GradientOutput]] = {}
     for node, (value, output_nr) in found.items():
         by_value.setdefault(value.name, []).append((node, output_nr))
     return by_value
@@ -93,7 +95,9 @@ def _owners(graph: Any, calls: Sequence[str]) -> dict[Any, int]:
     }
 
 
-def _of_functions(graph: Any, region: Region, makers: Mapping[Any, int | None]) -> dict[int, Any]:
+def _custom_function_gradients(
+    graph: Any, region: Region, makers: Mapping[Any, int | None]
+) -> dict[int, Any]:
     """Return the gradient of each custom Function: the value its operations take from others.
 
     If there are several custom Functions, it is the one that feeds the node which computed the
@@ -113,7 +117,9 @@ def _of_functions(graph: Any, region: Region, makers: Mapping[Any, int | None]) 
     return {node: min(values) for node, values in found.items() if len(values) == 1}
 
 
-def _handed_on(graph: Any, region: Region, found: Mapping[int, tuple[Any, int]]) -> dict[int, Any]:
+def _passed_on_gradients(
+    graph: Any, region: Region, found: Mapping[int, tuple[Any, int]]
+) -> dict[int, Any]:
     """Return the gradients of nodes that have no operation in the backward graph.
 
     Such a node gets the gradient that its user passes on, or has the one that it passes to an
@@ -121,7 +127,7 @@ def _handed_on(graph: Any, region: Region, found: Mapping[int, tuple[Any, int]])
     """
     users = Counter([*(edge.source for edge in region.edges), *region.ends])
     known = {node: value for node, (value, _) in found.items()}
-    whole = [edge for edge in region.edges if _hands_on(region, edge)]
+    whole = [edge for edge in region.edges if _passes_on(region, edge)]
     for edge in whole:  # inputs before users
         if edge.source in known and users[edge.source] == 1:
             known.setdefault(edge.target, known[edge.source])
@@ -136,7 +142,7 @@ def _handed_on(graph: Any, region: Region, found: Mapping[int, tuple[Any, int]])
     return {i: value for i, value in known.items() if i in single and i not in found}
 
 
-def _hands_on(region: Region, edge: Edge) -> bool:
+def _passes_on(region: Region, edge: Edge) -> bool:
     """True if a node passes its gradient on to this operand unchanged."""
     node, source = region.nodes[edge.target], region.nodes[edge.source]
     alpha = [each for each in node.attributes if each.startswith("alpha=") and edge.input_nr]

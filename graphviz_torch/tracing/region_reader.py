@@ -21,7 +21,7 @@ from ..graph import Edge
 from ..internals.compiled import backward_graph
 from ..internals.frames import LIBRARY, OWN, code_owner
 from ..internals.tensors.metadata import tensor_meta
-from .regions import END, FileLine, Inside, Origin, Region
+from .regions import END, FileLine, Origin, Region, RegionNode
 
 # The forward operation for the name of a Python function or of a substitute operation.
 _NAMES = {
@@ -47,12 +47,12 @@ _expected: deque[tuple[int, int, Region]] = deque(maxlen=100)
 _regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by class of the node
 
 
-def enter(kind: Any, region: Region) -> None:
+def set_region(kind: Any, region: Region) -> None:
     """Store the contents of regions whose nodes are of class `kind`."""
     _regions[kind] = region
 
 
-def expect(start: int, end: int, region: Region) -> None:
+def expect_region(start: int, end: int, region: Region) -> None:
     """Store the contents of the region whose node will get a number start <= number < end."""
     _expected.append((start, end, region))
 
@@ -61,17 +61,17 @@ def region_of(fn: Any) -> Region | None:
     """Return the contents of the region of a live node, or None if they are unknown."""
     kind = type(fn)
     known = _regions.get(kind)
-    if known is None and (found := _awaited(fn)) is not None:
+    if known is None and (found := _expected_region(fn)) is not None:
         known = _regions[kind] = found
     if known is None:
         graph = backward_graph(kind)
-        known = None if graph is None else _read(graph)
+        known = None if graph is None else _read_region(graph)
         if known is not None:
             _regions[kind] = known
     return known if known is not None and len(known.users) == len(fn.next_functions) else None
 
 
-def _awaited(fn: Any) -> Region | None:
+def _expected_region(fn: Any) -> Region | None:
     """Return the expected region for the number of this node, the latest one first."""
     number, count = fn._sequence_nr(), len(fn.next_functions)
     for start, end, region in reversed(_expected):
@@ -80,14 +80,16 @@ def _awaited(fn: Any) -> Region | None:
     return None
 
 
-def _read(graph: Any) -> Region | None:
+def _read_region(graph: Any) -> Region | None:
     """Return the contents of a region from the graph of its backward, or None."""
     # Nodes that computed each value that depends on a gradient.
     makers: dict[Any, frozenset[int]] = {}
     groups: dict[int, list[Any]] = {}  # operations by the number of their node
     # Gradients used by each node, with the nodes that computed them.
     flows: dict[int, dict[Any, frozenset[int]]] = {}
-    numbered = [op for op in graph.nodes if "seq_nr" in op.meta and _aten(op) not in ("", "detach")]
+    numbered = [
+        op for op in graph.nodes if "seq_nr" in op.meta and _aten_name(op) not in ("", "detach")
+    ]
     # Forward operations, saved or recomputed.
     forward = {op.meta["seq_nr"]: op for op in numbered if "from_node" in op.meta}
     backward = {op.meta["seq_nr"] for op in numbered if "from_node" not in op.meta}
@@ -100,14 +102,14 @@ def _read(graph: Any) -> Region | None:
             continue
         elif op.meta.get("is_gradient_acc"):
             makers[op] = frozenset().union(*given.values())
-        elif number is None or not _aten(op):
+        elif number is None or not _aten_name(op):
             return None
         else:
             groups.setdefault(number, []).append(op)
             makers[op] = frozenset((number,))
             taken = flows.setdefault(number, {})
             taken.update({value: by for value, by in given.items() if by != {number}})
-        if (added := _sum(op, forward)) is not None and added not in backward:
+        if (added := _addition_number(op, forward)) is not None and added not in backward:
             groups[added], flows[added] = [forward[added]], {op: makers[op]}
             makers[op] = frozenset((added,))
     try:
@@ -123,7 +125,7 @@ def _read(graph: Any) -> Region | None:
                     ends.append(ids[number])
                 else:
                     edges.append(Edge(ids[number], user, output_nr))
-    nodes = tuple(_inside(groups[n], flows[n], forward.get(n)) for n in order)
+    nodes = tuple(_region_node(groups[n], flows[n], forward.get(n)) for n in order)
     results = graph.output_node().args[0]
     users = tuple(
         tuple(sorted(ids[maker] for maker in makers.get(result, ()))) or (END,)
@@ -132,7 +134,7 @@ def _read(graph: Any) -> Region | None:
     return Region(nodes, tuple(edges), users, tuple(dict.fromkeys(ends)))
 
 
-def _sum(gradient: Any, forward: Mapping[int, Any]) -> int | None:
+def _addition_number(gradient: Any, forward: Mapping[int, Any]) -> int | None:
     """Return the number of the addition whose operands both get this gradient, or None.
 
     An addition has no backward operation, so it is known only if its result was saved. Its sequence
@@ -146,7 +148,12 @@ def _sum(gradient: Any, forward: Mapping[int, Any]) -> int | None:
     others = sum(1 for op in gradient.users if op.meta.get("is_gradient_acc"))
     number = max(users, default=-1) + 1
     made = forward.get(number)
-    if number == 0 or len(users) + others < 2 or made is None or _aten(made) not in ("add", "add_"):
+    if (
+        number == 0
+        or len(users) + others < 2
+        or made is None
+        or _aten_name(made) not in ("add", "add_")
+    ):
         return None
     alike = made.meta["val"].shape == gradient.meta["val"].shape
     return number if alike else None
@@ -164,19 +171,19 @@ def _inputs(
     return found
 
 
-def _inside(ops: Sequence[Any], taken: Mapping[Any, Any], forward: Any) -> Inside:
+def _region_node(ops: Sequence[Any], taken: Mapping[Any, Any], forward: Any) -> RegionNode:
     first = ops[0].meta
     outputs = tuple(tensor_meta(v.meta["val"]) if "val" in v.meta else None for v in taken)
     source = first.get("fwd_source_fn_stack") or first.get("source_fn_stack") or ()
     called = re.sub(r"_\d+$", "", source[-1][0]) if source else ""
-    operation = _operation(ops, "" if forward is None else _aten(forward), called).lstrip("_")
+    operation = _operation(ops, "" if forward is None else _aten_name(forward), called).lstrip("_")
     name = "".join(part.capitalize() for part in operation.split("_")) + "Backward0"
-    return Inside(name, operation, outputs, origin(first))
+    return RegionNode(name, operation, outputs, origin(first))
 
 
 def origin(meta: Mapping[str, Any]) -> Origin:
     """Return the origin of an operation of a graph."""
-    place, library = _places(meta.get("fwd_stack_trace") or meta.get("stack_trace") or "")
+    place, library = _source_lines(meta.get("fwd_stack_trace") or meta.get("stack_trace") or "")
     modules = tuple((int(key), path, kind) for key, path, kind in modules_of(meta) if key.isdigit())
     return Origin(place, library, modules)
 
@@ -198,7 +205,7 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
         forward: its forward operation if the graph contains it, else "".
         called: the function that Python called, as "linear", which may be several operations.
     """
-    names = list(dict.fromkeys(_aten(op) for op in ops))
+    names = list(dict.fromkeys(_aten_name(op) for op in ops))
     for name in names:
         if match := re.fullmatch(r"(\w+?)_backward(_data)?", name):
             return _NAMES.get(match[1], match[1])
@@ -213,7 +220,7 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
     return _NAMES.get(called, called) or names[0]
 
 
-def _aten(op: Any) -> str:
+def _aten_name(op: Any) -> str:
     """Return the ATen operation before decomposition, as "addmm", or ""."""
     target = op.meta.get("original_aten")
     packet = getattr(target, "overloadpacket", None)
@@ -231,7 +238,7 @@ def _path(source: str) -> str:
     return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")
 
 
-def _places(trace: str) -> tuple[FileLine | None, FileLine | None]:
+def _source_lines(trace: str) -> tuple[FileLine | None, FileLine | None]:
     """Return the user's line in a stack trace, and the library's line that it called."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
     return innermost([(file, int(line)) for file, line in lines])

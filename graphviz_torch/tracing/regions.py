@@ -16,7 +16,9 @@ from ..graph.ids import renumbered
 from ..graph.nodes import INSIDE
 from ..graph.text import called_at, users_line
 
-CLOSED = "what is inside is not known: it ran before the recording, or could not be traced again"
+UNKNOWN_INSIDE = (
+    "what is inside is not known: it ran before the recording, or could not be traced again"
+)
 
 FileLine = tuple[str, int]  # file and line
 END = -1  # stands for the region's own node
@@ -30,7 +32,7 @@ class Origin(NamedTuple):
     modules: tuple[tuple[int, str, str], ...]  # modules around it: id(), path in the region, class
 
 
-class Inside(NamedTuple):
+class RegionNode(NamedTuple):
     """A node inside a region."""
 
     name: str
@@ -44,7 +46,7 @@ class Inside(NamedTuple):
     grad_outputs: tuple[GradientStats | None, ...] = ()
 
 
-class InsideCut(NamedTuple):
+class RegionCut(NamedTuple):
     """A cut inside a region: the fields of `Cut`, and the region's input that it cut off."""
 
     how: str
@@ -59,7 +61,7 @@ class InsideCut(NamedTuple):
     outside: tuple[int, ...] = ()  # nodes outside that used them, by id before the region is opened
 
 
-class InsideEvent(NamedTuple):
+class RegionEvent(NamedTuple):
     """An event inside a region."""
 
     event: Event  # without its line, nodes and operands
@@ -72,13 +74,13 @@ class InsideEvent(NamedTuple):
 class Region:
     """The contents of a region; node ids are positions in `nodes`, inputs before users."""
 
-    nodes: tuple[Inside, ...]
+    nodes: tuple[RegionNode, ...]
     edges: tuple[Edge, ...]
     # Nodes that use each input of the region; -1 is the region's own node.
     users: tuple[tuple[int, ...], ...]
     ends: tuple[int, ...]  # nodes that compute the region's results
-    cuts: tuple[InsideCut, ...] = ()
-    events: tuple[InsideEvent, ...] = ()
+    cuts: tuple[RegionCut, ...] = ()
+    events: tuple[RegionEvent, ...] = ()
     # For each input of the region and each of its users, the index among the user's inputs. None if
     # unknown; `edges` then have no such index either.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
@@ -87,7 +89,7 @@ class Region:
     remark: str = ""  # a note about the region
 
 
-def opened(
+def inline_regions(
     graph: Graph,
     regions: Mapping[int, Region],
     short: Callable[[str], str],
@@ -128,7 +130,7 @@ def opened(
                 if inside.runs and order is not None:
                     one, left = one._replace(order=order + left), left - 1
                 nodes.append(one)
-            edges += _rewired(regions[i], inputs[i], ids, first[i])
+            edges += _rewire_edges(regions[i], inputs[i], ids, first[i])
             sources = {edge.input_nr: ids[edge.source] for edge in inputs[i]}
             cuts += [_cut(each, first[i], sources, ids, origins) for each in regions[i].cuts]
             told = [_event(each, first[i], nodes, origins) for each in regions[i].events]
@@ -141,10 +143,10 @@ def opened(
         nodes.append(node._replace(id=len(nodes), order=orders[i]))
     found = renumbered(graph, ids, nodes=tuple(nodes), edges=tuple(edges))
     found = replace(found, cuts=(*found.cuts, *cuts), events=(*found.events, *events))
-    return _unreached(found)
+    return _drop_unreached_orders(found)
 
 
-def _unreached(graph: Graph) -> Graph:
+def _drop_unreached_orders(graph: Graph) -> Graph:
     """Remove the order of nodes that lead nowhere, or only to nodes upstream of cuts."""
     nodes, users = list(graph.nodes), graph.users()
     outputs = {node for node, _ in graph.outputs}
@@ -190,7 +192,7 @@ class _Origins:
     region: Node
     shared: bool = False
 
-    def below(self, origin: Origin) -> str:
+    def relative_path(self, origin: Origin) -> str:
         """Return the path of the module, relative to the module in which the region runs."""
         if not origin.modules:
             return ""
@@ -203,7 +205,7 @@ class _Origins:
 
     def module(self, origin: Origin) -> tuple[str, str]:
         """Return the path of the module, and the classes along it."""
-        module = ".".join(filter(None, (self.region.module, self.below(origin))))
+        module = ".".join(filter(None, (self.region.module, self.relative_path(origin))))
         return module, self.known.get(module) or "/".join(kind for _, _, kind in origin.modules)
 
     def source(self, origin: Origin) -> str:
@@ -231,7 +233,7 @@ def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origi
     return found
 
 
-def _node(number: int, inside: Inside, origins: _Origins) -> Node:
+def _node(number: int, inside: RegionNode, origins: _Origins) -> Node:
     module, classes = origins.module(inside.origin)
     return Node(
         number,
@@ -239,7 +241,7 @@ def _node(number: int, inside: Inside, origins: _Origins) -> Node:
         inside.outputs,
         operation=inside.operation,
         module=module,
-        scope=".".join(filter(None, (origins.region.scope, origins.below(inside.origin)))),
+        scope=".".join(filter(None, (origins.region.scope, origins.relative_path(inside.origin)))),
         module_class=classes,
         where=origins.source(inside.origin),
         attributes=inside.attributes,
@@ -249,7 +251,7 @@ def _node(number: int, inside: Inside, origins: _Origins) -> Node:
 
 
 def _cut(
-    cut: InsideCut, first: int, sources: Mapping[int, int], ids: list[int], origins: _Origins
+    cut: RegionCut, first: int, sources: Mapping[int, int], ids: list[int], origins: _Origins
 ) -> Cut:
     before = None if cut.input is None else sources.get(cut.input)
     return Cut(
@@ -263,7 +265,7 @@ def _cut(
     )
 
 
-def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) -> Event:
+def _event(each: RegionEvent, first: int, nodes: list[Node], origins: _Origins) -> Event:
     ids = [None if node is None else first + node for _, node in each.operands]
     operands = tuple(
         Operand("", tensor, "" if i is None else nodes[i].where, i)
@@ -276,7 +278,7 @@ def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) 
     return replace(each.event, **fields)
 
 
-def _rewired(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:
+def _rewire_edges(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:
     """Return the edges into the inner nodes, between them, and to the region's own node."""
     own = by + len(region.nodes)
     known = region.input_nrs

@@ -34,7 +34,7 @@ from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, is_nesting
 from ..internals.tensors.small_values import small_values
 from .names import Names, caller_names, classes_along
-from .nodes import GradFn, Ids, Reading, made_by, read
+from .nodes import GradFn, Ids, NodeData, grad_fn_of, read_nodes
 
 _SPAN = 256  # levels freed by recursion: 50 KB of stack, twice that at the bottom
 _DEEP = 2000  # PyTorch frees a graph with fewer levels safely
@@ -110,7 +110,7 @@ def iter_grad_fns(outputs: Any) -> list[GradFn]:
     >>> [fn.name() for fn in iter_grad_fns((x * 2).sum())]
     ['torch::autograd::AccumulateGrad', 'MulBackward0', 'SumBackward0']
     """
-    return list(connected([root for root, _ in roots(outputs)])[0])
+    return list(collect_nodes([root for root, _ in roots(outputs)])[0])
 
 
 def roots(outputs: Any) -> list[tuple[GradFn, int]]:
@@ -133,7 +133,7 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
     with unseen_calls():
-        found = [end for _, tensor in tensors if (end := _end(tensor)) is not None]
+        found = [end for _, tensor in tensors if (end := _gradient_edge(tensor)) is not None]
     if not found:
         path, tensor = tensors[0]
         where = f"outputs{'.' if path[:1] not in ('', '[') else ''}{path}"
@@ -177,13 +177,13 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     """
     ends = roots(outputs)
     named = caller_names(names, outputs)
-    ids, edges = connected([fn for fn, _ in ends])
-    found = read(ids, edges, ends, named)
+    ids, edges = collect_nodes([fn for fn, _ in ends])
+    found = read_nodes(ids, edges, ends, named)
     return _graph(found, names, _values(outputs, found, ids))
 
 
 @with_gc_disabled
-def _graph(found: Reading, names: Names, values: list[Any]) -> Graph:
+def _graph(found: NodeData, names: Names, values: list[Any]) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
         return cut_paths(found.graph(module=modules, values=values))
@@ -193,7 +193,7 @@ def _graph(found: Reading, names: Names, values: list[Any]) -> Graph:
     return cut_paths(found.graph(module=modules, module_class=kinds, values=values))
 
 
-def _values(outputs: Any, found: Reading, ids: Ids) -> list[Any]:
+def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
     """Return the column of values: of small outputs, and of small leaves that are no parameters."""
     columns, fns = found.columns, list(ids)
     known: dict[tuple[int, int], Tensor] = {}
@@ -202,7 +202,7 @@ def _values(outputs: Any, found: Reading, ids: Ids) -> list[Any]:
             if columns["leaf"][i] == "tensor":
                 known[i, 0] = fns[i].variable
         for _, tensor in flatten(outputs):
-            if (end := _end(tensor)) is not None:
+            if (end := _gradient_edge(tensor)) is not None:
                 known[ids[end[0]], end[1]] = tensor
     column: list[Any] = [()] * len(fns)
     for (i, output_nr), values in small_values(known).items():
@@ -213,17 +213,17 @@ def _values(outputs: Any, found: Reading, ids: Ids) -> list[Any]:
 
 
 @with_gc_disabled
-def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """Return all live nodes behind `starts` with their ids, inputs before users, and their edges.
 
     Makes the graph safe to free. The returned ids keep the nodes alive.
     """
-    ids, edges = _ordered(starts)
+    ids, edges = _sort_topologically(starts)
     brace(ids, edges)
     return ids, edges
 
 
-def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+def _sort_topologically(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """Return nodes behind `starts`, inputs before users; edges by target and input_nr."""
     # An explicit stack, since recursion fails at about 1,000 nodes. The nodes are kept alive here,
     # as a node's Python object may otherwise die and its address be reused. The graph has no
@@ -259,6 +259,6 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     return ids, tuple(map(_new, repeat(Edge), rows))
 
 
-def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
-    fn = made_by(tensor)
+def _gradient_edge(tensor: Tensor) -> tuple[GradFn, int] | None:
+    fn = grad_fn_of(tensor)
     return None if fn is None else (fn, tensor.output_nr)

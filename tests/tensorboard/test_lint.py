@@ -10,7 +10,7 @@ pytest.importorskip("tensorboard")
 from tensorboard.compat.proto import config_pb2, graph_pb2, node_def_pb2
 
 from graphviz_torch.tensorboard import lint
-from graphviz_torch.tensorboard.lint import check, problems, serialized
+from graphviz_torch.tensorboard.lint import check, problems, serialize
 from graphviz_torch.tensorboard.names import REFERENCE_OPS, RESERVED
 
 
@@ -162,7 +162,7 @@ def test_a_trap_of_the_profile_is_found(trap: str) -> None:
 
 def test_a_message_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name="a" * 100)])
-    assert serialized(graph) == graph.SerializeToString()
+    assert serialize(graph) == graph.SerializeToString()
     monkeypatch.setattr(lint, "_LARGEST", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
-        serialized(graph)
+        serialize(graph)

@@ -102,7 +102,7 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
 
     Args:
         new: creates the callbacks for a graph.
-        again: raise `Whole` when the graph is complete, before it is compiled.
+        again: raise `TraceComplete` when the graph is complete, before it is compiled.
     """
     utils, output = _utils(), _output_graph()
     _thread_state.again = again

@@ -1,7 +1,7 @@
 """Create the chunks of a parameter given to fully_shard on access, one at a time.
 
 PyTorch splits a parameter into one chunk per rank and keeps one of them. With a thousand ranks,
-that takes longer than the training step. `Pieces` replaces the list of chunks and returns equal
+that takes longer than the training step. `LazyChunks` replaces the list of chunks and returns equal
 chunks.
 
 The function replaced is the private `_chunk_with_empty`, which pads with empty chunks (2.13).

@@ -1,8 +1,8 @@
 """The result of `.item()` in a rehearsal: a number that can be printed but not compared.
 
-A rehearsal has no values. A `Number` is printed as 0, and arithmetic with it gives a `Number`. A
-comparison or a conversion calls a function that decides whether the program may go on, because what
-follows would depend on the value. `math` and C code read 0.
+A rehearsal has no values. An `UnknownScalar` is printed as 0, and arithmetic with it gives an
+`UnknownScalar`. A comparison or a conversion calls a function that decides whether the program may
+go on, because what follows would depend on the value. `math` and C code read 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Arithmetic returns a Number; comparisons and conversions use its value.
+# Arithmetic returns an UnknownScalar; comparisons and conversions use its value.
 _COMPUTES = (
     "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos"
 )

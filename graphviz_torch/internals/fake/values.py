@@ -90,7 +90,9 @@ class FakeTensors:
         self.printed: set[str] = set()  # lines that only print a value and read 0
         self._asked: Counter[str] = Counter()  # lines that decide by a value and read 0
         self._writes = False  # True while a value is being formatted
-        self._items: list[str] = []  # for each running `.item()`, the line its `Number` belongs to
+        self._items: list[
+            str
+        ] = []  # for each running `.item()`, the line its `UnknownScalar` belongs to
         self.mode: Any = _Mode(allow_non_fake_inputs=True)
         self._open = ExitStack()
 
@@ -152,7 +154,7 @@ class FakeTensors:
         )
 
     def _item(self, item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap `.item()` to return a `Number` for a line without a given value."""
+        """Wrap `.item()` to return an `UnknownScalar` for a line without a given value."""
 
         def number(tensor: Any) -> Any:
             self._items.append("")
@@ -184,7 +186,7 @@ class FakeTensors:
         return __format__
 
     def _decides(self, line: str) -> float:
-        """Return the value to use when a `Number` read in `line` is compared or converted."""
+        """Return the value to use when the `UnknownScalar` of a line is compared or converted."""
         answer, frame = _known_answer(), user_frame(sys._getframe(1))
         if answer is None and not (frame is not None and only_printed(frame)):
             self.printed.discard(line)
@@ -220,7 +222,7 @@ def real_tensors() -> Any:
 
 
 def as_unknown_value(error: BaseException) -> UnknownValue | None:
-    """Return an `Unknown` that explains an exception of fake tensors, or None for others."""
+    """Return an `UnknownValue` that explains an exception of fake tensors, or None for others."""
     if isinstance(error, UnknownValue):
         return error
     if not isinstance(error, _UNKNOWN):

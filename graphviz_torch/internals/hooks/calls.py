@@ -135,7 +135,7 @@ class CallWatch(TorchFunctionMode):
 
     Args:
         listeners: notified in this order.
-        program: key in `programs`; calls made in contexts without this key are ignored.
+        program: key in `active_programs()`; calls made in contexts without this key are ignored.
         miss: called with each exception that a listener raises.
         switches: notified of each line that switches gradients off or on; None: nobody is.
     """
@@ -264,7 +264,7 @@ def _is_called_by_itself(method: Any, caller: FrameType) -> bool:
     """True if PyTorch's own method, and not the program's replacement, called the function mode.
 
     Args:
-        method: the result of `original`.
+        method: the result of `original_method`.
         caller: the frame that called the mode.
     """
     if caller.f_code is not handle_torch_function.__code__:  # called from C++

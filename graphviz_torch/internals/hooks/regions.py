@@ -17,7 +17,7 @@ region, and no compiled code checks guards.
 Python runs more inside a region than the program itself. The garbage collector runs at any time and
 calls finalizers; warnings are shown. Dynamo would compile those functions as part of the program.
 It is therefore told to skip every frame of this package and of `weakref`. It would also forget the
-mark set by `uncompiled` at the next `reset()` after it reached such a function.
+mark set by `not_compiled` at the next `reset()` after it reached such a function.
 
 Uses private API (2.11 to 2.15): three functions called by every compiled callable and by every
 disabled function (both named "_fn"); the caller of those functions, and the name of a graph in

@@ -6,7 +6,7 @@ one that was forgotten. The first watcher installs the patch, the last one remov
 are idempotent, so an interrupt between two lines leaves nothing behind: the step is undone or
 repeated.
 
-`tell` passes an event to all listeners in order. A listener is any object with methods named after
+`notify` passes an event to all listeners in order. A listener is any object with methods named as
 events (`called`, `module_began`). An exception in a listener reaches neither the other listeners
 nor the user's program. Reads by a listener are hidden from modes, subclasses and compilers.
 """

@@ -1,6 +1,6 @@
 """Record how a module was called, so that its forward can be run again with the same result.
 
-A `Call` has copies of the tensors among the arguments and of the buffers, the random state,
+A `ModuleCall` has copies of the tensors among the arguments and of the buffers, the random state,
 autocast and the default dtype. Parameters are not copied: a second run uses their values at that
 time.
 
@@ -25,7 +25,7 @@ from ..functions import TensorBase
 from ..hooks.modes import unseen_calls
 from ..tensors.memory import has_memory, is_dense, parts
 from ..tensors.pytree import map_tensors, tensors
-from .contents import Contents
+from .snapshot import Snapshot
 
 _functorch: Any = torch._C._functorch
 
@@ -39,7 +39,7 @@ def _copy(tensor: Tensor) -> Tensor:
     return TensorBase.requires_grad_(copy) if tensor.requires_grad else copy
 
 
-def without_values(tensor: Tensor) -> bool:
+def has_no_values(tensor: Tensor) -> bool:
     """True if the tensor cannot be read: meta, fake, inside vmap, or with freed memory."""
     if _functorch.is_functorch_wrapped_tensor(tensor):
         return True
@@ -48,19 +48,19 @@ def without_values(tensor: Tensor) -> bool:
     return any(is_dense(part) and not has_memory(part) for part in parts(tensor))
 
 
-def copied(nesting: Any) -> Any:
+def copy_nested(nesting: Any) -> Any:
     """Return nested containers with each tensor copied once, however often it occurs."""
     known: dict[int, Tensor] = {}
 
-    def once(tensor: Tensor) -> Tensor:
+    def copy_once(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
             known[id(tensor)] = _copy(tensor)
         return known[id(tensor)]
 
-    return map_tensors(once, nesting)
+    return map_tensors(copy_once, nesting)
 
 
-def _of_numpy() -> Any:
+def _numpy_state() -> Any:
     return sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None
 
 
@@ -68,11 +68,11 @@ class PythonDraws:
     """True, as a bool, once `random` or numpy has drawn numbers since this was created."""
 
     def __init__(self) -> None:
-        self._before = random.getstate(), _of_numpy()
+        self._before = random.getstate(), _numpy_state()
 
     def __bool__(self) -> bool:
         of_python, before = self._before
-        now = _of_numpy()
+        now = _numpy_state()
         if before is None or now is None:
             return random.getstate() != of_python
         differ = now[2:] != before[2:] or bool((now[1] != before[1]).any())
@@ -89,17 +89,17 @@ class RandomState:
     of_numpy: Any
 
     @classmethod
-    def now(cls) -> RandomState:
+    def current(cls) -> RandomState:
         """Return the current random state."""
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return cls(
             torch.get_rng_state(),
             tuple(torch.cuda.get_rng_state_all()) if started else (),
             random.getstate(),
-            _of_numpy(),
+            _numpy_state(),
         )
 
-    def put(self) -> None:
+    def restore(self) -> None:
         """Restore this random state."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
@@ -110,7 +110,7 @@ class RandomState:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """One call of a module."""
 
     module: Module
@@ -120,24 +120,24 @@ class Call:
     buffers: dict[str, Tensor]  # copies of the buffers by name
     autocast: dict[str, tuple[bool, torch.dtype]]  # (enabled, dtype) by device type
     dtype: torch.dtype  # the default dtype
-    contents: Contents  # state of objects among the arguments
+    contents: Snapshot  # state of objects among the arguments
     # Each restores the state of a random generator that a module has.
     generators: tuple[Callable[[], object], ...]
     start: int = -1  # sequence number of the thread's next node at the start of the call
 
     @classmethod
-    def of(
+    def record(
         cls, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], start: int = -1
-    ) -> Call:
+    ) -> ModuleCall:
         """Record the call of `module` that is about to start."""
         with unseen_calls(), torch.no_grad():
             devices = {"cpu"} | {t.device.type for t in tensors(args, kwargs)}
             known = [device for device in devices if device not in ("meta",)]
             return cls(
                 module,
-                copied(tuple(args)),
-                copied(dict(kwargs)),
-                RandomState.now(),
+                copy_nested(tuple(args)),
+                copy_nested(dict(kwargs)),
+                RandomState.current(),
                 {name: _values(buffer) for name, buffer in module.named_buffers()},
                 {
                     device: (
@@ -147,8 +147,8 @@ class Call:
                     for device in known
                 },
                 torch.get_default_dtype(),
-                Contents(args, kwargs),
-                tuple(Contents(*module.modules()).generators),
+                Snapshot(args, kwargs),
+                tuple(Snapshot(*module.modules()).generators),
                 start,
             )
 
@@ -156,17 +156,17 @@ class Call:
         """Return the name of a parameter or buffer that cannot be read, or "" if there is none."""
         with unseen_calls():
             named = [*self.module.named_parameters(), *self.module.named_buffers()]
-            return next((name for name, tensor in named if without_values(tensor)), "")
+            return next((name for name, tensor in named if has_no_values(tensor)), "")
 
-    def put(self) -> None:
+    def restore(self) -> None:
         """Restore buffers, arguments and random generators to their state at the call."""
-        self.put_buffers()
-        self.contents.put()
+        self.restore_buffers()
+        self.contents.restore()
         for put_state in self.generators:
             put_state()
-        self.state.put()
+        self.state.restore()
 
-    def put_buffers(self) -> None:
+    def restore_buffers(self) -> None:
         """Restore the buffers to their values at the time of the call."""
         for name, buffer in self.module.named_buffers():
             value = self.buffers.get(name)

@@ -19,7 +19,7 @@ class RunningModules:
     def __init__(self, root: Module) -> None:
         self._names = {id(module): name for name, module in root.named_modules()}
         self._running: list[tuple[str, str, Any]] = []
-        self._watch = ModuleWatch(self._began, self._ended)
+        self._watch = ModuleWatch(self._on_begin, self._on_end)
 
     def __enter__(self) -> RunningModules:
         self._watch.open()
@@ -28,24 +28,24 @@ class RunningModules:
     def __exit__(self, *_: object) -> None:
         self._watch.close()
 
-    def now(self) -> tuple[str, str]:
+    def current(self) -> tuple[str, str]:
         """Return path and classes of the running module: ("1.fc", "Net/Block/Linear")."""
         return self._running[-1][:2] if self._running else ("", "")
 
-    def _began(self, event: ModuleBegan) -> None:
+    def _on_begin(self, event: ModuleBegan) -> None:
         name = self._names.get(id(event.module))
-        path, classes = self.now()
+        path, classes = self.current()
         cls = type(event.module).__name__
         self._running.append(
             (path if name is None else name, f"{classes}/{cls}" if classes else cls, event.module)
         )
 
-    def _ended(self, event: ModuleEnded) -> None:
+    def _on_end(self, event: ModuleEnded) -> None:
         while self._running and self._running.pop()[2] is not event.module:
             pass
 
 
-def places(
+def code_positions(
     frame: FrameType | None, last: CodeType
 ) -> tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]:
     """Return code positions in the stack from `frame` up to the frame of `last`.

@@ -20,7 +20,7 @@ _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_stride
 _RUNNING = {"running_mean", "running_var"}
 
 
-class Kind(NamedTuple):
+class OperatorProperties(NamedTuple):
     """Properties of an operator."""
 
     name: str  # "aten::_softmax"
@@ -32,12 +32,12 @@ class Kind(NamedTuple):
 
 
 @lru_cache(1024)
-def kind_of(func: Any) -> Kind:
+def operator_properties(func: Any) -> OperatorProperties:
     """Return the properties of an operator."""
     schema = getattr(func, "_schema", None)
     called = str(func).replace(".", "::", 1).rpartition(".")[0]
     if schema is None:  # a higher-order operator
-        return Kind(called, (), False, False, False, False)
+        return OperatorProperties(called, (), False, False, False, False)
     writes = tuple(
         (i, argument.name)
         for i, argument in enumerate(schema.arguments)
@@ -50,11 +50,11 @@ def kind_of(func: Any) -> Kind:
     name = schema.name.partition("::")[2]
     generator = any(argument.name == "generator" for argument in schema.arguments)
     is_random = generator or torch.Tag.nondeterministic_seeded in tags
-    return Kind(called, writes, is_view, is_random, name in _UNSET, "rnn" in name)
+    return OperatorProperties(called, writes, is_view, is_random, name in _UNSET, "rnn" in name)
 
 
 def written_by(
-    kind: Kind, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    kind: OperatorProperties, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Tensor]:
     """Return the tensors that this call of an operator mutates."""
     found: list[Tensor] = []

@@ -4,8 +4,8 @@ A tensor with the same value in both runs has no shadow. Shadows belong to stora
 that share a storage share its shadow, so that views and in-place changes need no special care. A
 tensor without a storage of its own (sparse, nested, wrapper) has a shadow of its own.
 
-    shadows.of(tensor)          the value in the changed run, or None if it is the same
-    shadows.put(tensor, other)  set the value in the changed run
+    shadows.get(tensor)         the value in the changed run, or None if it is the same
+    shadows.set(tensor, other)  set the value in the changed run
     shadows.part(tensor)        create an equal shadow, before the tensor is mutated
     shadows.maker(tensor)       the number of the operator that wrote to it last
 """
@@ -51,7 +51,7 @@ class Shadows:
     def __len__(self) -> int:
         return len(self._entries) + len(self._others)
 
-    def of(self, tensor: Tensor) -> Tensor | None:
+    def get(self, tensor: Tensor) -> Tensor | None:
         """Return the tensor's value in the changed run, or None if it is the same.
 
         For a DTensor it is the value of the local tensor.
@@ -106,7 +106,7 @@ class Shadows:
         entry = self._entry(tensor)
         return -1 if entry is None else entry.maker
 
-    def put(self, tensor: Tensor, other: Tensor, maker: int = -1) -> None:
+    def set(self, tensor: Tensor, other: Tensor, maker: int = -1) -> None:
         """Set the tensor's value in the changed run."""
         if not has_storage(tensor):
             self._others[tensor] = (other, maker)
@@ -118,7 +118,7 @@ class Shadows:
             return
         self.part(tensor)
         self.wrote(tensor, maker)
-        shadow = self.of(tensor)
+        shadow = self.get(tensor)
         if shadow is not None and shadow.shape == other.shape:
             shadow.copy_(other)
 
@@ -126,7 +126,7 @@ class Shadows:
         """Create a shadow equal to the tensor, if it has none."""
         if not has_storage(tensor):
             if tensor not in self._others:
-                self._others[tensor] = (self.widened(tensor.detach().clone()), -1)
+                self._others[tensor] = (self.widen(tensor.detach().clone()), -1)
             return
         if self._entry(tensor) is not None or tensor.is_meta:
             return
@@ -151,7 +151,7 @@ class Shadows:
         self._entries.clear()
         self._others.clear()
 
-    def widened(self, tensor: Tensor) -> Tensor:
+    def widen(self, tensor: Tensor) -> Tensor:
         """Return a tensor without a shadow as the changed run sees it: in float64 if `double`."""
         return tensor.to(DOUBLE[tensor.dtype]) if self._widens(tensor) else tensor
 

@@ -32,18 +32,24 @@ from ..frames import CodePosition, leave_programs
 from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls
 from ..tensors.pytree import flatten, map_tensors, tensors
-from .call import Call, PythonDraws, copied
-from .modules import RunningModules, places
-from .operators import Kind, kind_of, wide_dtypes, with_the_same_numbers, written_by
+from .call import ModuleCall, PythonDraws, copy_nested
+from .generators import GeneratorStates
+from .modules import RunningModules, code_positions
+from .operators import (
+    OperatorProperties,
+    operator_properties,
+    wide_dtypes,
+    with_the_same_numbers,
+    written_by,
+)
+from .sandbox import Sandbox
 from .shadows import DOUBLE, Shadows, has_storage
-from .streams import Streams
-from .world import World
 
-_MOST = 100_000  # operators compared
-_LEAVES = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
+_MAX_OPERATORS = 100_000  # operators compared
+_VALUE_READS = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 
-class Compared(NamedTuple):
+class OperatorPair(NamedTuple):
     """An operator with its results in both runs, which may differ."""
 
     number: int  # position in the run
@@ -63,7 +69,7 @@ class Compared(NamedTuple):
     node: int  # index of the operator's autograd node in the run; -1 for none
 
 
-class Run(NamedTuple):
+class ComparisonRun(NamedTuple):
     """The result of a run."""
 
     output: Any  # of the module
@@ -78,16 +84,16 @@ class Run(NamedTuple):
     draws_in_python: bool  # True if `random` or numpy drew numbers
 
 
-def run(
-    call: Call,
+def run_side_by_side(
+    call: ModuleCall,
     change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]],
-    compare: Callable[[Compared], bool],
+    compare: Callable[[OperatorPair], bool],
     *,
     training: Callable[[Module], bool] | None = None,
     double: bool = False,
     other_seed: int | None = None,
     views: bool = False,
-) -> Run:
+) -> ComparisonRun:
     """Run a module's forward again, next to a version in which something is changed.
 
     Args:
@@ -100,48 +106,50 @@ def run(
         other_seed: seed of the changed version.
         views: call `compare` for views as well.
     """
-    return copy_context().run(_run, call, change, compare, training, double, other_seed, views)
+    return copy_context().run(
+        _run_both_versions, call, change, compare, training, double, other_seed, views
+    )
 
 
-def _run(
-    call: Call,
+def _run_both_versions(
+    call: ModuleCall,
     change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]],
-    compare: Callable[[Compared], bool],
+    compare: Callable[[OperatorPair], bool],
     training: Callable[[Module], bool] | None,
     double: bool,
     other_seed: int | None,
     views: bool,
-) -> Run:
+) -> ComparisonRun:
     leave_programs()
-    world = World(call.module, call.args, call.kwargs)
+    sandbox = Sandbox(call.module, call.args, call.kwargs)
     output, error = None, None
-    with world.as_before():
-        args, kwargs = copied(call.args), copied(call.kwargs)
+    with sandbox.restored():
+        args, kwargs = copy_nested(call.args), copy_nested(call.kwargs)
         for tensor in tensors(args, kwargs):
-            world.own(tensor)
-        mode = SideBySide(world, call.module, compare, double, other_seed, views)
+            sandbox.mark_created(tensor)
+        mode = SideBySide(sandbox, call.module, compare, double, other_seed, views)
         given = {id(t): t for t in tensors(args, kwargs)}
         with torch.no_grad():
             for key, value in change(args, kwargs).items():
-                mode.shadows.put(given[key], value)
-            call.put()
+                mode.shadows.set(given[key], value)
+            call.restore()
         if training is not None:
             for module in call.module.modules():
                 module.training = training(module)
         draws, started = PythonDraws(), sequence_number()
         mode.start = started
         try:
-            with call.context(), torch.enable_grad(), mode.modules, mode, _Leaving(mode):
+            with call.context(), torch.enable_grad(), mode.modules, mode, _ValueReads(mode):
                 output = call.module(*args, **kwargs)
         except Exception as raised:
             error = raised
         nodes = sequence_number() - started
         drew = bool(draws)
-    return Run(
+    return ComparisonRun(
         output,
         mode.shadows,
         nodes,
-        world.refused or error,
+        sandbox.refused or error,
         mode.depends,
         mode.dependent,
         mode.leaves,
@@ -162,9 +170,9 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self,
-        world: World,
+        sandbox: Sandbox,
         module: Module,
-        compare: Callable[[Compared], bool],
+        compare: Callable[[OperatorPair], bool],
         double: bool,
         other_seed: int | None,
         views: bool,
@@ -179,10 +187,10 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unsupported = 0
         self.start = 0
         self.modules = RunningModules(module)
-        self._world = world
+        self._sandbox = sandbox
         self._compare = compare
         self._double, self._views = double, views
-        self._other = Streams(other_seed) if other_seed is not None else None
+        self._other = GeneratorStates(other_seed) if other_seed is not None else None
         self._last = -1  # sequence number of the last node before the current operator
 
     def __torch_dispatch__(
@@ -196,13 +204,13 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # its local operators are dispatched in turn
         self.is_inside = True
         try:
-            return self._twice(func, args, kwargs or {})
+            return self._run_both(func, args, kwargs or {})
         finally:
             self.is_inside = False
 
-    def _twice(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_both(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, and again on the values that differ."""
-        kind = kind_of(func)
+        kind = operator_properties(func)
         number = sequence_number() - 1  # autograd creates the node just before its operator runs
         node = number - self.start if number >= self.start and number != self._last else -1
         self._last = number
@@ -212,45 +220,53 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         written = written_by(kind, func, args, kwargs)
         for tensor in written:
-            self._world.protect(tensor)
+            self._sandbox.protect(tensor)
         differ = shadows.makers(operands) if len(shadows) else {}
         draws = kind.is_random and self._other is not None
         doubled = self._double and any(t.dtype in DOUBLE for t in operands)
-        rests = self.dependent or self.at >= _MOST or not (differ or draws or doubled)
+        rests = self.dependent or self.at >= _MAX_OPERATORS or not (differ or draws or doubled)
         if rests or kind.is_unset:
             result = func(*args, **kwargs)
-            self._made(func, result, kind)
+            self._mark_results(func, result, kind)
             return result
         self.at += 1
         for tensor in written:
             shadows.part(tensor)
         if is_plain_view:
             result = func(*args, **kwargs)
-            others: Any = map_tensors(shadows.of, result)
+            others: Any = map_tensors(shadows.get, result)
         else:
             # Before the first run, which may mutate the operands.
-            taken = map_tensors(self._taken, args), map_tensors(self._taken, kwargs)
+            taken = (
+                map_tensors(self._changed_operand, args),
+                map_tensors(self._changed_operand, kwargs),
+            )
             if self._double:
                 taken = wide_dtypes(*taken)
-            streams = Streams.of(args, kwargs, operands) if kind.is_random else None
+            streams = GeneratorStates.save(args, kwargs, operands) if kind.is_random else None
             result = func(*args, **kwargs)
             others = self._other_result(func, kind, taken, streams, result)
-        self._made(func, result, kind)
+        self._mark_results(func, result, kind)
         if self._double and kind.is_random:
             for tensor in written:
-                self.shadows.put(tensor, self.shadows.widened(tensor))
+                self.shadows.set(tensor, self.shadows.widen(tensor))
         with unseen_calls():
-            self._tell(kind, result, others, operands, differ, written, node)
+            self._report(kind, result, others, operands, differ, written, node)
         if self._other is not None:
             self.shadows.forget()
         return result
 
-    def _taken(self, tensor: Tensor) -> Tensor:
-        shadow = self.shadows.of(tensor)
-        return self.shadows.widened(tensor) if shadow is None else shadow
+    def _changed_operand(self, tensor: Tensor) -> Tensor:
+        shadow = self.shadows.get(tensor)
+        return self.shadows.widen(tensor) if shadow is None else shadow
 
     def _other_result(
-        self, func: Any, kind: Kind, taken: Any, streams: Streams | None, result: Any
+        self,
+        func: Any,
+        kind: OperatorProperties,
+        taken: Any,
+        streams: GeneratorStates | None,
+        result: Any,
     ) -> Any:
         """Return the result of the operator in the changed run."""
         args, kwargs = taken
@@ -259,30 +275,30 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         after = None
         try:
             if streams is not None:
-                after = streams.again()
+                after = streams.current()
                 if self._other is not None:
                     streams = self._other
-                streams.put()
+                streams.restore()
             return func(*args, **kwargs)
         except Exception:
             if not self._double:
                 raise
             self.unsupported += 1
-            return map_tensors(self.shadows.widened, result)
+            return map_tensors(self.shadows.widen, result)
         finally:
             if after is not None:
                 if self._other is not None:
-                    self._other = self._other.again()
-                after.put()
+                    self._other = self._other.current()
+                after.restore()
 
-    def _made(self, func: Any, result: Any, kind: Kind) -> None:
+    def _mark_results(self, func: Any, result: Any, kind: OperatorProperties) -> None:
         if not kind.is_view and not kind.writes:
             for tensor in tensors(result):
-                self._world.own(tensor)
+                self._sandbox.mark_created(tensor)
 
-    def _tell(
+    def _report(
         self,
-        kind: Kind,
+        kind: OperatorProperties,
         result: Any,
         others: Any,
         operands: list[Tensor],
@@ -299,17 +315,17 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if first and not kind.is_view:
                 self._depends()
             return
-        lines = partial(places, sys._getframe(2), _run.__code__)
+        lines = partial(code_positions, sys._getframe(2), _run_both_versions.__code__)
         makers = frozenset(differ.values())
         rest = tuple(t for t in operands if id(t) not in differ)
-        path, classes = self.modules.now()
+        path, classes = self.modules.current()
         for tensor, changed in zip(first, other, strict=True):
             if tensor.is_meta or (self._double and tensor.dtype not in DOUBLE):
                 continue
             if kind.has_workspace and tensor.dtype is torch.uint8:
                 continue
             differs = self._compare(
-                Compared(
+                OperatorPair(
                     self.at,
                     kind.name,
                     tensor,
@@ -330,25 +346,25 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.shadows.wrote(tensor, self.at)
             elif differs or not has_storage(tensor):
                 # A view with a shadow of its own counts as made by the maker of its base.
-                self.shadows.put(
+                self.shadows.set(
                     tensor, changed, max(makers, default=self.at) if kind.is_view else self.at
                 )
 
-    def leave(self, name: str, tensor: Tensor) -> None:
+    def record_value_read(self, name: str, tensor: Tensor) -> None:
         """Record that a function takes the values of a tensor out of PyTorch, if they differ."""
-        differs = self.shadows.of(tensor) is not None
+        differs = self.shadows.get(tensor) is not None
         if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
             self.dependent, self.leaves = True, name
-            self.depends = places(sys._getframe(2), _run.__code__)[1]
+            self.depends = code_positions(sys._getframe(2), _run_both_versions.__code__)[1]
 
     def _depends(self) -> None:
         """Record that the control flow may differ from here on."""
         if not self.dependent:
             self.dependent = True
-            self.depends = places(sys._getframe(3), _run.__code__)[1]
+            self.depends = code_positions(sys._getframe(3), _run_both_versions.__code__)[1]
 
 
-class _Leaving(TorchFunctionMode):
+class _ValueReads(TorchFunctionMode):
     """Function mode that reports functions which take values out of PyTorch."""
 
     def __init__(self, mode: SideBySide) -> None:
@@ -359,8 +375,8 @@ class _Leaving(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in _LEAVES and not self._mode.is_inside and isinstance(args[0], Tensor):
-            self._mode.leave(name, args[0])
+        if name in _VALUE_READS and not self._mode.is_inside and isinstance(args[0], Tensor):
+            self._mode.record_value_read(name, args[0])
         return func(*args, **(kwargs or {}))
 
 

@@ -6,7 +6,7 @@ reads the user's tensors uses these functions first, and gets plain tensors that
 
     is_dense(tensor)     True if it has exactly one storage, with or without memory
     has_memory(tensor)   True if it is dense and a kernel may read it; with_memory(tensors) filters;
-                         lie_in_memory(tensors) is True if it holds for all strided `tensors`
+                         have_memory(tensors) is True if it holds for all strided `tensors`
     elements(tensor)     the plain tensors that contain its elements, if there are any
     parts(tensor)        all tensors it consists of: those it keeps alive, and those that a copy
                          copies; parts_of_each(tensors) does so for many tensors

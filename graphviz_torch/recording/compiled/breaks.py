@@ -9,7 +9,7 @@ from types import CodeType
 from ...graph.events import BreakingCall, GraphBreak, Recompilation
 from ...internals.compiler.dynamo_trace import Break, Recompiled
 from ...tracing.region_reader import innermost
-from ...tracing.regions import InsideEvent, Origin
+from ...tracing.regions import Origin, RegionEvent
 
 # The program asked for these.
 _MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
@@ -29,7 +29,7 @@ _CALLS: tuple[tuple[str, BreakingCall], ...] = (
 )
 
 
-def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterator[InsideEvent]:
+def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterator[RegionEvent]:
     """What is told of a graph that dynamo has traced.
 
     Args:
@@ -39,14 +39,14 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
     call = "asked" if broken is None else breaking_call(broken.reason)
     if broken is not None and call != "asked":
         event = GraphBreak(reason=sentence(broken.reason), call=call)
-        yield InsideEvent(event, (), (), Origin(*innermost(broken.lines), ()))
+        yield RegionEvent(event, (), (), Origin(*innermost(broken.lines), ()))
     if again is not None:
         # "0/0: tensor 'x' size mismatch": which of what was compiled before.
         reason = (again.reason.partition(": ")[2] or again.reason).partition("  #")[0]
         name = function_name(again.code)
         at = again.code.co_filename, again.code.co_firstlineno
         compiled = Recompilation(function=name, reason=sentence(reason), count=again.before)
-        yield InsideEvent(compiled, (), (), Origin(*innermost((at,)), ()))
+        yield RegionEvent(compiled, (), (), Origin(*innermost((at,)), ()))
 
 
 def breaking_call(reason: str) -> BreakingCall:

@@ -13,7 +13,7 @@ from ...graph import GradientStats
 from ...internals.compiled import backward_graph
 from ...internals.compiler.region_backward import RegionBackwardWatch
 from ...internals.tensors.metadata import tensor_meta
-from ...tracing.region_gradients import Taken, received
+from ...tracing.region_gradients import GradientOutput, received_gradients
 from ...tracing.regions import Region
 from ..backward import Backward
 from ..gradients.statistics import Descriptions
@@ -24,7 +24,7 @@ Inner = tuple[GradientStats | None, ...]
 
 # Which values of a region's backward its nodes receive, by the class of its node: a compiler may
 # take from the graph later what it is read from.
-_received: WeakKeyDictionary[Any, Mapping[str, list[Taken]]] = WeakKeyDictionary()
+_received: WeakKeyDictionary[Any, Mapping[str, list[GradientOutput]]] = WeakKeyDictionary()
 
 
 class InnerGradients(Listener):
@@ -69,7 +69,7 @@ class _Run:
     """The gradients inside one region."""
 
     def __init__(self, region: Region) -> None:
-        self.values: Mapping[str, list[Taken]] = {}
+        self.values: Mapping[str, list[GradientOutput]] = {}
         self._region = region
         self._remark = ""
         self._descriptions = Descriptions()
@@ -79,7 +79,7 @@ class _Run:
         """Find out which values the nodes inside receive."""
         graph = backward_graph(kind)
         if kind not in _received and graph is not None:
-            _received[kind] = received(graph, self._region)
+            _received[kind] = received_gradients(graph, self._region)
         self.values = _received.get(kind, {})
 
     def see(self, name: str, value: Tensor) -> None:

@@ -24,11 +24,11 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.metadata import tensor_meta
-from ...tracing.nodes import GradFn, made_by, operation, read
+from ...tracing.nodes import GradFn, grad_fn_of, operation, read_nodes
 from ...tracing.region_gradients import call_of
-from ...tracing.region_reader import enter, expect, origin
-from ...tracing.regions import END, Inside, InsideCut, InsideEvent, Region
-from ...tracing.tracer import connected
+from ...tracing.region_reader import expect_region, origin, set_region
+from ...tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
+from ...tracing.tracer import collect_nodes
 from ..cuts.names import READS, cut_name, results_cut
 from .breaks import compilation_events
 from .pairs import Pair, Pairs
@@ -110,7 +110,7 @@ class OperationTrace:
     ) -> None:
         """A custom Function has been applied: one operation, with one node of Python's."""
         self.begun(operands)
-        numbers = [made_by(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
+        numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)
         operation = _Operation(start, start + bool(numbers), meta, function.__name__)
         self._give(self._add(operation), made)
@@ -168,24 +168,24 @@ class OperationTrace:
     def expected(self, start: int, end: int) -> None:
         """Enter it as the inside of the region whose node has one of these numbers."""
         if self._region is not None:
-            expect(start, end, self._region)
+            expect_region(start, end, self._region)
 
     def compiled(self, kinds: list[Any]) -> None:
         """Enter what was read as the inside of the region."""
         if len(kinds) == 1 and self._region is not None:
-            enter(kinds[0], self._region)
+            set_region(kinds[0], self._region)
 
     def _read(self, inputs: list[Tensor], results: list[Tensor | None]) -> Region:
         ends = [_maker(one) for one in results if one is not None and one.requires_grad]
-        live, _ = connected(ends)
+        live, _ = collect_nodes(ends)
         self._follow_out(results, ran=bool(ends))
         cuts = [cut for cut in self._cuts if cut.after or cut.results or cut.how in READS]
         cut_off = {fn: None for cut in cuts for fn in cut.before}
-        ids, edges = connected([*(fn for fn in cut_off if fn not in live), *ends])
+        ids, edges = collect_nodes([*(fn for fn in cut_off if fn not in live), *ends])
         made = {fn: each for fn in ids if (each := self._operation(fn)) is not None}
         places = {fn: i for i, fn in enumerate(made)}
         inner = {ids[fn]: i for fn, i in places.items()}
-        columns = read(ids, edges, [(fn, 0) for fn in ends], ()).columns
+        columns = read_nodes(ids, edges, [(fn, 0) for fn in ends], ()).columns
         nodes, calls = [], list[str]()
         firsts = {}  # how many nodes there were before each operation's
         for one in self._operations:
@@ -200,7 +200,7 @@ class OperationTrace:
             where = origin(each.meta)
             number = firsts[each.start] + fn._sequence_nr() - each.start
             custom = bool(each.function)
-            row = Inside(name, title, outputs, where, attributes, fn in live, number, custom)
+            row = RegionNode(name, title, outputs, where, attributes, fn in live, number, custom)
             nodes.append(row)
         inside, users = [], defaultdict[int, list[tuple[int, int]]](list)
         orders = {ids[fn]: each.order for fn, each in made.items() if each.order is not None}
@@ -252,7 +252,7 @@ class OperationTrace:
             for before, other in later:
                 if not before.isdisjoint(cut.after):
                     cut.results.extend(other.results)
-            later.append(({fn._sequence_nr() for fn in connected(cut.before)[0]}, cut))
+            later.append(({fn._sequence_nr() for fn in collect_nodes(cut.before)[0]}, cut))
 
     def _from_inputs(
         self, inputs: list[Tensor], results: list[Tensor | None]
@@ -278,7 +278,7 @@ def _inside(
     places: Mapping[GradFn, int],
     sources: list[GradFn],
     live: Collection[GradFn],
-) -> InsideCut:
+) -> RegionCut:
     """A cut of what this node made.
 
     Args:
@@ -291,8 +291,8 @@ def _inside(
     numbers = {one._sequence_nr(): place for one, place in places.items()}
     after = tuple(numbers[number] for number in cut.after if number in numbers)
     input_nr = sources.index(fn) if fn in sources else None
-    before, _ = connected([fn])
-    return InsideCut(
+    before, _ = collect_nodes([fn])
+    return RegionCut(
         cut.how,
         cut.tensor,
         places.get(fn),
@@ -305,7 +305,7 @@ def _inside(
     )
 
 
-def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[InsideEvent, ...]:
+def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
     """What calls told; one line's is told once, as of the last time."""
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
@@ -317,14 +317,14 @@ def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[InsideEven
             for one in pair.operands
         )
         key = pair.event, where.place, where.library
-        found[key] = InsideEvent(pair.event, nodes, operands, where)
+        found[key] = RegionEvent(pair.event, nodes, operands, where)
     return tuple(found.values())
 
 
 def _maker(tensor: Tensor) -> GradFn:
     """The node that made a tensor; a view taken under no_grad has none: its base tells."""
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
-    return made_by(tensor if base is None else base)
+    return grad_fn_of(tensor if base is None else base)
 
 
 def _drawn(meta: Mapping[str, Any]) -> str:

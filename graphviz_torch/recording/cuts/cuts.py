@@ -42,7 +42,7 @@ from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
-from ...tracing.nodes import GradFn, is_alive, made_by
+from ...tracing.nodes import GradFn, grad_fn_of, is_alive
 from ...tracing.regions import Region
 from ..backward import Backward
 from ..listener import Listener, Reach, RegionRan
@@ -360,7 +360,7 @@ class Cuts(Listener):
                 if issubclass(type(operand), Tensor):
                     label = names.get(id(operand), label) if cut.named else ""
                     if id(operand) not in nodes:
-                        nodes[id(operand)] = made_by(operand)
+                        nodes[id(operand)] = grad_fn_of(operand)
                     fn = nodes[id(operand)]
                 if fn is not None:
                     known.append((label, fn))
@@ -396,7 +396,7 @@ def _reader(results: list[GradFn], start: int) -> int | None:
 def _sources(arguments: Any) -> dict[GradFn, Tensor]:
     """The operands of a call that need a gradient, by what made them."""
     needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
-    found = {made_by(tensor): tensor for tensor in needing[:_OPERANDS]}
+    found = {grad_fn_of(tensor): tensor for tensor in needing[:_OPERANDS]}
     return {fn: tensor for fn, tensor in found.items() if fn is not None}
 
 

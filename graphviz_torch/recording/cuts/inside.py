@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from ...internals.frames import CodePosition
-from ...tracing.regions import InsideCut, Region
+from ...tracing.regions import Region, RegionCut
 from ..backward import Backward
 from ..listener import RegionRan
 from ..program import Program
@@ -47,7 +47,7 @@ class InsideTrails:
 
 def used_outside(
     region: Region, number: int, ran: Iterable[InsideTrails], backward: Backward
-) -> tuple[InsideCut, ...]:
+) -> tuple[RegionCut, ...]:
     """The cuts inside a region, with the nodes outside that used what was computed from theirs.
 
     Args:
@@ -65,7 +65,7 @@ def used_outside(
     )
 
 
-def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin | None:
+def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin | None:
     """What a cut inside a region cut off; None where that needs no gradient.
 
     Of a region with a node of its own that is this node, so that it is in the graph, with the cut
@@ -99,7 +99,7 @@ def inside_record(cut: InsideCut, event: RegionRan, program: Program) -> Origin 
     return origin
 
 
-def _place(cut: InsideCut, program: Program) -> CodePosition | None:
+def _place(cut: RegionCut, program: Program) -> CodePosition | None:
     place = cut.origin.place
     if place is None:
         return None

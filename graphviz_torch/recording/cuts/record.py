@@ -12,7 +12,7 @@ from torch import Tensor
 from ...graph import TensorMeta
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
-from ...tracing.nodes import GradFn, made_by
+from ...tracing.nodes import GradFn, grad_fn_of
 from .names import PLAIN
 
 
@@ -73,4 +73,4 @@ def leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
     """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     tensor = tensor if base is None else base
-    return tensor if tensor.is_leaf else made_by(tensor)
+    return tensor if tensor.is_leaf else grad_fn_of(tensor)

@@ -8,7 +8,7 @@ from ...graph.events import DataAssignment, GradientRead
 from ...internals.frames import OWN, code_owner, user_frame
 from ...internals.functions import READ_GRAD, SET_DATA
 from ...internals.hooks.calls import Called
-from ...tracing.tracer import connected
+from ...tracing.tracer import collect_nodes
 from ..listener import Listener
 from ..live import leaves_of
 from ..program.events import TensorRecord
@@ -65,5 +65,5 @@ class TensorAttributes(Listener):
 
 def _has_another_leaf(value: Tensor, tensor: Tensor) -> bool:
     """Was a value computed from another leaf than this tensor, which a step by hand moves."""
-    fns, _ = connected([value.grad_fn])
+    fns, _ = collect_nodes([value.grad_fn])
     return any(leaf.variable is not tensor for leaf in leaves_of(fns))

@@ -10,8 +10,8 @@ from ...graph import Graph
 from ...internals.frames import user_frame
 from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
-from ...tracing.nodes import End
-from ...tracing.tracer import connected
+from ...tracing.nodes import GradientEdge
+from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..listener import BackwardEnded, BlockRaised, InnerBackwardRaised, Listener
 from ..live import LiveGraph, made_of
@@ -67,7 +67,7 @@ class Failures(Listener):
             self._position, self._block = live.position, self._block.among(live.ids)
 
     def inner_backward_raised(self, event: InnerBackwardRaised) -> None:
-        fns, _ = connected([fn for fn, _ in event.ends])
+        fns, _ = collect_nodes([fn for fn, _ in event.ends])
         numbered = {i: fn for fn, i in fns.items()}
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
@@ -111,7 +111,7 @@ class Failures(Listener):
     def step_ended(self, event: None) -> None:
         self._backwards, self._failed, self._position = [], {}, -1
 
-    def behind_error(self) -> list[End] | None:
+    def behind_error(self) -> list[GradientEdge] | None:
         if self._in_backward:
             return None
         operands = [] if self._block is None else self._block.operands

@@ -16,7 +16,7 @@ from ...graph import Failure, Operand, TensorMeta
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
-from ...tracing.nodes import GradFn, made_by
+from ...tracing.nodes import GradFn, grad_fn_of
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ def operand(label: str, tensor: Tensor) -> OperandRecord:
     meta = tensor_meta(tensor)
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
     try:
-        fn = made_by(tensor)
+        fn = grad_fn_of(tensor)
     except RuntimeError:  # PyTorch refuses: made without a gradient of what was changed in place
         fn = None
     number = None if fn is None or hasattr(fn, "variable") else fn._sequence_nr()

@@ -28,7 +28,7 @@ from ...internals.hooks.modes import function_mode_count
 from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
-from ...tracing.nodes import End
+from ...tracing.nodes import GradientEdge
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Columns, Listener
 from ..program import Program
@@ -245,7 +245,7 @@ class Gradients(Listener):
         super().__init__(program)
         self._finite = program.options.light
         self._running: GradientHooks | None = None
-        self._asked: list[End] = []  # the inputs of `autograd.grad`
+        self._asked: list[GradientEdge] = []  # the inputs of `autograd.grad`
         self._runs: dict[int, GradientHooks] = {}  # by graph
 
     @with_gc_disabled

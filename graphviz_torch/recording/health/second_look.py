@@ -32,10 +32,10 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import EngineCalled
 from ...internals.hooks.modes import unseen_calls
-from ...internals.replay.world import World
+from ...internals.replay.sandbox import Sandbox
 from ...internals.tensors.memory import elements
 from ...internals.tensors.pytree import flatten, tensors
-from ...tracing.tracer import connected
+from ...tracing.tracer import collect_nodes
 from ..events.nonfinite import look
 from ..recording import record
 from .model_calls import ModelCalls
@@ -122,7 +122,7 @@ class SecondLook:
     def _birth(self, event: EngineCalled) -> str:
         """The first operation whose result is not finite, by what the graph keeps."""
         fns = [o.grad_fn for o in event.outputs if isinstance(o, Tensor) and o.grad_fn is not None]
-        ids, _ = connected(fns)
+        ids, _ = collect_nodes(fns)
         found = look(ids, event.outputs, [])
         birth = None if found is None else found.birth()
         for call in self._calls:
@@ -172,8 +172,8 @@ class SecondLook:
         self.running = True
         try:
             recording = record(self._model, notes=False, transfers=False)
-            world = World(self._model)
-            with world.as_before(), _as_called(call), torch.enable_grad(), recording:
+            world = Sandbox(self._model)
+            with world.restored(), _as_called(call), torch.enable_grad(), recording:
                 result = self._made_again(call, world)
                 outputs = _outputs(result)
                 known = [call.gradients.get(i) for i in range(len(outputs))]
@@ -191,7 +191,7 @@ class SecondLook:
             return f"With gradients of 1 for the model's results, {found[0].message}"
         return found[0].message if found else ""
 
-    def _made_again(self, call: _Call, world: World) -> Any:
+    def _made_again(self, call: _Call, world: Sandbox) -> Any:
         if call.method == "__call__":
             return self._model(*call.args, **call.kwargs)
         for module in self._model.modules():  # metrics have their sums there

@@ -21,7 +21,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
-from ...internals.replay.call import Call, without_values
+from ...internals.replay.call import ModuleCall, has_no_values
 from ...internals.tensors.pytree import flatten, tensors
 from ..backward import Backward
 from ..listener import Columns, Listener
@@ -64,7 +64,7 @@ class Loss:
 class RecordedCall:
     """The call, where it was made, and which nodes of which graph it made."""
 
-    call: Call
+    call: ModuleCall
     where: str  # the user's line
     nodes: dict[int, int]  # ids by the order in which the forward made them
     count: int  # nodes that the forward made
@@ -83,7 +83,7 @@ class FirstCall(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._call: Call | None = None
+        self._call: ModuleCall | None = None
         self._place: CodePosition | None = None
         self._depth = 0  # calls of modules inside it
         self._open = False
@@ -110,7 +110,7 @@ class FirstCall(Listener):
                     self._unfit = True
                     return
                 self._place = self.program.place(event.frame)
-                self._call = Call.of(module, given, kwargs or {}, sequence_number())
+                self._call = ModuleCall.record(module, given, kwargs or {}, sequence_number())
                 self._open = True
 
     def module_ended(self, event: ModuleEnded) -> None:
@@ -183,7 +183,7 @@ def _unfit(module: Module, args: Any, kwargs: Any) -> str:
     if {name for m in module.modules() for name in _classes(m)} & _DIVIDED:
         return "ranks divide the module"
     given = [*tensors(args, kwargs), *module.parameters(), *module.buffers()]
-    if any(map(without_values, given)):
+    if any(map(has_no_values, given)):
         return "the module has tensors without values (meta, fake, freed)"
     return ""
 

@@ -25,7 +25,7 @@ from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import flatten, tensors
 from ...internals.tensors.weak import Ref
 from ...internals.wrappers import wrapped_module
-from ...tracing.nodes import End, ends_of
+from ...tracing.nodes import GradientEdge, gradient_edges_of
 from .call_names import NO_CALL, Call, Functions, name_of
 from .parameters import ParameterTable
 from .source_lines import Files, Names, Origins, Source
@@ -73,7 +73,7 @@ class CallStack:
         # Called when an outermost module call begins, and when a module call made no node.
         self.on_outermost_call: Callable[[Module, FrameType], None] | None = None
         self.on_call_without_node: Callable[[ModuleCall, Any, FrameType], None] | None = None
-        self.ends: list[End] = []  # outputs of the last outermost module call
+        self.ends: list[GradientEdge] = []  # outputs of the last outermost module call
         self._inputs: list[Ref] = []  # given to outermost calls since the last backward
         self.frame: FrameType | None = None  # the user's that is recorded
         self.leading: set[CodeType] = set()  # functions that call modules or backward
@@ -185,7 +185,7 @@ class CallStack:
         self._origins.enter(number, running[-1].names if running else None)
         if output is not None and not running:
             given = [("", output)] if type(output) is Tensor else flatten(output, ask=False)
-            self.ends = [end for _, tensor in given for end in ends_of(tensor)]
+            self.ends = [end for _, tensor in given for end in gradient_edges_of(tensor)]
 
     def called(self, event: Called) -> None:
         """Handle a call into torch, which may have created nodes."""

@@ -122,7 +122,7 @@ class Program:
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
         self._model = model
         self.thread = get_ident()
-        self.key = object()  # is among `programs()` where this program runs
+        self.key = object()  # is among `active_programs()` where this program runs
 
     def __enter__(self) -> Program:
         """Make code that runs from here on, and in tasks created here, part of the program."""

@@ -24,7 +24,7 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
-from ...tracing.tracer import connected
+from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..events.code import called, codes
 from ..listener import BackwardBegan, Listener
@@ -197,7 +197,7 @@ class GraphHistory(Listener):
         """
         tensors = [each for each in tensors_made_since(min(marks)) if each[1] not in running]
         tensors.sort(key=lambda each: -each[0])  # the newest first: what others hold too is its
-        ids, edges = connected([fn for _, fn, _ in tensors])
+        ids, edges = collect_nodes([fn for _, fn, _ in tensors])
         sources: list[list[int]] = [[] for _ in ids]
         for source, target, _, _ in edges:
             sources[target].append(source)

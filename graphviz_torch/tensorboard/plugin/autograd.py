@@ -13,7 +13,7 @@ from ...render.view import view_script
 from ...render.view.payload import view_payload
 from ..events import GRAPHS
 from .store import Store
-from .wsgi import refuse, respond, routes, where
+from .wsgi import refuse, request_context, respond, routes
 
 _PAGE = Path(__file__).parent / "static" / "index.js"
 
@@ -51,7 +51,7 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def graphs(self, request: Request) -> Response:
         """Return the steps that were written, as `{run: {tag: [step, ...]}}`."""
-        ctx, experiment = where(request)
+        ctx, experiment = request_context(request)
         listing = self._store.listing(ctx, experiment)
         steps = {
             run: {tag: [written.step for written in series] for tag, series in tags.items()}
@@ -65,7 +65,7 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         step = request.args.get("step", type=int)
         if run is None or tag is None or step is None:
             return refuse(request, "run, tag and step (a whole number) are needed", 400)
-        ctx, experiment = where(request)
+        ctx, experiment = request_context(request)
         listing = self._store.listing(ctx, experiment)
         series = [w for w in listing.get(run, {}).get(tag, []) if w.step == step]
         if not series:

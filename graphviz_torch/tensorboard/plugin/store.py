@@ -8,9 +8,9 @@ from ...graph import Graph
 from ..events import GRAPHS, PREFIX, unpack
 
 # More than the data servers keep per tag.
-_ALL = 1000
+_MAX_PER_TAG = 1000
 # Graphs kept parsed; one of 100,000 nodes takes about a second and 100 MB.
-_MOST_GRAPHS = 8
+_MAX_PARSED_GRAPHS = 8
 
 
 class Written(NamedTuple):
@@ -31,7 +31,7 @@ class Store:
     def listing(self, ctx: Any, experiment: str) -> dict[str, dict[str, list[Written]]]:
         """Return the graphs of each run and tag, in order of steps."""
         found = self._provider.read_blob_sequences(
-            ctx, experiment_id=experiment, plugin_name=GRAPHS, downsample=_ALL
+            ctx, experiment_id=experiment, plugin_name=GRAPHS, downsample=_MAX_PER_TAG
         )
         return {
             run: {
@@ -49,7 +49,7 @@ class Store:
         """Return the graph; raise ValueError if it cannot be read."""
         if written not in self._graphs:
             content = unpack(self._provider.read_blob(ctx, blob_key=written.key))
-            while len(self._graphs) >= _MOST_GRAPHS:
+            while len(self._graphs) >= _MAX_PARSED_GRAPHS:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[written] = content
         return self._graphs[written]

@@ -31,6 +31,6 @@ def refuse(request: Request, message: str, code: int) -> Response:
     return respond(request, message, "text/plain", code)
 
 
-def where(request: Request) -> tuple[Any, str]:
+def request_context(request: Request) -> tuple[Any, str]:
     """Return TensorBoard's context of a request, and the experiment's id."""
     return plugin_util.context(request.environ), plugin_util.experiment_id(request.environ)

@@ -16,7 +16,7 @@ from graphviz_torch.graph.events import NonfiniteValue
 from graphviz_torch.recording.events import birth, nonfinite
 from graphviz_torch.recording.events.birth import read
 from graphviz_torch.recording.events.nonfinite import look
-from graphviz_torch.tracing.tracer import connected
+from graphviz_torch.tracing.tracer import collect_nodes
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -80,7 +80,7 @@ def test_flags_that_are_read_at_the_end_give_the_findings_of_the_cpu(
 @pytest.mark.parametrize("loss", [SPOILT[0], FINE[0]])
 def test_nothing_is_read_before_the_end_and_then_all_at_once(loss: Loss, waiting: None) -> None:
     output = loss(torch.linspace(1, 9, 4, requires_grad=True) * 1)
-    fns, _ = connected([output.grad_fn])
+    fns, _ = collect_nodes([output.grad_fn])
     with profile() as looking:
         found = look(fns, [output], [])
     with profile() as reading:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-_MOST = 20_000  # objects
+_MAX_OBJECTS = 20_000  # objects
 _KNOWN = ("torch", __name__.partition(".")[0])
 _LOCKS: tuple[type, ...] = (
     *(threading.Thread, threading.Event, threading.Condition),
@@ -31,7 +31,7 @@ _CONTAINERS = (list, dict, set, deque)
 _ATOMS = frozenset((int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter))
 
 
-class Contents:
+class Snapshot:
     """The saved state of some objects and of all that they refer to."""
 
     def __init__(self, *values: Any) -> None:
@@ -41,12 +41,12 @@ class Contents:
         self.generators: list[Callable[[], object]] = []
         self._walk(values)
 
-    def put(self) -> None:
+    def restore(self) -> None:
         """Restore the saved state."""
         for now, before in self._attributes:
-            _put(now, before)
+            _restore_dict(now, before)
         for value, inside in self._inside:
-            _refill(value, inside)
+            _restore_container(value, inside)
         for put_state in self.generators:
             put_state()
 
@@ -64,7 +64,7 @@ class Contents:
 
     def _walk(self, values: Any) -> None:
         waiting, entered = list(values), set[int]()
-        while waiting and len(entered) < _MOST:
+        while waiting and len(entered) < _MAX_OBJECTS:
             value = waiting.pop()
             kind = type(value)
             if kind in _ATOMS or id(value) in entered:
@@ -120,7 +120,7 @@ def _generator(value: Any) -> Callable[[], object] | None:
     return None
 
 
-def _put(now: dict[str, Any], before: dict[str, Any]) -> None:
+def _restore_dict(now: dict[str, Any], before: dict[str, Any]) -> None:
     for name in now.keys() - before.keys():
         del now[name]
     for name, value in before.items():
@@ -128,7 +128,7 @@ def _put(now: dict[str, Any], before: dict[str, Any]) -> None:
             now[name] = value
 
 
-def _refill(value: Any, before: Any) -> None:
+def _restore_container(value: Any, before: Any) -> None:
     """Restore the content of a container."""
     if isinstance(value, dict):
         if list(value) != list(before) or any(value[k] is not before[k] for k in before):

@@ -40,21 +40,21 @@ def sample(subject: Subject) -> Iterator[Experiment]:
         message = "a packed sequence has the time steps of all samples in one dimension"
         yield Experiment("sample", "", None, message)
         return
-    found = _along(subject, inputs, 0)
+    found = _change_sample(subject, inputs, 0)
     if found.holds is False and _may_be_batch(subject, inputs):
-        second = _along(subject, inputs, 1)
+        second = _change_sample(subject, inputs, 1)
         found = second if second.holds else found
     yield found
 
 
-def _along(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
+def _change_sample(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
     """Change a sample along dimension `dim`."""
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
     count = next((size for size, _ in sizes if size > 1), 0)  # a state has 1 for its layers
     if not count:
         return Experiment("sample", "", None, "no input has two samples")
-    return _of_samples(subject, inputs, dim, count)
+    return _judge_samples(subject, inputs, dim, count)
 
 
 def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
@@ -71,7 +71,7 @@ def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
     return True
 
 
-def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> Experiment:
+def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> Experiment:
     names = [n for n, t in inputs if t.dim() > dim and t.shape[dim] == count]
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
     changed = f"{which} of {listing(names)} became another ({count} samples)"
@@ -96,14 +96,14 @@ def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> 
     run = subject.run(comparison, change, training=_without_batch_statistics)
     if not done:
         return Experiment("sample", changed, None, "all samples are equal")
-    if (unknown := subject.unknown("sample", changed, run)) is not None:
+    if (unknown := subject.inconclusive("sample", changed, run)) is not None:
         return unknown
     leak = subject.leaks(run, comparison)
     if leak is None:
         message = f"no other sample's output differs, in {len(comparison.rows)} operations"
         return Experiment("sample", changed, True, message)
     row, path = leak
-    if (why := _meant(row, path)) != "":
+    if (why := _intended_reason(row, path)) != "":
         message = f"samples meet at {{operation}}: {why}"
         return subject.answer("sample", changed, message, row, run, holds=None)
     message = "the outputs of other samples differ, too, first at {operation}"
@@ -115,7 +115,7 @@ def _without_batch_statistics(module: Module) -> bool:
     return module.training and not is_norm
 
 
-def _meant(row: Row, path: list[Row]) -> str:
+def _intended_reason(row: Row, path: list[Row]) -> str:
     """Return the reason why lanes are combined on purpose, or "" if they are not."""
     if "batch" in row.classes.rpartition("/")[2].lower() or "batch_norm" in row.name:
         return "it computes statistics of the batch"
@@ -140,7 +140,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         message = "no targets are the whole numbers of an input (batch, positions), shifted"
         yield Experiment("positions", "", None, message)
         return
-    answers = [(_of_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
+    answers = [(_judge_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
     # An encoder may read positions that its decoder must not: the decoder's input holds.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift, output = answers[0]
@@ -148,7 +148,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
     if shift == 1 or answer.holds is not True:
         return
     # A model that gets its labels may shift them itself: no output has seen its own label.
-    if shift == 0 and _of_positions(subject, given, shift, output, own=False).holds is True:
+    if shift == 0 and _judge_positions(subject, given, shift, output, own=False).holds is True:
         return
     name = given.name
     where = subject.line(subject.losses[-1].place, subject.losses[-1].place)
@@ -219,7 +219,7 @@ def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[in
     return None
 
 
-def _of_positions(
+def _judge_positions(
     subject: Subject, given: Input, shift: int, output: int, *, own: bool = True
 ) -> Experiment:
     """Change later positions; with `own`, the output at the first of them may differ."""
@@ -229,10 +229,10 @@ def _of_positions(
     comparison = Comparison(count, range(first + (not own), count), in_pairs=True)
     run = subject.run(
         comparison,
-        partial(_later, name=given.name, first=first),
+        partial(_change_later_positions, name=given.name, first=first),
         training=_without_batch_statistics,
     )
-    if (unknown := subject.unknown("positions", changed, run)) is not None:
+    if (unknown := subject.inconclusive("positions", changed, run)) is not None:
         return unknown
     if not comparison.rows:
         return Experiment("positions", changed, None, "all positions are equal")
@@ -258,7 +258,7 @@ def _of_positions(
     )
 
 
-def _later(given: list[Input], name: str, first: int) -> dict[int, Tensor]:
+def _change_later_positions(given: list[Input], name: str, first: int) -> dict[int, Tensor]:
     for each in given:
         if each.name == name:
             other = other_values(each.tensor, 1, range(first, each.tensor.shape[1]))

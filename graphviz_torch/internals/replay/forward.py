@@ -23,18 +23,18 @@ from ..compiler.region_graph import CompiledOperation, compare_operations
 from ..frames import CodePosition, leave_programs
 from ..hooks.modules import ModuleEnded
 from ..tensors.pytree import flatten, map_tensors, tensors
-from .call import Call, RandomState, copied
-from .modules import RunningModules, places
-from .operators import kind_of, written_by
-from .streams import Streams
-from .world import World
+from .call import ModuleCall, RandomState, copy_nested
+from .generators import GeneratorStates
+from .modules import RunningModules, code_positions
+from .operators import operator_properties, written_by
+from .sandbox import Sandbox
 
 # Their results are uninitialized.
 _UNSET = ("empty", "resize", "set_")
-_MOST = 16  # calls of compiled modules that are inspected
+_MAX_COMPILED_CALLS = 16  # calls of compiled modules that are inspected
 
 
-class Made(NamedTuple):
+class CallResult(NamedTuple):
     """The result of a call into torch."""
 
     name: str  # "layer_norm"
@@ -45,7 +45,7 @@ class Made(NamedTuple):
     user_place: CodePosition | None  # innermost position in the user's own code
 
 
-class Plain(NamedTuple):
+class ForwardResult(NamedTuple):
     """The result of a forward that was run again."""
 
     output: Any
@@ -53,16 +53,16 @@ class Plain(NamedTuple):
     error: BaseException | None
 
 
-def run_plainly(
-    call: Call,
+def run_forward(
+    call: ModuleCall,
     change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]] | None = None,
     *,
     training: Callable[[Module], bool] | None = None,
     eager: bool = True,
-    each: Callable[[Made], object] | None = None,
+    each: Callable[[CallResult], object] | None = None,
     inside: Callable[[CompiledOperation], None] | None = None,
     budget: int = 1 << 28,
-) -> Plain:
+) -> ForwardResult:
     """Run a module's forward again, and collect the results of its modules up to `budget` bytes.
 
     Args:
@@ -74,96 +74,99 @@ def run_plainly(
         inside: called with each operation of compiled modules, with its compiled and eager results.
         budget: total bytes of the modules' results.
     """
-    return copy_context().run(_run_plainly, call, change, training, eager, each, inside, budget)
+    return copy_context().run(_run_forward, call, change, training, eager, each, inside, budget)
 
 
-def _run_plainly(
-    call: Call,
+def _run_forward(
+    call: ModuleCall,
     change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]] | None,
     training: Callable[[Module], bool] | None,
     eager: bool,
-    each: Callable[[Made], object] | None,
+    each: Callable[[CallResult], object] | None,
     inside: Callable[[CompiledOperation], None] | None,
     budget: int,
-) -> Plain:
+) -> ForwardResult:
     leave_programs()
-    world, results = World(call.module, call.args, call.kwargs), _Results(call.module, budget)
+    sandbox, results = (
+        Sandbox(call.module, call.args, call.kwargs),
+        _ModuleResults(call.module, budget),
+    )
     output: Any = None
     error: BaseException | None = None
-    with world.as_before():
-        args, kwargs = copied(call.args), copied(call.kwargs)
+    with sandbox.restored():
+        args, kwargs = copy_nested(call.args), copy_nested(call.kwargs)
         with torch.no_grad():
             others = {} if change is None else change(args, kwargs)
             args, kwargs = map_tensors(lambda t: others.get(id(t), t), (args, kwargs))
-            call.put()
+            call.restore()
         if training is not None:
             for module in call.module.modules():
                 module.training = training(module)
-        watch: Any = _Writes(world)
+        watch: Any = _ProtectWrites(sandbox)
         if not eager or inside is not None:
             for parameter in call.module.parameters():
-                world.protect(parameter)
+                sandbox.protect(parameter)
         if not eager:  # a mode would cause compiled regions to be recompiled
             watch = nullcontext()
         for tensor in tensors(args, kwargs):
-            world.own(tensor)
-        calls: Any = nullcontext() if each is None else _Calls(results, each)
+            sandbox.mark_created(tensor)
+        calls: Any = nullcontext() if each is None else _CallObserver(results, each)
         # Compiled code is guarded on the grad mode: another one would recompile it.
         gradients = torch.set_grad_enabled(not eager)
-        regions = None if inside is None else _Compiled(call.module)
+        regions = None if inside is None else _CompiledCalls(call.module)
         try:
             with call.context(eager=eager), gradients, results, watch, calls:
                 output = call.module(*args, **kwargs)
             if regions is not None and inside is not None:
-                call.put_buffers()
+                call.restore_buffers()
                 with call.context(eager=False), torch.enable_grad():
                     regions.look(inside)
         except Exception as raised:
             error = raised
-    return Plain(output, tuple(results.found), world.refused or error)
+    return ForwardResult(output, tuple(results.found), sandbox.refused or error)
 
 
-class _Compiled:
+class _CompiledCalls:
     """The calls of compiled modules in a forward; its hooks are removed when state is restored."""
 
     def __init__(self, module: Module) -> None:
         self._calls: list[tuple[Module, Any, Any, RandomState]] = []
         for each in [m for m in module.modules() if is_compiled(m)]:
-            each.register_forward_pre_hook(self._called, with_kwargs=True)
+            each.register_forward_pre_hook(self._on_compiled_call, with_kwargs=True)
 
-    def _called(self, module: Module, args: Any, kwargs: Any) -> None:
-        if len(self._calls) < _MOST:
-            self._calls.append((module, *copied((args, kwargs)), RandomState.now()))
+    def _on_compiled_call(self, module: Module, args: Any, kwargs: Any) -> None:
+        if len(self._calls) < _MAX_COMPILED_CALLS:
+            self._calls.append((module, *copy_nested((args, kwargs)), RandomState.current()))
 
     def look(self, inside: Callable[[CompiledOperation], None]) -> None:
         """Inspect each of the modules with its recorded arguments."""
         for module, args, kwargs, state in self._calls:
-            state.put()
+            state.restore()
             compare_operations(module, args, kwargs, inside)
 
 
-class _Calls(TorchFunctionMode):
+class _CallObserver(TorchFunctionMode):
     """Function mode that reports the result of each call into torch."""
 
-    def __init__(self, modules: RunningModules, each: Callable[[Made], object]) -> None:
+    def __init__(self, modules: RunningModules, each: Callable[[CallResult], object]) -> None:
         super().__init__()
         self._modules, self._each = modules, each
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        before = Streams.of((), {}, [])
+        before = GeneratorStates.save((), {}, [])
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "").partition(".")[0]  # "square_rows.default"
         made = tuple(t for _, t in flatten(result, ask=False))
         if made and not any(word in name for word in _UNSET):
-            place, user_place, _ = places(sys._getframe(1), _run_plainly.__code__)
-            drew = before.differ()
-            self._each(Made(name, made, drew, self._modules.now()[0], place, user_place))
+            place, user_place, _ = code_positions(sys._getframe(1), _run_forward.__code__)
+            drew = before.have_changed()
+            self._each(CallResult(name, made, drew, self._modules.current()[0], place, user_place))
         return result
 
 
-class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _ProtectWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that saves tensors of the program before an operator mutates them."""
 
     supports_higher_order_operators = True
@@ -172,9 +175,9 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._world = world
+        self._sandbox = sandbox
 
     def __torch_dispatch__(
         self,
@@ -185,17 +188,17 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(each.__name__ == "DTensor" for each in types):
             return NotImplemented  # its local tensors are dispatched in turn
-        kind, kwargs = kind_of(func), kwargs or {}
+        kind, kwargs = operator_properties(func), kwargs or {}
         for tensor in written_by(kind, func, args, kwargs):
-            self._world.protect(tensor)
+            self._sandbox.protect(tensor)
         result = func(*args, **kwargs)
         if not kind.is_view and not kind.writes:
             for tensor in tensors(result):
-                self._world.own(tensor)
+                self._sandbox.mark_created(tensor)
         return result
 
 
-class _Results(RunningModules):
+class _ModuleResults(RunningModules):
     """Collects the results of modules, up to a number of bytes."""
 
     def __init__(self, root: Module, budget: int) -> None:
@@ -203,9 +206,9 @@ class _Results(RunningModules):
         self.found: list[tuple[str, Tensor, int]] = []
         self._budget = budget
 
-    def _ended(self, event: ModuleEnded) -> None:
-        path = self.now()[0]
-        super()._ended(event)
+    def _on_end(self, event: ModuleEnded) -> None:
+        path = self.current()[0]
+        super()._on_end(event)
         for _, tensor in flatten(event.output, ask=False):
             if tensor.is_floating_point() and tensor.nbytes <= self._budget:
                 self._budget -= tensor.nbytes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..graph import Experiment
 from ..internals.replay.shadows import DOUBLE
-from ..internals.replay.side_by_side import Compared
+from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.pytree import flatten
 from .comparison import Comparison, Row, readable, row_of
 from .subject import Subject
@@ -24,7 +24,7 @@ _ADVICE = (
 _BLOCK = 1 << 16  # elements
 
 
-class _Digits(Comparison):
+class _PrecisionComparison(Comparison):
     """Keeps each operator's distance from float64, relative to the norm of its result."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Digits(Comparison):
         self.dtypes: dict[int, torch.dtype] = {}
         self.allowed_errors: dict[int, float] = {}
 
-    def __call__(self, compared: Compared) -> bool:
+    def __call__(self, compared: OperatorPair) -> bool:
         if compared.is_view:
             return True
         error = distance(compared.first, compared.other)
@@ -42,7 +42,7 @@ class _Digits(Comparison):
         self.dtypes[compared.number] = compared.first.dtype
         # A bfloat16 value cast to float32 still has the precision of bfloat16.
         given = [self.allowed_errors.get(maker, 0.0) for maker in compared.makers]
-        allowed = max(_half(compared.first.dtype), *given, 0.0)
+        allowed = max(_half_digits_error(compared.first.dtype), *given, 0.0)
         self.allowed_errors[compared.number] = allowed
         row = row_of(compared, None, 1.0, error, placed=error > allowed)
         if compared.number not in self.rows or error > allowed:
@@ -53,13 +53,13 @@ class _Digits(Comparison):
 def float64(subject: Subject) -> Iterator[Experiment]:
     """Compute in float64 as well: no operation loses more than half of its dtype's digits."""
     changed = "all computed in float64, too"
-    digits = _Digits()
+    digits = _PrecisionComparison()
     run = subject.run(digits, double=True)
-    if (unknown := subject.unknown("float64", changed, run)) is not None:
+    if (unknown := subject.inconclusive("float64", changed, run)) is not None:
         yield unknown
         return
     outputs = [
-        (t, run.shadows.of(t))
+        (t, run.shadows.get(t))
         for _, t in flatten(run.output, ask=False)
         if t.dtype in DOUBLE and not t.is_meta
     ]
@@ -70,11 +70,11 @@ def float64(subject: Subject) -> Iterator[Experiment]:
         error = distance(tensor, other)
         worst = max(worst, error)
         maker = run.shadows.maker(tensor)
-        if error <= digits.allowed_errors.get(maker, _half(tensor.dtype)) or _is_zero(
+        if error <= digits.allowed_errors.get(maker, _half_digits_error(tensor.dtype)) or _is_zero(
             tensor, other
         ):
             continue
-        row = _first(digits, maker)
+        row = _first_imprecise(digits, maker)
         if row is None:
             continue
         name = str(digits.dtypes[row.number]).removeprefix("torch.")
@@ -143,12 +143,12 @@ def _is_zero(first: Tensor, other: Tensor) -> bool:
     return values is not None and bool((values.abs() < least).all())
 
 
-def _half(dtype: torch.dtype) -> float:
+def _half_digits_error(dtype: torch.dtype) -> float:
     """Return the relative error that leaves half of the dtype's digits."""
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
-def _first(digits: _Digits, maker: int) -> Row | None:
+def _first_imprecise(digits: _PrecisionComparison, maker: int) -> Row | None:
     """Return the first operator upstream of `maker` that has lost its digits, or None."""
     seen: set[int] = set()
     stack, found = [maker], None

@@ -25,14 +25,14 @@ from torch.nn import Module
 
 from ..tensors.memory import storage_id, storage_ref
 from .call import RandomState
-from .contents import Contents
-from .effects import Effects, Refused
 from .shadows import has_storage
+from .side_effects import SideEffectError, SideEffects
+from .snapshot import Snapshot
 
 _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
-class World:
+class Sandbox:
     """State of the program that a second run may change, restored afterwards.
 
     Args:
@@ -41,13 +41,13 @@ class World:
     """
 
     def __init__(self, module: Module, *given: Any) -> None:
-        self.refused: Refused | None = None  # the side effect that stopped the forward
+        self.refused: SideEffectError | None = None  # the side effect that stopped the forward
         self._module, self._given = module, given
         self._made: dict[int, Any] = {}  # storages created by the second run
         # (tensor, copy, version) by storage.
         self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}
 
-    def own(self, tensor: Tensor) -> None:
+    def mark_created(self, tensor: Tensor) -> None:
         """Mark a tensor as created by the second run: it needs no copy before a mutation."""
         if has_storage(tensor):
             self._made[storage_id(tensor)] = storage_ref(tensor)
@@ -59,13 +59,13 @@ class World:
         if key in self._before or (made is not None and not made.expired()):
             return
         with suppress(RuntimeError, NotImplementedError):
-            self._before[key] = (tensor, _whole(tensor).clone(), _version(tensor))
+            self._before[key] = (tensor, _whole_storage(tensor).clone(), _version(tensor))
 
     @contextmanager
-    def as_before(self) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Restore all state at the end of this context."""
-        state, contents = RandomState.now(), Contents(*self._module.modules(), *self._given)
-        effects = Effects(contents)
+        state, contents = RandomState.current(), Snapshot(*self._module.modules(), *self._given)
+        effects = SideEffects(contents)
         gradients = [(p, p.grad) for p in self._module.parameters()]
         for buffer in self._module.buffers():
             self.protect(buffer)
@@ -76,24 +76,24 @@ class World:
         finally:
             self.refused = effects.refused
             self._restore()
-            contents.put()
+            contents.restore()
             for parameter, gradient in gradients:
                 if parameter.grad is not gradient:
                     parameter.grad = gradient
-            state.put()
+            state.restore()
 
     def _restore(self) -> None:
         for tensor, values, version in self._before.values():
             with torch.no_grad(), suppress(RuntimeError, NotImplementedError):
-                whole = _whole(tensor)
-                if not _same(whole, values):
+                whole = _whole_storage(tensor)
+                if not _equal(whole, values):
                     whole.copy_(values)
                 if version is not None and _version(tensor) != version:
                     _set_versions((tensor,), (version,))
         self._before.clear()
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def _whole_storage(tensor: Tensor) -> Tensor:
     """Return a detached tensor of the whole storage, as bytes."""
     if not has_storage(tensor):
         return tensor.detach()
@@ -103,7 +103,7 @@ def _whole(tensor: Tensor) -> Tensor:
         return flat.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _equal(a: Tensor, b: Tensor) -> bool:
     return bool(torch.equal(a, b))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Streams:
+class GeneratorStates:
     """The saved states of random generators; with `seed`, those of freshly seeded ones."""
 
     def __init__(self, seed: int | None = None) -> None:
@@ -20,7 +20,7 @@ class Streams:
                 self._states.append((generator, other.get_state()))
 
     @classmethod
-    def of(cls, args: Any, kwargs: Any, operands: list[Tensor]) -> Streams:
+    def save(cls, args: Any, kwargs: Any, operands: list[Tensor]) -> GeneratorStates:
         """Save the states of the default generators and of those among the arguments."""
         found = cls()
         given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
@@ -28,17 +28,17 @@ class Streams:
             found._states.append((generator, generator.get_state()))
         return found
 
-    def again(self) -> Streams:
+    def current(self) -> GeneratorStates:
         """Return the current states of the same generators."""
-        found = Streams()
+        found = GeneratorStates()
         found._states = [(g, g.get_state()) for g, _ in self._states]
         return found
 
-    def differ(self) -> bool:
+    def have_changed(self) -> bool:
         """True if any of the generators has drawn numbers since."""
         return any(not torch.equal(state, g.get_state()) for g, state in self._states)
 
-    def put(self) -> None:
+    def restore(self) -> None:
         """Restore the saved states."""
         for generator, state in self._states:
             generator.set_state(state)

@@ -46,9 +46,9 @@ from ..internals.tensors.memory import parts, storage_id
 from ..internals.tensors.pytree import tensors
 from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 from ..recording.memory import Memory, checkpoints_of
-from ..tracing.nodes import ends_of
-from ..tracing.tracer import connected
-from .blocks import LOOP, Block, Side, peak_of
+from ..tracing.nodes import gradient_edges_of
+from ..tracing.tracer import collect_nodes
+from .blocks import LOOP, Block, Placement, peak_of
 
 _flops: Any = flop_counter
 # PyTorch has no FLOP formula for it
@@ -60,11 +60,11 @@ _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
 # Roles that any other role replaces.
-_FREE = frozenset({"temporary", "communication", "recomputed"})
-_NUMBER = 16  # bytes: a single number may be on the other side
+_REPLACEABLE_ROLES = frozenset({"temporary", "communication", "recomputed"})
+_SCALAR_BYTES = 16  # bytes: a single number may be on the other side
 
 
-class Ledger:
+class MemoryTracker:
     """Context manager that counts memory and FLOPs of the code inside.
 
     A step starts at the first call of the outermost module after `begin_step()`, which discards
@@ -79,10 +79,10 @@ class Ledger:
         self.blocks: list[Block] = []
         self.phases: list[tuple[int, str]] = []  # (first moment, phase)
         self.moment = 0  # number of changes so far
-        self.sides = False  # True if the program uses a device
+        self.uses_device = False  # True if the program uses a device
         self.flops = 0
         self.first_moment = 0  # first moment of the step
-        self._waits = True  # True until the step starts
+        self._is_waiting = True  # True until the step starts
         self._blocks: dict[int, Block] = {}  # by number of the storage
         self._saved: list[list[Block]] = []  # by backward
         self._paths: dict[int, str] = {}
@@ -96,8 +96,10 @@ class Ledger:
         self._stepping = False
         self._crossing = False
         self._checkpoints = CheckpointWatch()
-        self._storages = StorageWatch(self._changed, self._freed, self._ran)
-        self._seams: tuple[Any, ...] = (
+        self._storages = StorageWatch(
+            self._on_storage_change, self._on_storage_free, self._on_operator
+        )
+        self._watches: tuple[Any, ...] = (
             ModuleWatch(self._module_began, self._module_ended),
             EngineWatch(self._backward_began, self._backward_ended),
             StepWatch(self._will_step, self._has_stepped),
@@ -105,23 +107,23 @@ class Ledger:
             self._storages,
         )
 
-    def __enter__(self) -> Ledger:
-        for seam in self._seams:
-            seam.__enter__()
+    def __enter__(self) -> MemoryTracker:
+        for watch in self._watches:
+            watch.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for seam in reversed(self._seams):
-            seam.__exit__(None, None, None)
+        for watch in reversed(self._watches):
+            watch.__exit__(None, None, None)
         self._roots, self._optimizers = {}, {}
 
     def begin_step(self) -> None:
         """Discard the counts of the current step when the next module is called."""
-        self._waits = True
+        self._is_waiting = True
 
     def close_step(self) -> None:
         """Assign roles once more at the end of the step."""
-        self._name_roles()
+        self._assign_roles()
 
     @property
     def activations(self) -> list[Block]:
@@ -130,33 +132,33 @@ class Ledger:
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
     @property
-    def counted(self) -> list[Block]:
+    def counted_blocks(self) -> list[Block]:
         """Storages of the step; only those on the device if the program uses one."""
-        return [block for block in self.blocks if not self.sides or block.side.device]
+        return [block for block in self.blocks if not self.uses_device or block.placement.device]
 
     # Placement, for the simulated accelerator
 
     def put(self, given: Any) -> None:
         """Mark tensors as being on the device."""
-        self.sides = True
+        self.uses_device = True
         with unseen_calls():
             for block in self._blocks_of(tensors(given)):
-                block.side.put()
+                block.placement.put()
 
     def has(self, tensor: Tensor) -> bool:
         """True if a tensor is on the device; always False inside an operator."""
         if self._storages.inside:
             return False
         with unseen_calls():
-            return any(block.side.device for block in self._blocks_of([tensor]))
+            return any(block.placement.device for block in self._blocks_of([tensor]))
 
     def allocated_bytes(self) -> int:
         """Return the bytes on the device now."""
-        return sum(block.nbytes for block in self._blocks.values() if block.side.device)
+        return sum(block.nbytes for block in self._blocks.values() if block.placement.device)
 
     def peak_bytes(self) -> int:
         """Return the peak of bytes on the device in this step."""
-        there = [block for block in self.blocks if block.side.device]
+        there = [block for block in self.blocks if block.placement.device]
         return peak_of(there, self.first_moment).nbytes
 
     @contextmanager
@@ -174,15 +176,15 @@ class Ledger:
 
     # Callbacks of the watches
 
-    def _changed(self, number: int, nbytes: int) -> None:
+    def _on_storage_change(self, number: int, nbytes: int) -> None:
         old = self._blocks.get(number)
         if old is not None:
             self._end(number)
-            old.role = "gathered" if old.role in _FREE else old.role
+            old.role = "gathered" if old.role in _REPLACEABLE_ROLES else old.role
         self.moment += 1
-        phase, here = self._here()
+        phase, here = self._position()
         self._mark(phase)
-        side = Side() if old is None else old.side
+        side = Placement() if old is None else old.placement
         block = self._blocks[number] = Block(nbytes, self.moment, phase, here, side)
         self.blocks.append(block)
         if old is not None:
@@ -194,7 +196,7 @@ class Ledger:
         if not self.phases or self.phases[-1][1] != phase:
             self.phases.append((self.moment, phase))
 
-    def _freed(self, number: int) -> None:
+    def _on_storage_free(self, number: int) -> None:
         if number in self._blocks:
             self._end(number)
 
@@ -202,11 +204,11 @@ class Ledger:
         self.moment += 1
         self._blocks.pop(number).died = self.moment
 
-    def _ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _on_operator(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = operator._overloadpacket
         if operator.namespace in ("c10d", "fsdp"):
-            self._sends(operator, args, kwargs, result)
-        if self.sides and not self._crossing:
+            self._label_collective(operator, args, kwargs, result)
+        if self.uses_device and not self._crossing:
             self._join(operator, args, kwargs, result)
         formula: Any = _flops.flop_registry.get(packet)
         if formula is not None:
@@ -216,16 +218,16 @@ class Ledger:
         elif str(packet) == f"{_ATTENTION}_backward":
             self.flops += _flops.sdpa_backward_flop_count(*(each.shape for each in args[:4]))
 
-    def _sends(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _label_collective(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Assign roles to the buffers that FSDP and DDP collectives read and write."""
         # Concatenates whole gradients to reduce-scatter them.
         if operator._schema.name == "fsdp::chunk_cat":
-            self._name(_plain(args), "gradient")
-        there = self.sides and operator.namespace == "c10d" and not self._on_host(args)
+            self._assign_role(_plain(args), "gradient")
+        there = self.uses_device and operator.namespace == "c10d" and not self._on_host(args)
         for block in self._blocks_of(_plain([result, *args, *kwargs.values()])):
-            block.role = "communication" if block.role in _FREE else block.role
-            if there and block.nbytes > _NUMBER:
-                block.side.put()
+            block.role = "communication" if block.role in _REPLACEABLE_ROLES else block.role
+            if there and block.nbytes > _SCALAR_BYTES:
+                block.placement.put()
 
     def _join(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Join the placements of all tensors of an operator."""
@@ -233,17 +235,17 @@ class Ledger:
         if schema.name in _COPIES:
             return
         made = self._blocks_of(_plain([result]))
-        if not schema.is_mutable and all(block.side.device for block in made):
+        if not schema.is_mutable and all(block.placement.device for block in made):
             return  # the common case: a view, or no result
         taken = [args[i] for i in _INDEXED.get(schema.name, range(len(args))) if i < len(args)]
         given = self._blocks_of(_plain([*taken, *kwargs.values()]))
-        together = [*made, *(block for block in given if block.nbytes > _NUMBER)]
+        together = [*made, *(block for block in given if block.nbytes > _SCALAR_BYTES)]
         for block in together[1:]:
-            together[0].side.join(block.side)
+            together[0].placement.join(block.placement)
         # Among single numbers, one on the device is enough.
-        if any(block.side.device for block in given):
+        if any(block.placement.device for block in given):
             for block in made:
-                block.side.put()
+                block.placement.put()
 
     def _module_began(self, event: ModuleBegan) -> None:
         module = event.module
@@ -258,17 +260,17 @@ class Ledger:
             if id(module) not in self._roots or id(module) not in self._paths:
                 self._roots[id(module)] = module
                 self._paths.update(_paths(module, ""))
-            if self._waits:
+            if self._is_waiting:
                 self._begin()
             with unseen_calls():
-                self._name(tensors(args), "input")
+                self._assign_role(tensors(args), "input")
 
     def _module_ended(self, _: ModuleEnded) -> None:
         if self._stack:
             self._stack.pop()
 
     def _begin(self) -> None:
-        self._waits = False
+        self._is_waiting = False
         self.blocks = list(self._blocks.values())
         self.first_moment, self.phases = self.moment, []
         self.flops, self._saved, self._origins = 0, [], {}
@@ -276,11 +278,11 @@ class Ledger:
     def _backward_began(self, event: EngineCalled) -> None:
         self._backward_depth.append(len(self._stack))
         with unseen_calls():
-            self._name_roles()
-            ends = [end for output in event.outputs for end in ends_of(output)]
-            ids, _ = connected([fn for fn, _ in ends])
+            self._assign_roles()
+            ends = [end for output in event.outputs for end in gradient_edges_of(output)]
+            ids, _ = collect_nodes([fn for fn, _ in ends])
             saved = Memory(ids, (), checkpoints=checkpoints_of(ids, self._checkpoints.frames()))
-            self._saved.append(self._name(saved.activations, "activation"))
+            self._saved.append(self._assign_role(saved.activations, "activation"))
             saved.release()
 
     def _backward_ended(self, _: object) -> None:
@@ -292,16 +294,16 @@ class Ledger:
         self._mark("optimizer")
         self._optimizers[id(event.optimizer)] = event.optimizer
         with unseen_calls():
-            self._name_roles()
+            self._assign_roles()
 
     def _has_stepped(self, _: Stepped) -> None:
         self._stepping = False
         with unseen_calls():
-            self._name_roles()
+            self._assign_roles()
 
     # Position in the program
 
-    def _here(self) -> tuple[str, tuple[str, str]]:
+    def _position(self) -> tuple[str, tuple[str, str]]:
         """Return (phase, (module, line)) of the running code."""
         frame = sys._getframe(2)
         if self._stepping:
@@ -320,20 +322,20 @@ class Ledger:
 
     # Roles of memory
 
-    def _name_roles(self) -> None:
+    def _assign_roles(self) -> None:
         for module in self._roots.values():
             whole = [each for part in module.modules() for *_, each in unsharded_parameters(part)]
-            self._name(whole, "gathered")
-            self._name(module.parameters(), "parameter")
-            self._name(module.buffers(), "buffer")
+            self._assign_role(whole, "gathered")
+            self._assign_role(module.parameters(), "parameter")
+            self._assign_role(module.buffers(), "buffer")
         for optimizer in self._optimizers.values():
-            self._name(parameters_of(optimizer), "parameter")
-            self._name(
+            self._assign_role(parameters_of(optimizer), "parameter")
+            self._assign_role(
                 tensors([list(state.values()) for state in optimizer.state.values()]), "optimizer"
             )
         for tensor in self._parameters():
             if tensor.grad is not None:
-                self._name([tensor.grad], "gradient")
+                self._assign_role([tensor.grad], "gradient")
 
     def _parameters(self) -> Iterator[Tensor]:
         for module in self._roots.values():
@@ -341,11 +343,11 @@ class Ledger:
         for optimizer in self._optimizers.values():
             yield from parameters_of(optimizer)
 
-    def _name(self, given: Iterable[Tensor], role: str) -> list[Block]:
+    def _assign_role(self, given: Iterable[Tensor], role: str) -> list[Block]:
         """Assign a role to the storages of tensors that have none yet; return all the storages."""
         found = self._blocks_of(given)
         for block in found:
-            if block.role in _FREE:
+            if block.role in _REPLACEABLE_ROLES:
                 block.role = role
         return found
 

@@ -2,7 +2,7 @@
 
     prints, log records     dropped
     files                   opening one for writing, or writing to one that a module has open,
-                            raises `Refused`: the run ends there and nothing is written
+                            raises `SideEffectError`: the run ends there and nothing is written
 
 This applies to the thread of the run only. Files that PyTorch itself writes, such as the
 compiler's, are let through.
@@ -22,10 +22,10 @@ from types import FrameType
 from typing import Any
 
 from ..frames import OTHER, TORCH, code_owner
-from .contents import Contents
+from .snapshot import Snapshot
 
 
-class Refused(Exception):
+class SideEffectError(Exception):
     """Raised before a forward does something that cannot be undone.
 
     Args:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.does = does
 
 
-class _Prints:
+class _SilencedOutput:
     """A stream that drops the output of one thread."""
 
     def __init__(self, stream: Any, thread: int) -> None:
@@ -53,15 +53,15 @@ class _Prints:
         return getattr(self._stream, name)
 
 
-class Effects:
+class SideEffects:
     """Suppresses or refuses side effects of a forward.
 
     Args:
         contents: state of the modules, which shows the files that they have open.
     """
 
-    def __init__(self, contents: Contents) -> None:
-        self.refused: Refused | None = None
+    def __init__(self, contents: Snapshot) -> None:
+        self.refused: SideEffectError | None = None
         self._contents = contents
         self._thread = threading.get_ident()
 
@@ -81,12 +81,12 @@ class Effects:
             if threading.get_ident() != thread:
                 handlers(logger, record)
 
-        out, err = _Prints(sys.stdout, thread), _Prints(sys.stderr, thread)
+        out, err = _SilencedOutput(sys.stdout, thread), _SilencedOutput(sys.stderr, thread)
         files = list(self._contents.files())
         builtins.open = io.open = open_file
         logging.Logger.callHandlers = log  # type: ignore[assignment,method-assign]
         for container, key in files:  # restored together with the other contents
-            container[key] = _File(self, container[key])
+            container[key] = _ReadOnlyFile(self, container[key])
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 yield
@@ -95,15 +95,15 @@ class Effects:
             logging.Logger.callHandlers = handlers  # type: ignore[method-assign]
 
     def refuse(self, does: str) -> None:
-        """Stop the run by raising `Refused`."""
-        self.refused = Refused(does)
+        """Stop the run by raising `SideEffectError`."""
+        self.refused = SideEffectError(does)
         raise self.refused
 
 
-class _File:
+class _ReadOnlyFile:
     """Proxy of an open file that raises on a write."""
 
-    def __init__(self, effects: Effects, file: Any) -> None:
+    def __init__(self, effects: SideEffects, file: Any) -> None:
         self._effects, self._file = effects, file
 
     def __getattr__(self, name: str) -> Any:
