@@ -82,7 +82,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
 
     Args:
         value: a tensor, a module or optimizer (its state is saved), or lists and dicts of these and
-            of plain values: `{"model": model, "optimizer": optimizer, "epoch": 3}`.
+            of plain values, as `{"model": model, "optimizer": optimizer, "epoch": 3}`.
         path: with the suffix ".safetensors", a file in that format, for tensors only; otherwise in
             PyTorch's format.
         graph: also written, to `graph_path_for(path)`.

@@ -168,8 +168,8 @@ def first_difference(
 
     Args:
         a, b: recorded with `record(fingerprints=True)`.
-        tolerance: relative difference up to which two results are equal. None uses the rounding
-            error of their dtype: 1e-5 for float32, 5e-2 for bfloat16.
+        tolerance: relative difference up to which two results are equal. The default is the
+            rounding error of their dtype, 1e-5 for float32 and 5e-2 for bfloat16.
         titles: names of the two runs.
 
     Raises:

@@ -51,7 +51,7 @@ class RegionBackwardWatch(Watch):
     """A watch that runs the backward graphs of some regions.
 
     Args:
-        told: callbacks by the region's live node.
+        callbacks: callbacks by the region's live node.
     """
 
     def __init__(self, callbacks: Mapping[Any, RegionBackwardCallbacks]) -> None:

@@ -20,8 +20,8 @@ class EagerStance:
     """Context manager in which compiled functions run eagerly.
 
     Args:
-        told: called once the stance is set.
-        miss: called with the exception if it cannot be set, as inside a compiled function.
+        on_active: called once the stance is set.
+        on_failure: called with the exception if it cannot be set, as inside a compiled function.
     """
 
     def __init__(

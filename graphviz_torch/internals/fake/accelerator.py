@@ -67,7 +67,7 @@ class FakeAccelerator:
         local: index of this process's device.
         count: number of devices of the machine.
         memory: bytes of memory of each device.
-        sides: keeps track of the tensors on the device.
+        placement: keeps track of the tensors on the device.
     """
 
     def __init__(self, local: int, count: int, memory: int, placement: Placement) -> None:

@@ -22,7 +22,7 @@ class UnknownScalar(float):
     """A float whose value is unknown.
 
     Args:
-        asks: called when the program uses the value; returns the value to use.
+        on_decision: called when the program uses the value; returns the value to use.
     """
 
     on_decision: Callable[[], float]
