@@ -16,22 +16,16 @@ PACKAGE = Path(graphviz_torch.__file__).parent
 REPORTED = "  # <- reported"  # ends the line of an example that its finding is at
 # The rules whose pages lack a section. A rule leaves the list when its page has all of them.
 _LISTED = """
-attribute-without-effect backward-returned-none batch-taken-for-time called-for-each-sample
-collapsed-weight compile-graph-break compile-recompile compile-skipped compiled-differs
-constant-targets constant-term copy-in-backward data-assignment ddp-bypassed
-ddp-unused-parameter diverged-buffers diverged-replicas divided-twice empty-parameter-group
-epsilon-underflow extreme-clip-norm fsdp-regather fsdp-single-unit future-leak grad-of-non-leaf
-gradient-spike growing-memory ignored-targets input-without-effect large-update
-learning-rate-jump memory-order mismatched-collectives mixed-losses most-memory no-gradient
-no-update non-differentiable-all-gather non-leaf-in-optimizer nonfinite-loss normalization-axis
-only-norms-train optimizer-never-stepped outside-autocast pageable-copy
-parameter-in-two-optimizers precision-loss random-in-eval-mode rank-only-sync redistributed-back
-redundant-all-reduce repeated-batch repeated-copy replaced-parameters round-trip sample-leak
-self-add skipped-step stale-average step-without-gradients sum-loss symmetric-init
-target-out-of-range target-shift tiny-copies undetached-advantage unintended-float64
-unneeded-retain-graph unstepped-term unsynced-batch-norm untied-weights unused-copy unused-input
-view-retains-storage weight-decay-on-norms zero-gradient zero-init-pair zero-learning-rate
-zero-second-derivative
+called-for-each-sample collapsed-weight compile-graph-break compile-recompile compile-skipped
+compiled-differs constant-targets copy-in-backward ddp-bypassed ddp-unused-parameter
+diverged-buffers diverged-replicas divided-twice epsilon-underflow fsdp-regather
+fsdp-single-unit future-leak gradient-spike growing-memory ignored-targets input-without-effect
+large-update learning-rate-jump memory-order mismatched-collectives most-memory no-gradient
+non-differentiable-all-gather non-leaf-in-optimizer nonfinite-loss only-norms-train
+outside-autocast pageable-copy precision-loss random-in-eval-mode rank-only-sync
+redistributed-back redundant-all-reduce repeated-batch replaced-parameters sample-leak
+skipped-step stale-average sum-loss target-shift tiny-copies unsynced-batch-norm untied-weights
+unused-input view-retains-storage weight-decay-on-norms zero-init-pair zero-second-derivative
 """
 INCOMPLETE = frozenset(_LISTED.split())
 EXAMPLES = {

@@ -17,6 +17,11 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
     """A module or a parameter was given an attribute that looks like requires_grad and does
     nothing.
 
+    ## Why it matters
+
+    Python lets any attribute be set. `module.requires_grad = False` and `parameter.require_grad =
+    False` are accepted and ignored: the parameters go on learning.
+
     ## Example
 
     ```python
@@ -26,9 +31,34 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
 
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     with record(model) as recording:
-        model[0].requires_grad = False
+        model[0].requires_grad = False  # <- reported
         model(torch.randn(8, 4)).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with record(model) as recording:
+        model[0].requires_grad_(False)
+        model(torch.randn(8, 4)).mean().backward()
+    ```
+
+    ## When it is intended
+
+    It never has an effect on autograd.
+
+    ## Not detected
+
+    Other misspelled attributes.
+
+    ## See also
+
+    - [torch.nn.Module.requires_grad_](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_)
     """
     learning = {p.name for p in reading.graph.parameters if p.requires_grad}
     for (name, where), events in grouped(

@@ -88,6 +88,11 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
 def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
     """The `.grad` of a tensor that is not a leaf was read: it is None.
 
+    ## Why it matters
+
+    Backward fills `.grad` of leaves alone. A tensor that was computed, also from itself, has a
+    `.grad` of None: an update by hand then fails, or silently does nothing.
+
     ## Example
 
     ```python
@@ -99,8 +104,35 @@ def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
     with record() as recording:
         for _ in range(2):
             (w * w).sum().backward()
-            w = w - 0.1 * w.grad
+            w = w - 0.1 * w.grad  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    w = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        for _ in range(2):
+            (w * w).sum().backward()
+            w = (w - 0.1 * w.grad).detach().requires_grad_()
+    ```
+
+    ## When it is intended
+
+    To look at the gradient of a result, call `retain_grad()` on it before backward.
+
+    ## Not detected
+
+    Reads inside of a library, such as a logger.
+
+    ## See also
+
+    - [torch.Tensor.is_leaf](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
+    - [torch.Tensor.retain_grad](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.retain_grad.html)
     """
     failure = reading.graph.failure
     ended = failure is not None and "NoneType" in failure.message
@@ -159,6 +191,11 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
 def data_assignment(reading: Reading) -> Iterator[Finding]:
     """x.data = h takes the values of h and leaves its history behind.
 
+    ## Why it matters
+
+    `.data` bypasses autograd: the values arrive and the history does not. What computed the values
+    gets no gradient, and no error says so.
+
     ## Example
 
     ```python
@@ -170,9 +207,37 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
     x = torch.zeros(8, 4, requires_grad=True)
     with record(nn.ModuleList([body, head])) as recording:
         h = body(torch.randn(8, 4))
-        x.data = h
+        x.data = h  # <- reported
         head(x).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    x = torch.zeros(8, 4, requires_grad=True)
+    with record(nn.ModuleList([body, head])) as recording:
+        h = body(torch.randn(8, 4))
+        head(h).mean().backward()
+    ```
+
+    ## When it is intended
+
+    An update of a parameter by hand. Write it as `with torch.no_grad(): x.copy_(h)`, which says so
+    and is checked.
+
+    ## Not detected
+
+    Assignments of values that have no history: they lose nothing.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+    - [torch.Tensor.copy_](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html)
     """
     for event in reading.events(DataAssignment):
         value = event.value.label if event.value else ""

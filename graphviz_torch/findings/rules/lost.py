@@ -64,6 +64,11 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because a node received one and gave none to its input, as a
     custom Function does whose backward returns None.
 
+    ## Why it matters
+
+    A custom Function decides by itself what it passes on. None means "no gradient", so that
+    everything before it does not learn, and no error is raised.
+
     ## Example
 
     ```python
@@ -84,8 +89,45 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
 
     model = nn.Linear(4, 1)
     with record(model) as recording:
+        Scale.apply(model(torch.randn(8, 4))).mean().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient
+
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
         Scale.apply(model(torch.randn(8, 4))).mean().backward()
     ```
+
+    ## When it is intended
+
+    None is right for inputs that need no gradient, such as flags and integers: these are not
+    reported.
+
+    ## Not detected
+
+    A gradient that is there and wrong: compare it by `torch.autograd.gradcheck`.
+
+    ## See also
+
+    - [Extending PyTorch](https://docs.pytorch.org/docs/stable/notes/extending.html)
+    - [torch.autograd.gradcheck](https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html)
     """
     lost = [
         (reading.receivers[p.node], p)
@@ -117,6 +159,11 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got a gradient of zeros only: on its way lies a step such as round or sign, or a
     custom Function whose backward gave zeros.
 
+    ## Why it matters
+
+    Rounding, signs and comparisons are flat between their jumps: the gradient that passes them is
+    exactly 0, and what is before them never changes, though every parameter has a `.grad`.
+
     ## Example
 
     ```python
@@ -126,8 +173,34 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
 
     model = nn.Linear(4, 1)
     with record(model) as recording:
-        model(torch.randn(8, 4)).round().mean().backward()
+        model(torch.randn(8, 4)).round().mean().backward()  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        y = model(torch.randn(8, 4))
+        (y + (y.round() - y).detach()).mean().backward()
+    ```
+
+    ## When it is intended
+
+    Quantisation uses a straight-through estimator, which passes a gradient and is silent here.
+
+    ## Not detected
+
+    Gradients that are tiny but not zero.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+    - [torch.round](https://docs.pytorch.org/docs/stable/generated/torch.round.html)
     """
     nodes = reading.graph.nodes
     zeros = [

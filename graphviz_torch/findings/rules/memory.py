@@ -393,6 +393,11 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
 def unintended_float64(reading: Reading) -> Iterator[Finding]:
     """A result became float64 although the parameters are not: twice the memory, half the speed.
 
+    ## Why it matters
+
+    NumPy computes in float64. One such tensor turns every result that meets it into float64: twice
+    the memory, and on most GPUs 2 to 64 times the time.
+
     ## Example
 
     ```python
@@ -404,8 +409,34 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 1)
     with record(model) as recording:
         target = torch.as_tensor(numpy.linspace(0, 1, 8))
+        (model(torch.randn(8, 4)).squeeze(1) - target).square().mean().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import numpy
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        target = torch.as_tensor(numpy.linspace(0, 1, 8), dtype=torch.float32)
         (model(torch.randn(8, 4)).squeeze(1) - target).square().mean().backward()
     ```
+
+    ## When it is intended
+
+    Sums and tests that need the precision: convert there, and convert back.
+
+    ## Not detected
+
+    float64 without gradients.
+
+    ## See also
+
+    - [Type promotion](https://docs.pytorch.org/docs/stable/tensor_attributes.html)
     """
     graph = reading.graph
     dtypes = {p.tensor.dtype for p in graph.parameters} or {

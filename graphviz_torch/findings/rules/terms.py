@@ -33,6 +33,11 @@ _STRAIGHT = tuple(_ACTIVATIONS)
 def constant_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it.
 
+    ## Why it matters
+
+    A regulariser or an auxiliary loss that has no gradient changes the number that is logged and
+    nothing else.
+
     ## Example
 
     ```python
@@ -44,10 +49,38 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         logits = model(torch.randn(8, 4))
         with torch.no_grad():
-            entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+            entropy = torch.distributions.Categorical(logits=logits).entropy().mean()  # <- reported
         loss = logits.square().mean() - 0.01 * entropy
         loss.backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        logits = model(torch.randn(8, 4))
+        entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+        loss = logits.square().mean() - 0.01 * entropy
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    A constant that is added so that the logged loss is comparable. Where the term was cut by
+    `no_grad`, this is a note.
+
+    ## Not detected
+
+    A term that is multiplied by 0.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
     lines = {cut.where for cut in reading.graph.cuts if id(cut) in explained_cuts}
@@ -155,6 +188,11 @@ def _norm(node: Node) -> float:
 def unstepped_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss reaches only parameters that the optimizer of this step does not hold.
 
+    ## Why it matters
+
+    The term costs a backward and moves nothing that the step updates: a generator whose adversarial
+    term is detached never learns to deceive.
+
     ## Example
 
     ```python
@@ -166,11 +204,41 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
     steps = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (g, d)]
     with record(nn.ModuleDict({"g": g, "d": d})) as recording:
         fake = g(torch.randn(8, 2))
-        adversarial = -d(fake.detach()).mean()
+        adversarial = -d(fake.detach()).mean()  # <- reported
         loss = fake.square().mean() + adversarial
         loss.backward()
         steps[0].step()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    g, d = nn.Linear(2, 4), nn.Linear(4, 1)
+    steps = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (g, d)]
+    with record(nn.ModuleDict({"g": g, "d": d})) as recording:
+        fake = g(torch.randn(8, 2))
+        adversarial = -d(fake).mean()
+        loss = fake.square().mean() + adversarial
+        loss.backward()
+        steps[0].step()
+    ```
+
+    ## When it is intended
+
+    A term that is there to be logged: compute it under `torch.no_grad()`.
+
+    ## Not detected
+
+    Terms of a loss that is divided or multiplied after the sum are found; a loss that is not a sum
+    has no terms.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     nodes, parameters = reading.graph.nodes, reading.graph.parameters
     idle = {p.node: p for p in parameters if p.requires_grad and p.stepped is False}

@@ -279,6 +279,11 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     """A backward gives gradients to the parameters of an optimizer that never steps, while another
     one does.
 
+    ## Why it matters
+
+    The gradients are computed and thrown away. In a GAN this leaves one of the two networks as it
+    was at the beginning.
+
     ## Example
 
     ```python
@@ -290,12 +295,43 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     steps = {name: torch.optim.SGD(part.parameters(), lr=0.1) for name, part in net.items()}
     with record(net) as recording:
         for _ in range(3):
-            net["d"](net["g"](torch.randn(8, 2)).detach()).mean().backward()
+            net["d"](net["g"](torch.randn(8, 2)).detach()).mean().backward()  # <- reported
             net.zero_grad()
             net["d"](net["g"](torch.randn(8, 2))).mean().backward()
             steps["g"].step()
             net.zero_grad()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    net = nn.ModuleDict({"g": nn.Linear(2, 4), "d": nn.Linear(4, 1)})
+    steps = {name: torch.optim.SGD(part.parameters(), lr=0.1) for name, part in net.items()}
+    with record(net) as recording:
+        for _ in range(3):
+            net["d"](net["g"](torch.randn(8, 2)).detach()).mean().backward()
+            steps["d"].step()
+            net.zero_grad()
+            net["d"](net["g"](torch.randn(8, 2))).mean().backward()
+            steps["g"].step()
+            net.zero_grad()
+    ```
+
+    ## When it is intended
+
+    An optimizer that steps only once in many steps: record enough of them.
+
+    ## Not detected
+
+    Trainings in which no optimizer steps at all: updates by hand are not steps.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     for event in reading.events(UnusedGradients):
         names = listing(event.parameters, last=", ")
@@ -315,7 +351,30 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps with the gradients of two losses, though another optimizer has stepped for
     the first one already: what that left was not cleared, or was not to be there.
 
+    ## Why it matters
+
+    Gradients of one loss are left in `.grad` when the next backward adds its own. The optimizer
+    then follows the sum of two losses, one of which is not its own: in a GAN the generator helps
+    the discriminator.
+
     ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    maker, judge = nn.Linear(2, 4), nn.Linear(4, 1)
+    opt_g = torch.optim.SGD(maker.parameters(), lr=0.1)
+    opt_d = torch.optim.SGD(judge.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"maker": maker, "judge": judge})) as recording:
+        judge(maker(torch.randn(8, 2))).mean().backward()  # <- reported
+        opt_d.step()
+        (-judge(maker(torch.randn(8, 2)))).mean().backward()
+        opt_g.step()
+    ```
+
+    ## Use instead
 
     ```python
     import torch
@@ -328,9 +387,23 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
     with record(nn.ModuleDict({"maker": maker, "judge": judge})) as recording:
         judge(maker(torch.randn(8, 2))).mean().backward()
         opt_d.step()
+        opt_g.zero_grad()
         (-judge(maker(torch.randn(8, 2)))).mean().backward()
         opt_g.step()
     ```
+
+    ## When it is intended
+
+    A trunk that learns from the losses of several heads, one after the other: it is a note.
+
+    ## Not detected
+
+    Losses that are added before one backward: their sum is meant.
+
+    ## See also
+
+    - [torch.optim.Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
+    - [DCGAN tutorial](https://docs.pytorch.org/tutorials/beginner/dcgan_faces_tutorial.html)
     """
     for event in reading.events(MixedLosses):
         yield finding(

@@ -58,6 +58,11 @@ Numbered = list[tuple[int, Transfer]]
 def unused_copy(reading: Reading) -> Iterator[Finding]:
     """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment.
 
+    ## Why it matters
+
+    `Tensor.to()` and `cuda()` return a copy and leave the tensor where it is; for a module they
+    move it. A call without assignment costs the copy and changes nothing.
+
     ## Example
 
     ```python
@@ -67,10 +72,37 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
 
     with simulate_accelerator() as (gpu,), record() as recording:
         x = torch.randn(8, 4)
-        x.to(gpu)
+        x.to(gpu)  # <- reported
         w = torch.randn(4, requires_grad=True)
         (x @ w).sum().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        x = torch.randn(8, 4)
+        x = x.to(gpu)
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        (x @ w).sum().backward()
+    ```
+
+    ## When it is intended
+
+    A copy that warms up a device before a measurement.
+
+    ## Not detected
+
+    Copies that are only read outside of the recorded block.
+
+    ## See also
+
+    - [torch.Tensor.to](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html)
+    - [torch.nn.Module.to](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
     """
     lost = [
         (i, t)
@@ -96,6 +128,11 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
 def repeated_copy(reading: Reading) -> Iterator[Finding]:
     """The same tensor is copied to the same device again and again.
 
+    ## Why it matters
+
+    Each copy takes bandwidth between host and device, and one from pageable memory makes the
+    program wait.
+
     ## Example
 
     ```python
@@ -106,9 +143,36 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
     with simulate_accelerator() as (gpu,), record() as recording:
         w = torch.randn(4, device=gpu, requires_grad=True)
         table = torch.randn(8, 4)
-        loss = sum((table.to(gpu) @ w).sum() for _ in range(4))
+        loss = sum((table.to(gpu) @ w).sum() for _ in range(4))  # <- reported
         loss.backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        table = torch.randn(8, 4)
+        table = table.to(gpu)
+        loss = sum((table @ w).sum() for _ in range(4))
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    Offloading keeps a tensor on the host to save memory of the device.
+
+    ## Not detected
+
+    A tensor that is built anew with the same values for each copy.
+
+    ## See also
+
+    - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
     known = [
         (i, t)
@@ -137,6 +201,11 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
 def round_trip(reading: Reading) -> Iterator[Finding]:
     """A tensor went to another device and came back with nothing, or next to nothing, computed.
 
+    ## Why it matters
+
+    Two copies and two waits, for an operation that the device could have done itself in
+    microseconds.
+
     ## Example
 
     ```python
@@ -146,10 +215,35 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
 
     with simulate_accelerator() as (gpu,), record() as recording:
         w = torch.randn(4, device=gpu, requires_grad=True)
-        h = (w * 2).cpu()
+        h = (w * 2).cpu()  # <- reported
         h = h.clamp(min=0).to(gpu)
         h.sum().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        h = (w * 2).clamp(min=0)
+        h.sum().backward()
+    ```
+
+    ## When it is intended
+
+    An operation that the device does not have, or a library that needs NumPy.
+
+    ## Not detected
+
+    Trips with more than a few operations in between.
+
+    ## See also
+
+    - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
     went: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
     for i, t in _forward(reading):

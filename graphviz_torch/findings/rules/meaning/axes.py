@@ -153,6 +153,12 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 def normalization_axis(reading: Reading) -> Iterator[Finding]:
     """A softmax or a norm runs over another axis than the one that the next product sums over.
 
+    ## Why it matters
+
+    The shape is the same for every axis, so nothing fails. Attention weights that do not add up to
+    1 for each query, or vectors whose norm is taken over the positions, are another model than the
+    one that was meant.
+
     ## Example
 
     ```python
@@ -164,7 +170,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         x = torch.randn(3, 5, 6)
         q, k = model["qk"](x).chunk(2, -1)
-        weights = (q @ k.transpose(1, 2)).softmax(1)
+        weights = (q @ k.transpose(1, 2)).softmax(1)  # <- reported
         (weights @ model["v"](x)).mean().backward()
     ```
 
@@ -176,10 +182,51 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
     model = nn.ModuleDict({"image": nn.Linear(6, 8), "text": nn.Linear(5, 8)})
     with record(model) as recording:
-        image = F.normalize(model["image"](torch.randn(4, 7, 6)))
+        image = F.normalize(model["image"](torch.randn(4, 7, 6)))  # <- reported
         text = F.normalize(model["text"](torch.randn(4, 5)))
         (image @ text.t()).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"qk": nn.Linear(6, 16), "v": nn.Linear(6, 8)})
+    with record(model) as recording:
+        x = torch.randn(3, 5, 6)
+        q, k = model["qk"](x).chunk(2, -1)
+        weights = (q @ k.transpose(1, 2)).softmax(-1)
+        (weights @ model["v"](x)).mean().backward()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"image": nn.Linear(6, 8), "text": nn.Linear(5, 8)})
+    with record(model) as recording:
+        image = F.normalize(model["image"](torch.randn(4, 7, 6)), dim=-1)
+        text = F.normalize(model["text"](torch.randn(4, 5)))
+        (image @ text.t()).mean().backward()
+    ```
+
+    ## When it is intended
+
+    Slot attention normalises over the slots on purpose: silence the rule at the line.
+
+    ## Not detected
+
+    Weights that no product uses.
+
+    ## See also
+
+    - [torch.nn.functional.softmax](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html)
+    - [torch.nn.functional.normalize](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html)
     """
     nodes = reading.graph.nodes
     yield from _weights_over_samples(reading)
@@ -304,6 +351,12 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
     one does without batch_first=True that is given the batch first.
 
+    ## Why it matters
+
+    Recurrent layers and attention take the time first by default. Given the batch first they mix
+    samples, and each prediction depends on its neighbours in the batch: scores change with the
+    batch size.
+
     ## Example
 
     ```python
@@ -314,9 +367,37 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
 
     model = nn.ModuleDict({"body": nn.Linear(4, 6), "rnn": nn.LSTM(6, 8), "out": nn.Linear(40, 3)})
     with record(model) as recording:
+        h, _ = model["rnn"](model["body"](torch.randn(9, 5, 4)))  # <- reported
+        F.cross_entropy(model["out"](h.flatten(1)), torch.arange(9) % 3).backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    rnn = nn.LSTM(6, 8, batch_first=True)
+    model = nn.ModuleDict({"body": nn.Linear(4, 6), "rnn": rnn, "out": nn.Linear(40, 3)})
+    with record(model) as recording:
         h, _ = model["rnn"](model["body"](torch.randn(9, 5, 4)))
         F.cross_entropy(model["out"](h.flatten(1)), torch.arange(9) % 3).backward()
     ```
+
+    ## When it is intended
+
+    A model that is meant to mix samples, as attention over a support set.
+
+    ## Not detected
+
+    Losses that do not tell which axis has the samples.
+
+    ## See also
+
+    - [torch.nn.LSTM](https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html)
+    - [torch.nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
     """
     nodes = reading.graph.nodes
     # Only an axis as long as the samples are many can be theirs: of most models none is.

@@ -105,6 +105,11 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it.
 
+    ## Why it matters
+
+    The tensors that backward would free are kept until the next step: the peak of memory grows by
+    all of them. With create_graph the backward is recorded too, and takes longer.
+
     ## Example
 
     ```python
@@ -117,9 +122,37 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         for _ in range(3):
             optimizer.zero_grad()
-            model(torch.randn(8, 6)).square().mean().backward(retain_graph=True)
+            model(torch.randn(8, 6)).square().mean().backward(retain_graph=True)  # <- reported
             optimizer.step()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A second backward through the same graph, in the same step: it is then not reported.
+
+    ## Not detected
+
+    A graph that code outside of the recording uses later.
+
+    ## See also
+
+    - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
     """
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
     for event in reading.events(ineffective_calls.UnneededRetainGraph):
@@ -365,6 +398,11 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps, and no backward has given any of its parameters a gradient.
 
+    ## Why it matters
+
+    The step changes nothing, or only applies weight decay and old momentum. Its network is not
+    trained.
+
     ## Example
 
     ```python
@@ -378,10 +416,42 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     with record(judge) as recording:
         for _ in range(3):
             judge(maker(torch.randn(8, 6)).detach()).mean().backward()
-            first.step()
+            first.step()  # <- reported
             second.step()
             second.zero_grad()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first = torch.optim.Adam(maker.parameters())
+    second = torch.optim.Adam(judge.parameters())
+    with record(judge) as recording:
+        for _ in range(3):
+            judge(maker(torch.randn(8, 6))).mean().backward()
+            first.step()
+            second.step()
+            first.zero_grad()
+            second.zero_grad()
+    ```
+
+    ## When it is intended
+
+    A warm-up in which one network waits: do not step its optimizer, so that its state stays as it
+    is.
+
+    ## Not detected
+
+    Parameters of which some have a gradient.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     if reading.leaf_losses:
         return
@@ -403,6 +473,11 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
     """A group of an optimizer has no parameters: its options apply to nothing.
 
+    ## Why it matters
+
+    Groups are often picked by name, such as "LayerNorm" or "bias". Where no name fits, the group is
+    empty, and its learning rate or weight decay applies to nothing.
+
     ## Example
 
     ```python
@@ -417,8 +492,37 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.AdamW(groups)
     with record(model) as recording:
         model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    rest = [p for n, p in model.named_parameters() if "bias" not in n]
+    none = [p for n, p in model.named_parameters() if "bias" in n]
+    groups = [{"params": rest, "weight_decay": 0.1}, {"params": none, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
         optimizer.step()
     ```
+
+    ## When it is intended
+
+    A script for several models, some of which have no such parameters.
+
+    ## Not detected
+
+    Groups that contain the wrong parameters.
+
+    ## See also
+
+    - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
     """
     for event in reading.events(ineffective_calls.EmptyParameterGroup):
         yield finding(
@@ -474,6 +578,11 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
     moments and rate.
 
+    ## Why it matters
+
+    Both optimizers change the parameter in each step, with moments that do not know of each other:
+    it moves twice as far, and a schedule of one does not hold for the other.
+
     ## Example
 
     ```python
@@ -488,8 +597,37 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 6)).square().mean().backward()
         first.step()
+        second.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    model = nn.Sequential(body, head)
+    first = torch.optim.Adam(body.parameters())
+    second = torch.optim.Adam(head.parameters())
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        first.step()
         second.step()
     ```
+
+    ## When it is intended
+
+    Training in phases, in which only one of them steps: that is not reported.
+
+    ## Not detected
+
+    Copies of a parameter that share its memory.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     for event in reading.events(ineffective_calls.SharedParameters):
         # Under one name, as in a function that steps several, they cannot be told apart.
@@ -509,6 +647,11 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
     """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
     nothing; or one below 0, which makes the loss larger.
 
+    ## Why it matters
+
+    A step with a rate of 0 changes nothing; one with a rate below 0 climbs. Both come from
+    schedules: past their end, counted in other units, or with a factor that is rounded to 0.
+
     ## Example
 
     ```python
@@ -522,8 +665,37 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
             optimizer.step()
     ```
+
+    ## When it is intended
+
+    A warm-up that begins at 0 for a step, and groups that are switched off by a rate of 0, are
+    notes.
+
+    ## Not detected
+
+    Rates that are small but not 0.
+
+    ## See also
+
+    - [How to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
     """
     for event in reading.events(ineffective_calls.ZeroLearningRate):
         yield finding(
@@ -592,6 +764,12 @@ def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
     """Clipping shortens each gradient to a small part of it, so that its length no longer
     matters; or its bound is far above all of them.
 
+    ## Why it matters
+
+    A bound far below all norms makes every gradient equally long: the size of the gradient no
+    longer matters, and the learning rate alone sets the length of a step. A bound far above never
+    acts.
+
     ## Example
 
     ```python
@@ -605,9 +783,38 @@ def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
         for _ in range(5):
             optimizer.zero_grad()
             model(torch.randn(8, 6)).square().mean().backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.001)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.001)  # <- reported
             optimizer.step()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    Normalised gradient descent clips every step on purpose, and a high bound may be a safety net.
+
+    ## Not detected
+
+    Clipping by value.
+
+    ## See also
+
+    - [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html)
     """
     for event in reading.events(ineffective_calls.ExtremeClipNorm):
         low, values = event.share < 1, event.function == "clip_grad_value_"

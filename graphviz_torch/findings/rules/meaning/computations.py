@@ -19,6 +19,11 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 def self_add(reading: Reading) -> Iterator[Finding]:
     """A result is added to itself, as by a residual connection whose branch was lost on the way.
 
+    ## Why it matters
+
+    `x + x` is a factor of 2. It is usually a residual connection whose input was overwritten by its
+    branch, so that the skip is gone.
+
     ## Example
 
     ```python
@@ -31,13 +36,44 @@ def self_add(reading: Reading) -> Iterator[Finding]:
     class Block(nn.Linear):
         def forward(self, x):
             x = super().forward(x).relu()
-            return x + x
+            return x + x  # <- reported
 
 
     model = nn.Sequential(Block(6, 6), nn.Linear(6, 3))
     with record(model) as recording:
         F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+
+    class Block(nn.Linear):
+        def forward(self, x):
+            return x + super().forward(x).relu()
+
+
+    model = nn.Sequential(Block(6, 6), nn.Linear(6, 3))
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+    ```
+
+    ## When it is intended
+
+    A factor of 2: write `2 * x`.
+
+    ## Not detected
+
+    A sum of two results that are equal but were computed twice.
+
+    ## See also
+
+    - [torch.add](https://docs.pytorch.org/docs/stable/generated/torch.add.html)
     """
     for node in reading.of(("add",)):
         given = reading.inputs[node.id]

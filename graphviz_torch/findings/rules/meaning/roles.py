@@ -275,6 +275,12 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
     """The log-probability of a drawn sample is weighted by a value that has a history, so that the
     policy's loss trains what estimates the value, too.
 
+    ## Why it matters
+
+    The policy gradient weighs each log-probability by a number. If that number has a history, the
+    loss of the policy also moves the critic, in whatever direction makes the loss smaller, which is
+    not towards the returns.
+
     ## Example
 
     ```python
@@ -289,8 +295,38 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
         policy = Categorical(logits=model["actor"](states))
         log_prob = policy.log_prob(policy.sample())
         advantage = torch.randn(8) - model["critic"](states).squeeze(1)
-        (-log_prob * advantage).mean().backward()
+        (-log_prob * advantage).mean().backward()  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.distributions import Categorical
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)})
+    with record(model) as recording:
+        states = torch.randn(8, 4)
+        policy = Categorical(logits=model["actor"](states))
+        log_prob = policy.log_prob(policy.sample())
+        advantage = torch.randn(8) - model["critic"](states).squeeze(1)
+        (-log_prob * advantage.detach() + advantage.square()).mean().backward()
+    ```
+
+    ## When it is intended
+
+    Reparameterised policies differentiate through the critic: they call `rsample()` and use no
+    log-probability as a weight.
+
+    ## Not detected
+
+    Log-probabilities that are written by hand, without `torch.distributions`.
+
+    ## See also
+
+    - [torch.distributions: score function](https://docs.pytorch.org/docs/stable/distributions.html#score-function)
     """
     nodes = reading.graph.nodes
     owner = {p.node: p.name for p in reading.graph.parameters}

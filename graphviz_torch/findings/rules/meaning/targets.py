@@ -39,6 +39,11 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
     """A loss was given what it does not take, as targets of 0 where it takes 1 and -1, or scores
     for log-probabilities; PyTorch says nothing of them.
 
+    ## Why it matters
+
+    PyTorch does not check the range of these targets. The loss is a number that falls, and the
+    optimum is not the one that was meant.
+
     ## Example
 
     ```python
@@ -51,8 +56,37 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         same = torch.randint(2, (8,))
         one, other = model(torch.randn(8, 6)), model(torch.randn(8, 6))
-        F.cosine_embedding_loss(one, other, same).backward()
+        F.cosine_embedding_loss(one, other, same).backward()  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 4)
+    with record(model) as recording:
+        same = torch.randint(2, (8,))
+        one, other = model(torch.randn(8, 6)), model(torch.randn(8, 6))
+        F.cosine_embedding_loss(one, other, 2 * same - 1).backward()
+    ```
+
+    ## When it is intended
+
+    Label smoothing gives targets between 0 and 1, which the losses of probabilities take: they are
+    not reported.
+
+    ## Not detected
+
+    Targets that PyTorch refuses by itself, such as a class that is too large.
+
+    ## See also
+
+    - [CosineEmbeddingLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CosineEmbeddingLoss.html)
+    - [PoissonNLLLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.PoissonNLLLoss.html)
     """
     for event in reading.events(LossTarget):
         if event.what == "input" and not _is_share(reading, event):

@@ -122,6 +122,11 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
     """All rows of a weight have the same values and get the same gradient: its units compute the
     same, and stay alike.
 
+    ## Why it matters
+
+    Units that begin equal get equal gradients and stay equal for ever: a layer of 1,000 units
+    computes as much as one unit.
+
     ## Example
 
     ```python
@@ -135,9 +140,39 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
         nn.init.constant_(parameter, 0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()  # <- reported
+        optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    for layer in (model[0], model[2]):
+        nn.init.kaiming_uniform_(layer.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
         F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
         optimizer.step()
     ```
+
+    ## When it is intended
+
+    A last layer may begin with zeros, as a zero-initialised gate: it gets different gradients, and
+    is not reported.
+
+    ## Not detected
+
+    Rows that are equal in pairs.
+
+    ## See also
+
+    - [torch.nn.init](https://docs.pytorch.org/docs/stable/nn.init.html)
     """
     for event in reading.events(SymmetricRows):
         names = listing(reading.call(node) for node in event.nodes)
@@ -161,6 +196,11 @@ def no_update(reading: Reading) -> Iterator[Finding]:
     """An optimizer's step leaves parameters as they were, though they have a gradient and a rate:
     in bfloat16 a small update is rounded away.
 
+    ## Why it matters
+
+    The loss, the gradients and the learning rate look right, and the weights are the same after the
+    step. In bfloat16 a change below a 256th of a weight is rounded away.
+
     ## Example
 
     ```python
@@ -176,8 +216,40 @@ def no_update(reading: Reading) -> Iterator[Finding]:
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(8, 6, dtype=torch.bfloat16)).square().mean().backward()
+            optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.randn(8, 6)).square().mean()
+            loss.backward()
             optimizer.step()
     ```
+
+    ## When it is intended
+
+    Optimizers with stochastic rounding or a master copy in float32 keep what is rounded away.
+
+    ## Not detected
+
+    Weights of which only a part changes.
+
+    ## See also
+
+    - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html)
+    - [torch.bfloat16](https://docs.pytorch.org/docs/stable/tensor_attributes.html)
     """
     for event in reading.events(UnchangedParameters):
         if not event.nodes:
