@@ -26,6 +26,16 @@ from .selection import Selection
 _KEEPS = ("retained-graph",)
 _FOLLOWS = {
     "zero-grad-before-step": ("optimizer-never-stepped",),
+    "constant-loss": ("all-gradients-zero", "stalled-training"),
+    "stalled-training": (
+        "all-gradients-zero",
+        "zero-learning-rate",
+        "step-without-gradients",
+        "no-update",
+        "optimizer-never-stepped",
+        "not-in-optimizer",
+    ),
+    "all-gradients-zero": ("zero-gradient", "dead-relu", "nonfinite-value"),
     "ignored-targets": ("nonfinite-value",),
     "vanishing-gradient": _KEEPS,
     "exploding-gradient": _KEEPS,
@@ -102,6 +112,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     readings = [Reading(each) for each in graphs[:-1]] + [Reading(graphs[-1], tuple(earlier))]
     found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
     found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
+    found += [(i, f) for f in apply("recording", graphs) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, rules_called())

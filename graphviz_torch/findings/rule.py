@@ -26,8 +26,9 @@ HEADINGS = (
     "See also",
 )
 # "graph": one graph; "end": the last graph of a recording, with all that the program did;
+# "recording": all graphs of a recording or step, at all of which the findings hold;
 # "steps": the graphs of consecutive steps; "ranks": one graph per rank.
-Reads = Literal["graph", "end", "steps", "ranks"]
+Reads = Literal["graph", "end", "recording", "steps", "ranks"]
 # `run` reports the rules of `find`.
 Source = Literal["find", "watch", "experiment", "rehearse"]
 Function = Callable[..., Iterable[Finding]]

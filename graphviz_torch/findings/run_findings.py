@@ -26,6 +26,9 @@ _AWAY = 3  # steps at least, after which a finding is told to be over
 SPOILT = "NaN or Inf in a parameter"
 _SPOILS = ("nonfinite-value", "nonfinite-gradient")
 
+# A step may have these by chance: they are reported where all steps have them.
+_IN_ALL_STEPS = ("all-gradients-zero",)
+
 _Thing = tuple[str, str, str]
 
 
@@ -89,6 +92,7 @@ class RunFindings:
                 message=_TIMES.sub("", f.message),
             )
             for f, steps in rows
+            if len(steps) == count or f.rule not in _IN_ALL_STEPS
         ]
 
     def _judged(self, finding: Finding) -> Finding:

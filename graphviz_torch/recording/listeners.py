@@ -26,6 +26,7 @@ from .listener import Listener
 from .modules.arguments import Arguments
 from .modules.calls import FastPaths, Modes, SampleCalls
 from .modules.first_call import FirstCall
+from .modules.forwards import Forwards
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .saved_tensors import Reruns, SavedTensors
@@ -34,6 +35,7 @@ from .steps.gradients import ClearedGradients, ClipBounds
 from .steps.history import GraphHistory
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
 from .steps.optimizer_steps import OptimizerSteps
+from .steps.progress import Progress
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
 from .values.data_views import DataViews
@@ -69,6 +71,8 @@ LISTENERS: tuple[type[Listener], ...] = (
     Updates,
     Modes,
     GraphHistory,
+    Progress,
+    Forwards,
     Copies,
     Collectives,
     Placements,

@@ -569,7 +569,8 @@ def _dead_units(reading: Reading, node: int) -> float:
     for edge in reading.inputs[node]:
         source, stats = reading.graph.nodes[edge.source], reading.stats(edge.source)
         meta = reading.meta(edge.source)
-        if source.leaf and meta is not None and len(meta.shape) == 1 and stats is not None:
+        alone = len(reading.users[edge.source]) == 1  # else what several uses give may cancel
+        if source.leaf and alone and meta is not None and len(meta.shape) == 1 and stats:
             return stats.zero_fraction
     return 0.0
 

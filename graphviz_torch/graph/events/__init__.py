@@ -65,6 +65,14 @@ class Broadcast(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class ConstantLoss(Occurrence):
+    """A loss that had one value at every backward so far. `where` is the line of the backward."""
+
+    value: float = 0.0
+    count: int = 0  # of backwards
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ConstantTerm(Occurrence):
     """A number that no recorded operation computed, added to one that has a gradient."""
 
@@ -77,6 +85,19 @@ class DataAssignment(Occurrence):
 
     label: str = ""  # the caller's name for x
     value: Operand | None = None  # h
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DiscardedForward(Occurrence):
+    """Forwards of one line whose graphs were freed, and no backward had run through any of them.
+
+    `where` is the outermost line that leads to these forwards alone.
+    """
+
+    module: str = ""  # path of the module; "" for the model
+    count: int = 0  # of forwards
+    was_read: bool = False  # was anything computed from one read, detached or compared
+    in_training: bool = True  # was the module in train mode
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -226,6 +247,17 @@ class RepeatedBatch(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class RepeatedForward(Occurrence):
+    """A module ran twice on the same values before one backward.
+
+    `where` is the outermost line that leads to the second forward alone.
+    """
+
+    module: str = ""
+    first: str = ""  # the same line of the first forward
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class SkippedFunction(Occurrence):
     """A function that torch.compile runs in Python, because it can neither compile nor break it.
 
@@ -235,6 +267,17 @@ class SkippedFunction(Occurrence):
     function: str = ""  # "forward"
     reason: str = ""  # Dynamo's reason; "" if it was skipped before the recording
     call: BreakingCall = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StalledTraining(Occurrence):
+    """No parameter changed since the first backward, although all that were compared have a
+    gradient. `where` is the line of the last backward."""
+
+    backwards: int = 0
+    steps: int = 0  # of optimizers
+    written_by: str = ""  # the operation that wrote into a parameter after a step: "copy_"
+    written_where: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -285,12 +328,13 @@ class WrapperBypass(Occurrence):
 
 
 Event = (
-    SymmetricRows
-    | AttributeAssignment
-    | UnusedInWrapper
+    AttributeAssignment
     | Broadcast
+    | ConstantLoss
     | ConstantTerm
     | DataAssignment
+    | DiscardedForward
+    | DiscardedGradients
     | EarlySchedulerStep
     | EvalMode
     | GradientClearing
@@ -306,11 +350,14 @@ Event = (
     | ParameterFreeze
     | Recompilation
     | RepeatedBatch
+    | RepeatedForward
     | SkippedFunction
+    | StalledTraining
+    | SymmetricRows
     | UnchangedParameters
     | UnregisteredParameters
     | UnusedGradients
-    | DiscardedGradients
+    | UnusedInWrapper
     | WrapperBypass
     | AnyIneffectiveCall
 )

@@ -272,6 +272,7 @@ class Cuts(Listener):
         frame: FrameType,
     ) -> tuple[Origin]:
         origin = Origin(made_by)
+        self.program.cuts += 1
         outer = user_frame(frame)
         place, module = self.program.place(outer), self.program.module
         switch = self.program.switches.last if name == "no_grad" else None

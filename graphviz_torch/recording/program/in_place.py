@@ -189,6 +189,16 @@ class Changes:
             version = same[0].after
         return found
 
+    def last(self, tensor: Tensor) -> Change | None:
+        """Return the last call that wrote into a tensor's memory, by `.data` too; None if none did.
+
+        What optimizers write is left out.
+        """
+        with suppress(RuntimeError, NotImplementedError):  # some have no memory
+            storage = storage_id(tensor)
+            return next((c for c in reversed(self._changes) if c.storage == storage), None)
+        return None
+
     def _of(self, tensor: Tensor) -> list[Change]:
         storage = storage_id(tensor)
         found = []

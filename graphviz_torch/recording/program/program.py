@@ -117,6 +117,7 @@ class Program:
         self.events = Events()
         self.remarks = Remarks()
         self.switches = GradModeSwitches()
+        self.cuts = 0  # how often a result lost the history of an operand
         # Does a compiled graph run: without gradients, though the program has them.
         self.in_compiled_graph = False
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers

@@ -1,0 +1,480 @@
+"""Trainings in which nothing moves and nothing raises: gradients, loss or weights stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...graph import Edge, Finding, GradientStats, Graph, Node
+from ...graph.events import (
+    ConstantLoss,
+    DiscardedForward,
+    OptimizerStep,
+    RepeatedForward,
+    StalledTraining,
+)
+from ...graph.units import count_text, number_text
+from ..graph_reading import Reading
+from ..rule import finding, rule
+from ..words import at
+
+_TINY = 1e-12  # the largest element of a gradient that trains nothing
+# Of the largest gradient where parameters are used: what two ways that cancel leave is rounding.
+_ROUNDING = 1e-5
+_FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
+_CHOICES = ("where", "masked_fill", "masked_scatter", "maximum", "minimum", "index_put")
+_BOUNDS = ("relu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max", "relu6", "elu")
+_SLOPES = ("sigmoid", "tanh", "softmax", "log_softmax", "erf", "logsigmoid", "log_sigmoid_forward")
+
+
+@rule("warning", reads="recording")
+def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """Every gradient of the model is zero, or below 1e-12, in all steps.
+
+    ## Why it matters
+
+    The loss is computed, the optimizer steps, and no weight changes. The report names the first
+    node from the loss back that received a gradient and passed only zeros: a factor that is zero,
+    an empty tensor, a saturated function. Where one module ran twice on the same values, what the
+    two ways give may cancel.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    x = torch.ones(8, 4)
+    scale = x.std(1, keepdim=True)
+    with record(model) as recording:
+        y = model(x / scale.clamp(min=1)) * scale  # <- reported
+        nn.functional.mse_loss(y, torch.ones(8, 1)).backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    x = torch.ones(8, 4)
+    scale = x.std(1, keepdim=True).clamp(min=1)
+    with record(model) as recording:
+        y = model(x / scale) * scale
+        nn.functional.mse_loss(y, torch.ones(8, 1)).backward()
+    ```
+
+    ## When it is intended
+
+    A margin loss has a gradient of zero where every sample keeps the margin. A run in which some
+    steps have a gradient is not reported.
+
+    ## Not detected
+
+    A gradient that is small and not zero, unless one module ran twice on the same values.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+    """
+    judged = [(graph, largest) for graph in graphs if (largest := _largest(graph)) is not None]
+    if not judged or any(graph.failure is not None for graph in graphs):
+        return
+    if all(largest < _TINY * (graph.step.loss_scale or 1) for graph, largest in judged):
+        yield _zeros(Reading(judged[-1][0]))
+    elif all(largest < _ROUNDING * _scale(graph) for graph, largest in judged):
+        reading = Reading(judged[-1][0])
+        for event in reading.events(RepeatedForward)[:1]:
+            yield _cancelled(reading, event)
+
+
+def _largest(graph: Graph) -> float | None:
+    """Return the largest element of the parameters' gradients; None where none was recorded."""
+    leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
+    found = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
+    if not found:
+        return None
+    return max(float("inf") if stats.nonfinite else stats.max_abs for stats in found)
+
+
+def _scale(graph: Graph) -> float:
+    """Return the largest element of the gradients at the nodes that use parameters."""
+    leaves = {p.node for p in graph.parameters if p.node is not None}
+    users = {edge.target for edge in graph.edges if edge.source in leaves}
+    stats = (stats for node in users for stats in graph.nodes[node].grad_outputs)
+    return max((each.max_abs for each in stats if each is not None), default=0.0)
+
+
+def _zeros(reading: Reading) -> Finding:
+    """Return the finding about the first node that passes only zeros."""
+    nodes = reading.graph.nodes
+    for node in reversed(nodes):  # users before inputs
+        sources = _given(reading, node)
+        if sources and not _zero(node.grad_outputs) and all(_zero([s]) for _, s in sources):
+            why, advice = _reason(reading, node, [edge for edge, _ in sources])
+            return finding(
+                "warning",
+                f"Every gradient is zero: {_called(node)}{at(node.where)} received one and "
+                f"passed only zeros, for {why}.",
+                cause="a gradient of zeros",
+                advice=advice,
+                where=node.where,
+                nodes=(node.id, *(edge.source for edge, _ in sources)),
+            )
+    ends = tuple(node for node, _ in reading.graph.outputs)
+    where = next((nodes[end].where for end in ends if nodes[end].where), "")
+    return finding(
+        "warning",
+        f"Every gradient is zero, from {reading.call(ends[0]) if ends else 'the loss'}{at(where)} "
+        "on, where backward starts.",
+        cause="a gradient of zeros",
+        advice="Look at the gradient that backward() is given, and at the factors of the loss.",
+        where=where,
+        nodes=ends,
+    )
+
+
+def _called(node: Node) -> str:
+    return f"{node.title} in {node.module}" if node.module else node.title
+
+
+def _given(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
+    """Return the edges into a node along which it passed a gradient, with that."""
+    if node.leaf or not any(node.grad_outputs):
+        return []
+    pairs = [(edge, reading.stats(edge.source, edge.output_nr)) for edge in reading.inputs[node.id]]
+    return [(edge, stats) for edge, stats in pairs if stats is not None]
+
+
+def _zero(gradients: Sequence[GradientStats | None]) -> bool:
+    return all(
+        stats is None or (stats.max_abs < _TINY and not stats.nonfinite) for stats in gradients
+    )
+
+
+def _reason(reading: Reading, node: Node, edges: list[Edge]) -> tuple[str, str]:
+    """Return why a node passes only zeros, and what to do."""
+    metas = [reading.meta(edge.source, edge.output_nr) for edge in edges]
+    empty = next((meta for meta in metas if meta is not None and 0 in meta.shape), None)
+    if empty is not None:
+        return f"its input is empty ({empty})", "Look at what selects its input: nothing is left."
+    if any(len(reading.users[edge.source]) > 1 for edge in edges):
+        advice = "Look at the terms that use its input: what they pass back adds up to zero."
+        return "another use of its input passes the opposite", advice
+    if node.title in _FACTORS:
+        return "its other factor is zero", "Look at that factor: a mask, a weight or a scale of 0."
+    if node.title in _CHOICES:
+        return "every element is taken from elsewhere", "Look at the condition, or the mask."
+    if node.title in _BOUNDS:
+        return "every input lies where its slope is 0", "Widen its bounds, or use a leaky one."
+    if node.title in _SLOPES:
+        return "it is saturated", "Lower the scale of its input, or normalise it."
+    return "its slope is zero for this input", f"Look at the input of {node.title}."
+
+
+def _cancelled(reading: Reading, event: RepeatedForward) -> Finding:
+    """Return the finding about a module whose two runs give opposite gradients."""
+    name = event.module or "the model"
+    return finding(
+        "warning",
+        f"Every gradient is zero but for rounding: {name} ran twice on the same values"
+        f"{at(event.first)} and{at(event.where)}, and what both give cancels.",
+        cause="two ways cancel",
+        advice="If one of the two is a reference, make it a frozen copy, copy.deepcopy(model), and "
+        "run that under torch.no_grad().",
+        where=event.where,
+        nodes=event.nodes,
+    )
+
+
+@rule("warning", reads="end", of=(StalledTraining,))
+def stalled_training(reading: Reading) -> Iterator[Finding]:
+    """Backward runs, and no parameter changes from one to the next.
+
+    ## Why it matters
+
+    The optimizer may step, and something may write the old values back, or round the new ones to
+    them. The report names the line that wrote into the parameters after a step.
+
+    ## Example
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    with record(model) as recording:
+        for _ in range(4):
+            model(torch.ones(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.load_state_dict(state)  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as recording:
+        for _ in range(4):
+            model(torch.ones(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    ```
+
+    ## When it is intended
+
+    Gradients may be wanted alone, as for a saliency map: then no optimizer steps, and it is a note.
+
+    ## Not detected
+
+    A change of elements whose gradients are not among the largest of their parameter.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
+    """
+    for event in reading.events(StalledTraining):
+        steps, line = count_text(event.steps, "optimizer step"), at(event.written_where)
+        backwards = count_text(event.backwards, "backward")
+        if not event.steps:
+            stepped = any(reading.events(OptimizerStep))
+            yield finding(
+                "info",
+                f"No parameter changed in {backwards}{at(event.where)}"
+                + ("." if stepped else ": no optimizer stepped."),
+                cause="no parameter changes",
+                advice="Call optimizer.step() after backward(), if the model is to learn.",
+                where=event.where,
+            )
+        elif event.written_where:
+            yield finding(
+                "warning",
+                f"{steps} were undone: after each, {event.written_by}{line} put the parameters "
+                "back to what they were.",
+                cause="a step is undone",
+                advice="Leave the parameters that the optimizer steps as they are, and write what "
+                f"{event.written_by}{line} writes into a copy that forward uses.",
+                where=event.written_where,
+            )
+        else:
+            yield finding(
+                "warning",
+                f"{steps} left every parameter as it was, in {backwards}{at(event.where)}.",
+                cause="no parameter changes",
+                advice="Look at the learning rate, at the dtype of the parameters, and at what "
+                "writes the old values back.",
+                where=event.where,
+            )
+
+
+@rule("info", reads="end", of=(ConstantLoss,))
+def constant_loss(reading: Reading) -> Iterator[Finding]:
+    """The loss is the same number at every backward, though parameters change.
+
+    ## Why it matters
+
+    Such a loss does not depend on what the steps change: it may be computed from something else.
+
+    ## Example
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(4):
+            out = model(torch.ones(8, 4)).mean()
+            loss = out - out.detach() + 1
+            loss.backward()  # <- reported
+            optimizer.step()
+            optimizer.zero_grad()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(4):
+            loss = model(torch.ones(8, 4)).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    ```
+
+    ## When it is intended
+
+    A surrogate loss, as a score function or a ratio of a probability and itself, has one value and
+    a gradient.
+
+    ## Not detected
+
+    Losses of fewer than three steps, and those with more than one element.
+
+    ## See also
+
+    - [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
+    """
+    for event in reading.events(ConstantLoss):
+        yield finding(
+            "info",
+            f"The loss was {number_text(event.value)} at each of {event.count} backwards"
+            f"{at(event.where)}.",
+            cause="a constant loss",
+            advice="Nothing, if only its gradient is meant; else look at what it is computed from.",
+            where=event.where,
+        )
+
+
+@rule("warning", reads="recording")
+def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """A forward with gradients was recorded, and no backward ran.
+
+    ## Why it matters
+
+    Nothing learns: the graph of the forward is kept and freed for nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        loss = model(torch.ones(8, 4)).square().mean()  # <- reported
+        optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        loss = model(torch.ones(8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    To draw a model, a forward is enough. A note reports that no backward ran, a warning that an
+    optimizer stepped all the same.
+
+    ## Not detected
+
+    Forwards under `torch.no_grad()`, and those whose graphs were freed before the recording ended.
+
+    ## See also
+
+    - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
+    """
+    readings = [Reading(graph) for graph in graphs]
+    if any(each.ran or each.graph.failure is not None for each in readings):
+        return
+    reading = next((each for each in readings if each.graph.outputs), None)
+    if reading is None or not reading.graph.modules:
+        return  # a traced tensor, and no recorded forward
+    ends = tuple(dict.fromkeys(node for node, _ in reading.graph.outputs))
+    where = next((line for end in ends if (line := reading.graph.nodes[end].where)), "")
+    steps = [step for each in readings for step in each.events(OptimizerStep)]
+    stepped = f", and {steps[0].optimizer} steps{at(steps[0].where)} all the same" if steps else ""
+    yield finding(
+        "warning" if steps else "info",
+        f"No backward ran from {reading.call(ends[0])}{at(where)}{stepped}: nothing learns.",
+        cause="no backward",
+        advice="Call backward() on the loss. If nothing is to learn, run the forward under "
+        "torch.no_grad().",
+        where=where,
+        nodes=ends,
+    )
+
+
+@rule("warning", reads="end", of=(DiscardedForward,))
+def discarded_forward(reading: Reading) -> Iterator[Finding]:
+    """The result of a forward is dropped: no backward runs through it, and nothing reads it.
+
+    ## Why it matters
+
+    A loss that is assigned a second time, `loss = ...` in place of `loss += ...`, is computed and
+    trains nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    x = torch.ones(8, 4)
+    with record(model) as recording:
+        for _ in range(3):
+            loss = (model(x) - 1).square().mean()  # <- reported
+            loss = model(-x).square().mean()
+            loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from graphviz_torch import record
+
+    model = torch.nn.Linear(4, 1)
+    x = torch.ones(8, 4)
+    with record(model) as recording:
+        for _ in range(3):
+            loss = (model(x) - 1).square().mean()
+            loss = loss + model(-x).square().mean()
+            loss.backward()
+    ```
+
+    ## When it is intended
+
+    Where something is read of the result, as a validation loss by item(), it is a note: under
+    `torch.no_grad()` the forward needs less memory.
+
+    ## Not detected
+
+    A result that a variable keeps, and a line whose forwards a backward runs through in some steps.
+
+    ## See also
+
+    - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
+    """
+    for event in reading.events(DiscardedForward):
+        name = event.module or "the model"
+        dropped = event.in_training and not event.was_read
+        yield finding(
+            "warning" if dropped else "info",
+            f"{name} ran{at(event.where)} with gradients {event.count} times, and no backward ran "
+            "through it" + (": its result was dropped." if dropped else "."),
+            cause="a forward without a backward",
+            advice="Add the loss that is computed from it to the one that runs backward; if it is "
+            "not to train anything, run it under torch.no_grad()."
+            if dropped
+            else "Run it under torch.no_grad(), if it is to train nothing.",
+            where=event.where,
+        )

@@ -1,0 +1,232 @@
+"""Whether a training moves at all: parameters that no step changes, a loss that has one value.
+
+At the first backward the elements with the largest gradients are noted of a few parameters; they
+are compared at the next backward, which ends it for a training that moves. Where none changed, all
+parameters are compared. The first value of each loss is compared with the next ones in the same
+way. On a device nothing is waited for: the answers are fetched at the end of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...graph import Graph
+from ...graph.events import ConstantLoss, StalledTraining
+from ...internals.frames import CodePosition
+from ...internals.functions import TensorBase
+from ...internals.guards import no_autograd
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.hooks.optimizers import optimized_parameters
+from ...internals.tensors.memory import may_be_read
+from ...internals.tensors.weak import Ref
+from ..backward import Backward
+from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
+from ..live import leaves_of
+from ..program import Program
+
+_FEW_PARAMETERS, _MAX_PARAMETERS = 8, 512
+_ELEMENTS, _SEARCHED = 8, 4096  # of a parameter: that are compared, and the first ones searched
+_MIN_STEPS, _MIN_BACKWARDS = 2, 3
+_MAX_TRIES = 16  # backwards after which no sample is looked for
+_MAX_LINES = 64  # that run backward
+
+
+class _Sample(NamedTuple):
+    """The elements of a parameter that had the largest gradients."""
+
+    parameter: Ref
+    places: Tensor  # positions in the flat parameter
+    values: Tensor
+    learns: Tensor  # which of them have a gradient that is not zero
+
+
+@dataclass(slots=True)
+class _Loss:
+    """What is known of the losses that one line runs backward."""
+
+    first: Tensor | None  # None: they differ
+    value: float
+    same: list[Tensor]  # on the device: was it the first value again; to be fetched
+    steps: set[tuple[int, int]]  # in which it had that value
+    count: int = 1
+
+
+class Progress(Listener):
+    """Notes a training in which no parameter changes, and a loss that has one value."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._moves = False  # has any parameter changed, or is that not to be known
+        self._samples: list[_Sample] = []
+        self._of_all = False  # are they of all parameters
+        self._changed: list[Tensor] = []  # on the device: did any element change; to be fetched
+        self._first_step, self._last_step = 0, 0  # steps of optimizers at these backwards
+        self._tries = 0  # backwards without a gradient that can be read
+        self._backwards, self._compared = 0, 0  # of all: how many found all parameters the same
+        self._place: CodePosition | None = None
+        self._losses: dict[CodePosition | None, _Loss] = {}
+
+    def backward_began(self, event: BackwardBegan) -> None:
+        call = event.live.call
+        if not call.accumulates:
+            return
+        loss = self._losses.get(call.place)
+        if loss is None or loss.first is not None:
+            self._compare_loss(event, loss)
+        if not self._moves and self._samples:
+            self._compare(event.live.reached, call.step)
+
+    def backward_ended(self, event: BackwardEnded) -> None:
+        call = event.live.call
+        if self._moves or not call.accumulates:
+            return
+        self._place = call.place
+        if event.error is not None:
+            self._moves = True
+        elif not self._samples or (self._backwards > 1 and not self._of_all):
+            if not self._samples:
+                self._first_step, self._backwards = call.step, 1
+            self._last_step, self._of_all = call.step, self._backwards > 1
+            with _quiet():
+                leaves = [fn.variable for fn in leaves_of(event.live.own)]
+                self._samples = list(_samples(leaves, few=not self._of_all))
+            self._tries += not self._samples
+            self._moves = self._tries > _MAX_TRIES
+
+    def resumed(self, event: Resumed) -> None:
+        self._samples, self._losses = [], {}
+
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        with _quiet():
+            changed, self._changed = self._changed, []
+            self._moves = self._moves or any(map(TensorBase.item, changed))
+            there = [each for each in self._samples if not each.learns.is_cpu]
+            if not all(TensorBase.item(each.learns[0]) for each in there):
+                self._samples = []  # a gradient of zeros tells nothing
+            for loss in self._losses.values():
+                same, loss.same = loss.same, []
+                if not all(map(TensorBase.item, same)):
+                    loss.first = None
+        if self._moves:
+            self._samples = []
+        elif self._compared and backwards:
+            self._note()
+        for place, loss in self._losses.items():
+            if loss.first is not None and len(loss.steps) >= _MIN_BACKWARDS:
+                self.events.note(ConstantLoss(), place, value=loss.value, count=loss.count)
+
+    def close(self) -> None:
+        self._samples, self._losses, self._changed = [], {}, []
+
+    def _note(self) -> None:
+        steps = self._last_step - self._first_step
+        if steps < _MIN_STEPS and (steps or self._backwards < _MIN_BACKWARDS):
+            return
+        held = optimized_parameters()
+        parameters = [
+            parameter for each in self._samples if (parameter := each.parameter()) is not None
+        ]
+        learns = any(id(parameter) in held for parameter in parameters)
+        if not (steps or learns or self.program.step):
+            return  # gradients alone are asked for
+        event, written = StalledTraining(), None
+        for parameter in parameters if steps else ():
+            written = written or self.program.changes.last(parameter)
+        line = self.program.line()
+        self.events.note(
+            event,
+            self._place,
+            backwards=self._backwards,
+            steps=steps,
+            written_by=written.operation if written else "",
+            written_where=line(written.place) if written else "",
+        )
+
+    def _compare(self, reached: frozenset[int], step: int) -> None:
+        """Compare the samples before a backward that reaches their parameters."""
+        pairs = [(each, each.parameter()) for each in self._samples]
+        alive = [(each, p) for each, p in pairs if p is not None and id(p) in reached]
+        if len(alive) < len(pairs):  # it trains other tensors now
+            self._samples, self._of_all = [], False
+            return
+        with _quiet():
+            readable = [(each, p) for each, p in alive if may_be_read(p)]
+            changed = [
+                torch.logical_and(torch.ne(_flat(p)[each.places], each.values), each.learns).any()
+                for each, p in readable
+            ]
+            self._moves = len(readable) < len(pairs) or any(
+                TensorBase.item(one) for one in changed if one.is_cpu
+            )
+            self._changed += [one for one in changed if not one.is_cpu]
+        self._backwards += 1
+        self._compared += self._of_all
+        self._last_step = step
+
+    def _compare_loss(self, event: BackwardBegan, known: _Loss | None) -> None:
+        call, outputs = event.live.call, event.outputs
+        step = (self.program.step, call.step)
+        loss = outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Tensor) else None
+        with _quiet():
+            if loss is None or not may_be_read(loss) or TensorBase.numel(loss) != 1:
+                value = None
+            elif known is None:
+                value = torch.clone(TensorBase.detach(loss))
+            else:
+                value = loss
+            if known is None or known.first is None:
+                number = 0.0 if value is None or not value.is_cpu else TensorBase.item(value)
+                self._losses[call.place] = _Loss(value, number, [], {step})
+                while len(self._losses) > _MAX_LINES:
+                    del self._losses[next(iter(self._losses))]
+                return
+            if value is None or value.device != known.first.device:
+                known.first = None
+                return
+            known.count += 1
+            known.steps.add(step)
+            same = torch.eq(TensorBase.reshape(value, ()), TensorBase.reshape(known.first, ()))
+            if not value.is_cpu:
+                known.same.append(same)
+            elif not TensorBase.item(same):
+                known.first = None
+
+
+def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_Sample]:
+    """Yield the samples of the leaves that have a gradient: of a few, spread evenly, or of all."""
+    held = optimized_parameters()
+    leaves = [leaf for leaf in leaves if id(leaf) in held] or list(leaves)
+    if few:
+        leaves = leaves[:: max(1, len(leaves) // _FEW_PARAMETERS)]
+    for leaf in leaves[:_MAX_PARAMETERS]:
+        gradient = leaf.grad
+        if gradient is None or not (may_be_read(leaf) and may_be_read(gradient)):
+            continue
+        plain = TensorBase.is_contiguous(leaf) and TensorBase.is_contiguous(gradient)
+        if not plain or not TensorBase.numel(leaf) or torch.is_complex(leaf):
+            continue
+        slopes = torch.abs(_flat(gradient)[:_SEARCHED])
+        largest = torch.topk(slopes, min(_ELEMENTS, slopes.shape[0]))
+        if slopes.is_cpu and not TensorBase.item(largest.values[0]):
+            continue
+        values = _flat(leaf)[largest.indices]
+        yield _Sample(Ref(leaf), largest.indices, values, largest.values > 0)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return TensorBase.view(TensorBase.detach(tensor), -1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+        yield

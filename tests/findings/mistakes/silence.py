@@ -1,0 +1,214 @@
+"""Trainings in which nothing moves: zero gradients, steps that are undone, forwards for nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from tests.findings.corpus.cases import Record, step
+from tests.findings.mistakes.rows import says, silent
+from tests.support.models import MLP
+
+
+@says("all-gradients-zero", "mul at {cause} received one", "its other factor is zero")
+def outputs_scaled_by_zero(record: Record) -> None:
+    model, scale = MLP(), torch.zeros(64, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            out = model(torch.randn(64, 4)) * scale  # cause
+            step(optimizer, (out - 1).square().mean())
+
+
+@says("all-gradients-zero", "its input is empty (f32[0, 2] cpu)")
+def loss_of_no_row(record: Record) -> None:
+    model = MLP()
+    with record(model):
+        out = model(torch.randn(64, 4))
+        out[64:].sum().backward()  # cause
+
+
+@says("all-gradients-zero", "another use of its input passes the opposite")
+def difference_of_a_value_and_itself(record: Record) -> None:
+    model = MLP()
+    with record(model):
+        out = model(torch.randn(64, 4))
+        (out - out).sum().backward()  # cause
+
+
+@says("all-gradients-zero", "at {first} and at {cause}", "cancels", cause="two ways cancel")
+def reference_that_is_the_policy(record: Record) -> None:
+    policy = reference = MLP()
+    optimizer = SGD(policy.parameters(), lr=0.1)
+    chosen, rejected = torch.randn(64, 4), torch.randn(64, 4)
+    with record(policy):
+        for _ in range(2):
+            margin = policy(chosen) - policy(rejected)  # first
+            other = reference(chosen) - reference(rejected)  # cause
+            step(optimizer, -F.logsigmoid((margin - other).exp()).mean())
+
+
+@silent()
+def reference_that_is_frozen(record: Record) -> None:
+    policy, reference = MLP(), MLP()
+    chosen, rejected = torch.randn(64, 4), torch.randn(64, 4)
+    with record(policy):
+        with torch.no_grad():
+            other = reference(chosen) - reference(rejected)
+        margin = policy(chosen) - policy(rejected)
+        step(SGD(policy.parameters(), lr=0.1), -F.logsigmoid(margin - other).mean())
+
+
+@silent("all-gradients-zero", "stalled-training", "constant-loss")
+def margin_that_every_sample_of_some_steps_keeps(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(6):
+            margin = 1.0 if i == 3 else -100.0
+            step(optimizer, (margin + model(torch.randn(64, 4))).clamp(min=0).mean())
+
+
+@silent("all-gradients-zero", "discarded-forward")
+def one_batch_twice_with_dropout(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5))
+    x = torch.randn(64, 4)
+    with record(model):
+        first, second = model(x), model(x)
+        (first - second).square().mean().backward()
+
+
+@says(
+    "stalled-training",
+    "3 optimizer steps were undone: after each, copy_ at {cause}",
+    cause="a step is undone",
+)
+def weights_rounded_back(record: Record) -> None:
+    model, x = nn.Linear(4, 1), torch.randn(64, 4)
+    optimizer = SGD(model.parameters(), lr=1e-3)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_((p * 4).round() / 4)
+    with record(model):
+        for _ in range(4):
+            step(optimizer, model(x).square().mean())
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.copy_((p * 4).round() / 4)  # cause
+
+
+@says("stalled-training", "3 optimizer steps left every parameter as it was", severity="warning")
+def optimizer_that_does_not_write(record: Record) -> None:
+    class Planned(SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            """Step, some day."""
+
+    model, x = nn.Linear(4, 1), torch.randn(64, 4)
+    optimizer = Planned(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()  # cause
+            optimizer.step()
+
+
+@silent("stalled-training")
+def weights_clipped_after_each_step(record: Record) -> None:
+    model, x = nn.Linear(4, 1), torch.randn(64, 4)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(4):
+            step(optimizer, model(x).square().mean())
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.clamp_(-1, 1)
+
+
+@silent("stalled-training")
+def one_head_of_several_learns(record: Record) -> None:
+    model = nn.ModuleList([nn.Linear(4, 1) for _ in range(40)])
+    optimizer = SGD(model[7].parameters(), lr=0.1)
+    x = torch.randn(64, 4)
+    with record(model):
+        for _ in range(4):
+            step(optimizer, torch.stack([head(x) for head in model]).square().mean())
+
+
+@says("constant-loss", "The loss was 1 at each of 4 backwards", severity="info")
+def surrogate_with_one_value(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(4):
+            out = model(torch.randn(64, 4)).mean()
+            loss = out - out.detach() + 1
+            optimizer.zero_grad()
+            loss.backward()  # cause
+            optimizer.step()
+
+
+@says("no-backward", "No backward ran", "optimizer steps at", severity="warning")
+def steps_without_a_backward(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(4):
+            loss = model(torch.randn(64, 4)).square().mean()  # cause
+            optimizer.step()
+        assert loss.requires_grad
+
+
+@says("no-backward", "No backward ran", severity="info")
+def forwards_alone(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    with record(model):
+        outs = [model(torch.randn(64, 4)) for _ in range(4)]
+        assert len(outs) == 4
+
+
+@says("discarded-forward", "ran at {cause} with gradients ", "its result was dropped")
+def loss_that_is_assigned_again(record: Record) -> None:
+    model = MLP()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def loss_of(x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    with record(model):
+        for _ in range(3):
+            loss = -loss_of(torch.randn(64, 4))  # cause
+            loss = loss_of(torch.randn(64, 4))
+            step(optimizer, loss)
+
+
+@says("discarded-forward", "ran at {cause} with gradients ", severity="info")
+def validation_with_a_graph(record: Record) -> None:
+    model = MLP()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, model(torch.randn(64, 4)).square().mean())
+            model(torch.randn(64, 4)).square().mean().item()  # cause
+
+
+@silent("discarded-forward")
+def batches_skipped_by_chance(record: Record) -> None:
+    model = MLP()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(8):
+            loss = model(torch.randn(64, 4)).square().mean()
+            if i % 4 == 0:
+                step(optimizer, loss)
+
+
+@silent("discarded-forward")
+def rollout_that_a_later_backward_runs_through(record: Record) -> None:
+    model = MLP()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            losses = [model(torch.randn(64, 4)).square().mean() for _ in range(5)]
+            step(optimizer, torch.stack(losses).mean())
