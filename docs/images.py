@@ -44,7 +44,7 @@ def still_pictures() -> None:
 
 # What `docs/pictures.md` explains, in the order of its table: a text of the picture.
 ANNOTATED = (
-    "data f32[16, 4]",
+    "f32[16, 4]",
     "encoder · Linear(4, 8)",
     "f32[16, 8]",
     "relu",

@@ -18,6 +18,7 @@ from .drawing.tree import Box, Leaf, Open
 from .groups.whole import picture_of
 from .options import DrawingOptions, drawing_options
 from .style import FORMS, Role, palette, pick, role
+from .untracked import End, Stub, stubs_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -204,6 +205,11 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
     for key, texts in wording.entries(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
+    untracked = stubs_of(drawing)
+    for stub in untracked.stubs:
+        shape = '["{}"]' if stub.is_data else '("{}")'
+        yield _id(stub) + shape.format(_text([stub.title, *stub.details]))
+    yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.edges)
     for key, others in drawing.before.items():
         name = _id(key)
         yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'
@@ -244,8 +250,10 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
         yield f'note["{_text(said)}"]'
 
 
-def _id(key: int) -> str:
-    return f"n{key}" if key >= 0 else f"g{~key}"
+def _id(end: End) -> str:
+    if isinstance(end, Stub):
+        return f"u{end.position}"
+    return f"n{end}" if end >= 0 else f"g{~end}"
 
 
 def _text(lines: list[Any]) -> str:

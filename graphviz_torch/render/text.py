@@ -100,6 +100,8 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
         parts.append("\n".join(_wrapped(_plain(line), width) for line in waits))
     if graph.cuts:
         parts.append("\n".join(_cuts(graph, width)))
+    if graph.untracked:
+        parts.append("\n".join(_untracked(graph, width)))
     if marked:
         parts.append("\n".join(line for finding in marked for line in _message(finding, width)))
     return "\n\n".join(parts) + "\n"
@@ -286,6 +288,26 @@ def _cuts(graph: Graph, width: int | None) -> list[str]:
     ]
     titles = "cut", "of", "tensor", "made by", "used by", "where"
     return _rows(titles, rows, width, ("cut", "where", "of", "made by", "used by"), ())
+
+
+def _untracked(graph: Graph, width: int | None) -> list[str]:
+    """Return a table of data and of calls without an autograd node: `u0` is the first."""
+    rows = [
+        (
+            f"u{i}",
+            _plain(each.title),
+            "" if each.values is None else elements_text(each.values, each.tensors[0].shape),
+            ", ".join(map(labels.shape, each.tensors)),
+            each.kind if each.kind == "data" else _plain(each.reason),
+            ", ".join([*(f"u{i}" for i in each.inputs), *map(str, each.sources)]),
+            ", ".join(map(str, each.targets)),
+            _plain(each.where),
+        )
+        for i, each in enumerate(graph.untracked)
+    ]
+    titles = "no node", "of", "value", "tensor", "why", "inputs", "used by", "where"
+    order = "no node", "of", "why", "tensor", "used by", "where", "inputs", "value"
+    return _rows(titles, rows, width, order, ())
 
 
 def _rows(

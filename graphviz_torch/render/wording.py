@@ -221,6 +221,8 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     Autograd has no node for it. Where an operation kept it for backward, a recording tells. A layer
     that reads what was computed without a gradient reads data, too.
     """
+    if drawing.graph.untracked:
+        return {}  # boxes of their own say it
     nodes, edges = drawing.graph.nodes, drawing.graph.edges
     given = [
         node.id

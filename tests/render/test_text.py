@@ -72,8 +72,8 @@ def test_of_blocks_that_are_alike_the_first_is_listed() -> None:
     assert len(set(listed)) == len(listed)
     inside = [node for node in graph.nodes if re.match(r"1\.layers\.[1-8]\b", node.module)]
     assert len(listed) == len(graph.nodes) - len(inside)
-    wide = to_text(graph, findings=None, wide=True).splitlines()
-    assert [int(line.split()[0]) for line in wide[3:-2]] == [node.id for node in graph.nodes]
+    wide = to_text(graph, findings=None, wide=True).split("\n\n")[1].splitlines()
+    assert [int(line.split()[0]) for line in wide[1:]] == [node.id for node in graph.nodes]
 
 
 def test_a_finding_in_a_block_that_is_not_listed_stands_above_the_one_that_is() -> None:

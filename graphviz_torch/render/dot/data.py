@@ -1,16 +1,20 @@
-"""The lines of a DOT text for data that enters a model and needs no gradient: thin and grey."""
+"""The lines of a DOT text for data and for calls without an autograd node: thin and grey."""
 
 from __future__ import annotations
 
 from .. import wording
 from ..drawing.drawing import Drawing
+from ..labels import wrapped
 from ..style import palette
+from ..untracked import End, Stub, stubs_of
 from . import markup
 from .markup import dot_id
 
 
 def data_lines(drawing: Drawing) -> list[str]:
-    """The stubs with their edges."""
+    """Return the stubs with their edges."""
+    if drawing.graph.untracked:
+        return _untracked_lines(drawing)
     colors = palette(drawing.options["theme"])
     lines = []
     line = f'color="{colors["cluster_line"]}" arrowsize=0.5'
@@ -24,3 +28,34 @@ def data_lines(drawing: Drawing) -> list[str]:
         lines.append(f"\tsubgraph cluster_{frames[0]} {{{stub}}}" if frames else f"\t{stub}")
         lines.append(f"\t{name} -> {dot_id(key)} [{line}]")
     return lines
+
+
+def _untracked_lines(drawing: Drawing) -> list[str]:
+    """Return the boxes for what is untracked, each inside its module's frame, and their edges."""
+    colors = palette(drawing.options["theme"])
+    shown = stubs_of(drawing)
+    devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}
+    lines = []
+    for stub in shown.stubs:
+        small = [markup.small(markup.escape(text), colors["muted"]) for text in stub.details]
+        title = markup.escape(wrapped(stub.title))
+        form = 'shape=plain style=""'
+        if not stub.is_data:
+            form = f'shape=box style="rounded,filled,dashed" fillcolor="{colors["group"]}"'
+            form += f' color="{colors["cluster_line"]}" fontcolor="{colors["muted"]}"'
+        small[:1] = [markup.SPACE + text for text in small[:1]]
+        label = "<BR/>".join([f"<B>{title}</B>", *small])
+        text = f"\t{_id(stub)} [label=<{label}> {form}]"
+        for number in reversed(range(len(stub.frames) if len(devices) < 2 else 0)):
+            name = "_".join(map(str, stub.frames[: number + 1]))
+            text = f"\tsubgraph cluster_{name} {{{text.strip()}}}"
+        lines.append(text)
+    for source, target in shown.edges:
+        data = isinstance(source, Stub) and source.is_data
+        line = f'color="{colors["cluster_line"]}" arrowsize=0.5' if data else "style=dashed"
+        lines.append(f"\t{_id(source)} -> {_id(target)} [{line}]")
+    return lines
+
+
+def _id(end: End) -> str:
+    return f"untracked_{end.position}" if isinstance(end, Stub) else dot_id(end)

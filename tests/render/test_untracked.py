@@ -1,0 +1,94 @@
+"""Data and calls without a node in pictures: by hand, so that the drawing is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from graphviz_torch import draw_graph, record, to_text
+from graphviz_torch.export import to_dot, to_mermaid
+from graphviz_torch.graph import Edge, Graph, Node, TensorMeta, Untracked
+from tests.support.drawn import Drawn
+
+F32 = TensorMeta((2, 3), "float32", "cpu")
+SCALAR = TensorMeta((), "float32", "cpu")
+HOSTILE = 'a"b\\<b>&☃'
+
+
+def model(**changes: str) -> Graph:
+    """Image -> frozen backbone -> head -> loss <- target."""
+    nodes = (
+        Node(0, "AddmmBackward0", (F32,), operation="addmm", module="head", scope="head"),
+        Node(1, "MseLossBackward0", (F32,), "loss", "mse_loss"),
+    )
+    backbone = Untracked(
+        "module", "backbone", (F32,), "frozen", "backbone", "Net/ResNet", inputs=(0,), targets=(0,)
+    )
+    untracked = (
+        Untracked("data", "image", (F32,)),
+        replace(backbone, **changes),  # type: ignore[arg-type]
+        Untracked(
+            "data", "target", (TensorMeta((), "float32", "cpu"),), targets=(1,), values=(0.5,)
+        ),
+    )
+    return Graph(nodes, (Edge(0, 1),), ((1, 0),), untracked=untracked)
+
+
+def test_each_is_a_box_and_the_edges_go_in_the_direction_of_the_data() -> None:
+    drawn = Drawn(to_dot(model()))
+    assert {*drawn.edges} >= {
+        ("untracked_0", "untracked_1"),
+        ("untracked_1", "0"),
+        ("untracked_2", "1"),
+    }
+    text = to_dot(model())
+    assert "backbone · ResNet" in text
+    assert "frozen" in text
+    assert re.search(r"untracked_2 .*<B>target</B>.*f32\[\].*0\.5", text)
+
+
+def test_mermaid_and_the_text_say_the_same() -> None:
+    text = to_mermaid(model())
+    assert {"u0 -.-> u1", "u1 -.-> n0", "u2 -.-> n1"} <= set(text.splitlines())
+    lines = to_text(model(), wide=True).splitlines()
+    [row] = [line.split() for line in lines if line.startswith("u1")]
+    assert row == ["u1", "backbone", "·", "ResNet", "f32[2,", "3]", "frozen", "u0", "0"]
+
+
+def test_what_leads_to_nothing_that_is_drawn_is_left_out() -> None:
+    graph = model()
+    alone = Untracked("module", "metric", (F32,), "no_grad at a.py:1", "metric", inputs=(0,))
+    text = to_dot(replace(graph, untracked=(*graph.untracked, alone)))
+    assert "metric" not in text
+
+
+def test_a_hostile_name_is_escaped_and_the_picture_can_be_drawn() -> None:
+    graph = model(label=HOSTILE, reason=HOSTILE)
+    assert b"a&quot;b\\&lt;b&gt;&amp;\xe2\x98\x83" in draw_graph(graph).pipe("svg")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.tanh(self.linear(self.frozen(x)))
+        return out
+
+
+def test_a_call_in_a_closed_group_is_a_part_of_it() -> None:
+    model = nn.Sequential(nn.Sequential(*(Block() for _ in range(4))), nn.Linear(3, 1))
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+    boxes = [each.module for each in recording.graph.untracked if each.kind == "module"]
+    assert boxes == ["0.0.frozen"]  # the others are nodes: what they take needs a gradient
+    whole, closed = to_dot(recording, limit=100), to_dot(recording, depth=1)
+    assert "frozen · Linear(3, 3)" in whole
+    assert "frozen · Linear(3, 3)" not in closed
+    [number] = re.findall(r"untracked_0 -> (g\d+)", closed)
+    assert re.search(rf"\t{number} \[label=", closed)
