@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
+from streamlit.navigation.page import Page
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -22,6 +23,15 @@ def page(name: str) -> Callable[[], None]:
     return draw
 
 
+def moved(to: Page, part: str) -> Callable[[], None]:
+    """A page of an earlier version, whose links lead to a part of another one."""
+
+    def draw() -> None:
+        st.switch_page(to, query_params={**st.query_params, "part": part})
+
+    return draw
+
+
 # It loads torch while the page is drawn, where main.py did not start it before.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
@@ -29,20 +39,22 @@ importlib.import_module(f"{NAME}.jobs.job").start()
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
 st.logo(str(FOLDER / "logo.svg"))
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
-st.navigation(
-    [
-        st.Page(page("run"), title="Run backward", icon=":material/play_arrow:", default=True),
-        *(
-            st.Page(page(name), title=title, icon=f":material/{icon}:", url_path=name)
-            for name, title, icon in (
-                ("explore", "Explore", "search"),
-                ("training", "Training", "show_chart"),
-                ("devices", "Devices", "memory"),
-                ("processes", "Many processes", "lan"),
-                ("fit", "Will it fit?", "straighten"),
-                ("checkpoints", "Checkpoints", "save"),
-            )
-        ),
-    ],
-    position="top",
-).run()
+run = st.Page(page("run"), title="Run", icon=":material/play_arrow:", default=True)
+explore, training, devices, processes = (
+    st.Page(page(title.lower()), title=title, icon=f":material/{icon}:", url_path=title.lower())
+    for title, icon in (
+        ("Explore", "search"),
+        ("Training", "show_chart"),
+        ("Devices", "memory"),
+        ("Processes", "lan"),
+    )
+)
+fit, checkpoints = (
+    st.Page(moved(to, part), title=part, url_path=path, visibility="hidden")
+    for path, to, part in (
+        ("fit", processes, "Will it fit?"),
+        ("checkpoints", devices, "Checkpoints"),
+    )
+)
+pages = [run, explore, training, devices, processes, fit, checkpoints]
+st.navigation(pages, position="top").run()

@@ -22,7 +22,6 @@ from graphviz_torch import (
     summary,
     to_html,
     to_tensorboard,
-    to_text,
 )
 from graphviz_torch.export import Summary, to_dot, view_payload
 from graphviz_torch.graph import Training
@@ -32,7 +31,6 @@ from .values import FIRST_JUDGED, LAST_JUDGED, Compared, Opened, Way
 
 MAX_NODES = 50_000  # that the app shows
 MAX_EDGES = 200_000
-MAX_TEXT = 500_000  # characters
 MOST = "the app shows at most {:,}. On your machine, `graphviz-torch` reads all of it."
 
 
@@ -86,7 +84,7 @@ def way_to(graph: Graph, target: str | int) -> Way:
     if way.points:
         says.insert(0, way.to_text().splitlines()[0] + ".")
     steps = tuple((p.node, p.module, p.norm, p.factor) for p in way.points)
-    return Way(steps, tuple(says), view_payload(graph, [way.mark()]))
+    return Way(steps, tuple(says))
 
 
 def written(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:
@@ -98,11 +96,6 @@ def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
     """The still picture as "svg", "png" or "pdf"."""
     drawn = draw_graph(graph, findings=findings).pipe(format)
     return drawn if isinstance(drawn, bytes) else drawn.encode()
-
-
-def as_text(graph: Graph) -> str:
-    """The graph as text, as far as a page shows it."""
-    return to_text(graph, wide=True)[:MAX_TEXT]
 
 
 def as_flow(graphs: tuple[Graph, ...]) -> str:

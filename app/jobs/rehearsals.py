@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import Any
 
@@ -71,7 +72,13 @@ def _checked(given: Any) -> dict[str, Any]:
 
 
 def _fit(given: dict[str, Any], chart: str = "") -> Fit:
-    rows = sorted(given["collectives"], key=lambda row: -row["nbytes"])[:_ROWS]
+    sums: dict[tuple[str, str, str, str], tuple[int, int]] = {}  # blocks that are alike together
+    for row in given["collectives"]:
+        module = re.sub(r"(?<![^.])\d+(?![^.])", "*", row["module"])
+        place = row["kind"], row["group"], module, row["where"]
+        count, nbytes = sums.get(place, (0, 0))
+        sums[place] = count + row["count"], nbytes + row["nbytes"]
+    rows = sorted(sums.items(), key=lambda row: -row[1][1])[:_ROWS]
     return Fit(
         ranks=given["ranks"],
         rank=given["rank"],
@@ -80,8 +87,8 @@ def _fit(given: dict[str, Any], chart: str = "") -> Fit:
         peak_at=given["peak_at"],
         flops=given["flops"],
         collectives=tuple(
-            (row["kind"], row["group"], row["count"], row["nbytes"], row["module"], row["where"])
-            for row in rows
+            (kind, group, count, nbytes, module, where)
+            for (kind, group, module, where), (count, nbytes) in rows
         ),
         chart=chart,
     )

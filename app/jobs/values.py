@@ -72,7 +72,6 @@ class Way:
 
     steps: tuple[tuple[int, str, float | None, float | None], ...]  # node, module, norm, factor
     says: tuple[str, ...]  # where it shrank, grew and ended
-    payload: str  # of the whole graph, with the way marked, for the interactive view
 
 
 @dataclass(frozen=True)

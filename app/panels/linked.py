@@ -101,6 +101,11 @@ def table(
         st.caption(f"The first {MOST_ROWS:,} of {len(rows):,} rows.")
 
 
+def says(cell: Any) -> bool:
+    """Return True for a cell of a table with a text."""
+    return bool(cell[0] if isinstance(cell, tuple) else cell)
+
+
 def _kind(rows: Sequence[dict[str, Any]], name: str) -> str:
     """How a column is set: numbers and short texts on one line, a long text on several."""
     if any(isinstance(row[name], tuple) for row in rows):

@@ -1,4 +1,4 @@
-"""Devices: what there is, what it is worth, moving everything at once, dividing a batch."""
+"""Devices: what there is and what it is worth, moving, dividing a batch, checkpoints."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ import streamlit as st
 
 from ..jobs.values import MOVING, SAMPLES, Divided, Measured, Moved
 from ..panels import devices, recording, text
+from ..panels.charts import quantity, scale
+from ..panels.checkpoints import draw_checkpoints
 from ..panels.figures import draw_graph, draw_transfers
+from ..panels.head import draw_head
 from ..panels.results import SECONDS, forget, result
 
+CHECKPOINTS = "Checkpoints"
+PARTS = ["Moving and measuring", CHECKPOINTS]
+ABOUT = (
+    "What moves between devices, what this machine computes on, and whether moving there pays. A "
+    "simulated accelerator has no clock, so it is never timed. A checkpoint is saved on one device "
+    "and loaded on another, with `weights_only=True`: nothing in a file is run."
+)
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 
 
 def draw() -> None:
     """The page."""
-    st.title(
-        "Devices",
-        anchor=False,
-        help="What moves between devices, what this machine computes on, and whether moving there "
-        "pays. A simulated accelerator has no clock, so it is never timed.",
-    )
+    _, part = draw_head("Devices", PARTS, key="part", label="Part of the page", about=ABOUT)
+    if part == CHECKPOINTS:
+        draw_checkpoints()
+        return
     present = result("present", "Looking", ".measurement:present", shared=True)
     if present:
         st.table([{k: text.escape(v) for k, v in row.items()} for row in present])
@@ -92,10 +100,12 @@ def _draw_measured(measured: Measured) -> None:
         }
         for timing in measured.timings
     ]
-    log = {"type": "log"}
-    x = {"field": "size", "type": "quantitative", "title": "size"}
+    sizes = scale((timing.size for timing in measured.timings), type="log", base=2, nice=False)
+    ends = (end for timing in measured.timings for end in (timing.low, timing.high))
+    log = scale((1000 * end for end in ends if end > 0), type="log")
+    x = quantity("size")
     low = {"field": "low", "type": "quantitative"}
-    time = {"field": "ms", "type": "quantitative", "title": "milliseconds, with copies"}
+    time = quantity("ms", title="milliseconds, with copies")
     name = {"field": "device", "type": "nominal"}
     legend = {"orient": "top", "symbolOpacity": 1, "symbolDash": [1, 0]}
     band = {
@@ -106,7 +116,7 @@ def _draw_measured(measured: Measured) -> None:
         "mark": {"type": "line", "point": True},
         "encoding": {
             "y": {**time, "scale": log, "axis": {"tickCount": 5}},
-            "strokeDash": {**name, "legend": None},
+            "strokeDash": {**name, "title": None, "legend": legend},
             "tooltip": [
                 name,
                 x,
@@ -118,7 +128,7 @@ def _draw_measured(measured: Measured) -> None:
     chart = {
         "data": {"values": rows},
         "encoding": {
-            "x": {**x, "scale": {"type": "log", "base": 2}},
+            "x": {**x, "scale": sizes},
             "color": {**name, "title": None, "legend": legend},
         },
         "layer": [band, line],

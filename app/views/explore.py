@@ -8,16 +8,15 @@ from graphviz_torch.export import Summary
 
 from ..jobs.values import Choice, Compared, Opened, Ranks, Run
 from ..models import gallery
-from ..panels import own, recording
-from ..panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
+from ..panels import own, recording, text
+from ..panels.figures import draw_findings, draw_graph, draw_transfers
 from ..panels.results import result
 from ..panels.tabs.differences import draw_differences, draw_numbers
-from ..panels.tabs.flow import draw_flow
 from ..panels.tabs.memory import draw_memory
 from ..panels.tabs.modules import draw_modules
 from ..panels.tabs.nodes import draw_nodes
 from ..panels.tabs.ranks import draw_collectives
-from ..panels.tabs.way import draw_way
+from ..panels.tabs.way import draw_flow, draw_way
 from ..panels.timeline import draw_timeline
 from ..panels.upload import open_recordings
 
@@ -28,17 +27,18 @@ WHAT = (
     "Nothing in a file is run. Or look at a model that this app can record. The address of the "
     "page names the model, the tab and the node that is selected: it can be shared."
 )
-HEIGHT = 590  # of the graph, so that it ends above the fold of 900 px
-TABS = [
-    "Graph", "Summary", "Nodes", "Gradients", "Gradient's way", "Flow", "Copies", "Memory", "Text",
-    "Differences",
-]  # fmt: skip
+HEIGHT = 690  # of the graph, so that it ends above the fold
+TABS = ["Graph", "Gradients", "Nodes", "Modules"]
+EARLIER = {  # tabs that links of earlier versions name
+    "Summary": "Modules", "Memory": "Modules", "Gradient's way": "Gradients", "Flow": "Gradients",
+    "Text": "Nodes", "Copies": "Graph", "Differences": "Graph",
+}  # fmt: skip
 
 
 def draw() -> None:
     """The page."""
     heading, one, other = st.columns([2, 3, 3], vertical_alignment="center")
-    heading.title("Explore a recording", anchor=False, help=WHAT)
+    heading.title("Explore", anchor=False, help=WHAT)
     with one:
         titles = [*filter(None, [own.title()]), *gallery.titles(failing=False), FILE]
         start = titles.index(own.title() or "Transformer")
@@ -56,10 +56,12 @@ def draw() -> None:
     both = [chosen] if second is None else [chosen, second]
     draw_numbers([(name, each.graph) for name, each in both])
     draw_findings(opened.findings)
-    tabs = st.tabs(TABS, key="tab", on_change="rerun", bind="query-params")
-    for name, tab in zip(TABS, tabs, strict=True):
-        if tab.open:
-            with tab:
+    named = EARLIER.get(st.query_params.get("tab", ""), TABS[0])
+    start = st.session_state.setdefault("first tab", named)
+    tabs = st.tabs(TABS, default=start, key="tab", on_change="rerun", bind="query-params")
+    for name, place in zip(TABS, tabs, strict=True):
+        if place.open:
+            with place:
                 _draw_tab(name, opened, both)
     recording.draw_downloads(opened, key="explore")
 
@@ -89,7 +91,7 @@ def _open_files(key: str) -> tuple[str, Opened] | None:
         draw_findings(difference.findings)
     chosen = st.selectbox(
         "Rank", range(len(files)), format_func=lambda rank: files[rank][0], key=f"{key} rank",
-        help="The page Many processes shows them side by side.",
+        help="The page Processes shows each of them, and what they sent.",
     )  # fmt: skip
     return files[chosen or 0]
 
@@ -97,38 +99,37 @@ def _open_files(key: str) -> tuple[str, Opened] | None:
 def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None:
     graph = opened.graph
     if name == "Graph":
-        draw_graph(opened.payload, key="explore", height=HEIGHT)
-    elif name == "Summary":
-        found: Summary | None = result("modules", "Adding up", ".recordings:by_module", graph)
-        if found is not None:
-            draw_modules(found, key="explore")
-    elif name == "Gradient's way":
-        draw_way(graph, key="explore")
-    elif name == "Flow":
-        draw_flow([each.graph for _, each in both])
-    elif name == "Text":
-        written = result("text", "Writing", ".recordings:as_text", graph)
-        if written is not None:
-            st.code(written, language=None, height=600)
-    elif name == "Nodes":
-        draw_nodes(graph, key="explore")
-    elif name == "Gradients":
-        draw_gradients(graph, key="explore")
-    elif name == "Copies":
+        if len(both) == 2:
+            _draw_both(both)
+        else:
+            draw_graph(opened.payload, key="explore", height=HEIGHT)
+        st.markdown("## Copies between devices", help=text.TRANSFER)
         draw_transfers(graph, key="explore")
+        draw_timeline(graph, key="explore")
         if graph.collectives:
             st.markdown("## Between ranks")
             draw_collectives(graph, key="explore")
-        draw_timeline(graph, key="explore")
-    elif name == "Memory":
-        draw_memory(graph, key="explore")
-    elif len(both) < 2:
-        st.info("Choose a second recording above.", icon=":material/compare:")
+    elif name == "Gradients":
+        left, right = st.columns(2, gap="medium")
+        with left:
+            draw_flow([each.graph for _, each in both])
+        with right:
+            draw_way(graph, key="explore")
+    elif name == "Nodes":
+        draw_nodes(graph, key="explore")
     else:
-        titles, graphs = zip(*((title, each.graph) for title, each in both), strict=True)
-        arguments = (*graphs, titles)
-        compared: Compared | None = result(
-            "compare", "Comparing", ".recordings:compare", *arguments
-        )
-        if compared is not None:
-            draw_differences(compared, key="explore")
+        found: Summary | None = result("modules", "Adding up", ".recordings:by_module", graph)
+        if found is not None:
+            draw_modules(found, key="explore")
+        st.markdown("## Saved for backward", help=text.SAVED)
+        draw_memory(graph, key="explore")
+
+
+def _draw_both(both: list[tuple[str, Opened]]) -> None:
+    """Two recordings in one drawing, with what differs."""
+    titles, graphs = zip(*((title, each.graph) for title, each in both), strict=True)
+    compared: Compared | None = result(
+        "compare", "Comparing", ".recordings:compare", *graphs, titles
+    )
+    if compared is not None:
+        draw_differences(compared, key="explore", height=HEIGHT)

@@ -1,4 +1,4 @@
-"""Many processes: the graphs of torchrun's ranks side by side, and what is wrong across them."""
+"""Processes: the graphs of torchrun's ranks and what is wrong across them; whether they fit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from ..jobs.values import Opened, Ranks
 from ..models import gallery
 from ..panels import recording, text
 from ..panels.figures import draw_findings, draw_graph
+from ..panels.fit import draw_fit
+from ..panels.head import draw_head
 from ..panels.results import result
 from ..panels.tabs.differences import draw_numbers
 from ..panels.tabs.ranks import draw_collectives, draw_parts
 from ..panels.upload import open_recordings
 
+FIT = "Will it fit?"
+PARTS = ["Ranks", FIT]
+ABOUT = (
+    "Each rank of `torchrun` records its own graph. Together they show what one rank alone does "
+    "not: a rank that runs other operations, or waits for the others. A rehearsal runs a training "
+    "as one rank of many, on tensors without memory, and counts bytes, operations and collectives."
+)
+HEIGHT = 880  # of the graph of a rank, with its bars and the panel beside it
 SAMPLE = "A sample: rank 1 leaves a layer out"
 FILES = "Files of mine"
 SAVING = """\
@@ -24,17 +34,21 @@ recording.graph.save(f"rank{torch.distributed.get_rank()}.json.gz")
 
 def draw() -> None:
     """The page."""
-    st.title(
-        "Many processes",
-        anchor=False,
-        help="Each rank of `torchrun` records its own graph. Side by side they show what one rank "
-        "alone does not: a rank that runs other operations, or waits for the others.",
-    )
+    _, part = draw_head("Processes", PARTS, key="part", label="Part of the page", about=ABOUT)
+    if part == FIT:
+        draw_fit()
+    else:
+        _draw_ranks()
+
+
+def _draw_ranks() -> None:
+    """The ranks to choose, what is wrong across them, and the graph of one."""
     programs = {gallery.model(name).title: name for name in gallery.MESHES}
     sources = [SAMPLE, *programs, FILES]
     source = st.segmented_control(
-        "Ranks", sources, default=SAMPLE, required=True, key="ranks", bind="query-params"
-    )
+        "Ranks", sources, default=SAMPLE, required=True, key="ranks", bind="query-params",
+        label_visibility="collapsed",
+    )  # fmt: skip
     if source in programs:
         program = gallery.model(programs[source])
         st.code(program.code, language="python", line_numbers=True)
@@ -53,7 +67,6 @@ def draw() -> None:
     if not ranks:
         return
     graphs = tuple(one.graph for _, one in ranks)
-    draw_numbers([(name, one.graph) for name, one in ranks])
     difference: Ranks | None = result("across", "Comparing ranks", ".ranks:ranks_of", graphs)
     if difference is not None:
         draw_findings(difference.findings)
@@ -65,19 +78,22 @@ def draw() -> None:
     if any(parameter.placement for graph in graphs for parameter in graph.parameters):
         st.markdown("## Who has what")
         draw_parts([(name, one.graph) for name, one in ranks])
-    for start in range(0, len(ranks), 2):
-        columns = st.columns(2, gap="medium")
-        for number, (name, one) in enumerate(ranks[start : start + 2], start):
-            with columns[number % 2]:
-                apart = None if difference is None else difference.apart[number]
-                _draw_rank(name, one, key=f"rank {number}", start=apart)
+    names = [name for name, _ in ranks]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        chosen = st.segmented_control(
+            "Rank", names, default=names[0], required=True, key="rank", bind="query-params",
+            label_visibility="collapsed",
+        )  # fmt: skip
+        number = names.index(chosen) if chosen in names else 0
+        draw_numbers([(names[number], graphs[number])])
+    apart = None if difference is None else difference.apart[number]
+    _draw_rank(ranks[number][1], key=f"rank {number}", start=apart)
 
 
-def _draw_rank(name: str, opened: Opened, *, key: str, start: int | None) -> None:
+def _draw_rank(opened: Opened, *, key: str, start: int | None) -> None:
     """A rank's graph, which opens where it is not as the others'."""
-    st.markdown(f"## {text.escape(name)}")
     recording.begin(opened, key=key, start=start)
-    draw_graph(opened.payload, key=key, height=520)
+    draw_graph(opened.payload, key=key, height=HEIGHT)
     if opened.graph.collectives:
         draw_collectives(opened.graph, key=key)
     draw_findings(opened.findings)

@@ -1,4 +1,4 @@
-"""Run backward: choose what to run and where, and see its gradients and its copies."""
+"""Run: choose what to run and where, and see its gradients and its copies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..models import gallery
 from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
 from ..panels.figures import draw_error, draw_findings, draw_graph
+from ..panels.head import draw_head
 from ..panels.program import draw_program
 from ..panels.progress import again
 from ..panels.results import result
@@ -42,18 +43,9 @@ LESSON = (
 def draw() -> None:
     """The page."""
     sources = [*filter(None, [own.title()]), *SOURCES.values()]
-    head = st.container(horizontal=True, vertical_alignment="center", gap="medium")
-    with head:
-        st.title("What does autograd do?", anchor=False, help=LESSON, width="content")
-        source = st.segmented_control(
-            "What to run",
-            sources,
-            default=sources[0],
-            required=True,
-            key="source",
-            bind="query-params",
-            label_visibility="collapsed",
-        )
+    head, source = draw_head(
+        "What does autograd do?", sources, key="source", label="What to run", about=LESSON
+    )
     if source == own.title():
         opened = own.open_own(key="own")
         if opened is not None:

@@ -10,7 +10,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from ..jobs.values import Settings, Step, Trained
 from ..panels import devices, text
+from ..panels.charts import quantity, scale
 from ..panels.figures import draw_findings, draw_gradients, draw_graph
+from ..panels.head import draw_head
 from ..panels.progress import again
 from ..panels.results import forget, result
 from ..panels.selection import follow
@@ -21,6 +23,10 @@ ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
 DRAWING = 1.0  # seconds between two drawings: a slow browser would fall behind and miss a Pause
 MAX_STEPS = 3000
 MAX_DEPTH = 24
+ABOUT = (
+    "A small deep network learns a sine. On the right each line is one layer: how large the "
+    "gradient of its parameters was, from the first layer (dark) to the last (bright)."
+)
 STARTS = {
     "Vanishing": Settings(rate=0.002),
     "Exploding": Settings(activation="ReLU", gain=3.0, rate=1e-11),
@@ -30,20 +36,18 @@ STARTS = {
 
 def draw() -> None:
     """The page."""
-    st.title(
-        "Train, and watch the gradients",
-        anchor=False,
-        help="A small deep network learns a sine. On the right each line is one layer: how large "
-        "the gradient of its parameters was, from the first layer (dark) to the last (bright).",
-    )
-    settings = _choose()
+    head, start = draw_head(
+        "Training", list(STARTS), key="start", label="Start from", about=ABOUT,
+        on_change=_set_start,
+    )  # fmt: skip
+    settings = _choose(STARTS[start])
     state = st.session_state
     steps: list[Step] = state.setdefault("training steps", [])
     if state.get("training settings") != settings:
         state["training settings"] = settings
         state["training paused"] = False
         steps.clear()
-    with st.container(horizontal=True):
+    with head:
         if st.button("Train again", type="primary", icon=":material/play_arrow:"):
             forget("training")
             state["training paused"] = False
@@ -108,13 +112,8 @@ def _set_start() -> None:
         st.session_state[name] = getattr(start, name)
 
 
-def _choose() -> Settings:
+def _choose(start: Settings) -> Settings:
     """The controls, and what they say."""
-    st.segmented_control(
-        "Start from", list(STARTS), default="Vanishing", required=True, key="start",
-        bind="query-params", on_change=_set_start,
-    )  # fmt: skip
-    start = STARTS[st.session_state["start"]]
     with st.expander("Settings", icon=":material/tune:"):
         left, right = st.columns(2, gap="large")
         with left:
@@ -174,7 +173,8 @@ def _draw_steps(steps: list[Step]) -> None:
     middle.metric("Gradient norm, first layer", norm, border=True)
     right.metric("First layer's, relative to the last's", ratio, border=True)
     left, right = st.columns(2)
-    step = _quantity("step", axis={"tickMinStep": 1})
+    numbers = [0, max(1, len(steps) - 1)]
+    step = quantity("step", axis={"tickMinStep": 1}, scale=scale(numbers, nice=False))
     line: dict[str, Any] = {"type": "line", "strokeWidth": 2, "aria": bool(steps)}
     left.vega_lite_chart(
         {
@@ -182,8 +182,8 @@ def _draw_steps(steps: list[Step]) -> None:
             "mark": {**line, "color": "#3a94d0"},
             "encoding": {
                 "x": step,
-                "y": _quantity("loss", scale={"zero": False}),
-                "tooltip": [_quantity("step"), _quantity("loss", format=".4g")],
+                "y": quantity("loss", scale=scale(each.loss for each in steps)),
+                "tooltip": [quantity("step"), quantity("loss", format=".4g")],
             },
             "height": 280,
         },
@@ -194,10 +194,11 @@ def _draw_steps(steps: list[Step]) -> None:
         for each in steps
         for layer, norm in enumerate(each.norms)
     ]
-    norms = _quantity(
+    layers = [0, *(row["layer"] for row in rows)]
+    norms = quantity(
         "norm",
         title="gradient norm",
-        scale={"type": "log"},
+        scale=scale((row["norm"] for row in rows), type="log"),
         axis={"format": "~e", "tickCount": 6},
     )
     right.vega_lite_chart(
@@ -207,23 +208,18 @@ def _draw_steps(steps: list[Step]) -> None:
             "encoding": {
                 "x": step,
                 "y": norms,
-                "color": _quantity("layer", scale={"scheme": "viridis"}),
+                "color": quantity("layer", scale=scale(layers, scheme="viridis", nice=False)),
                 "detail": {"field": "layer"},
                 "tooltip": [
-                    _quantity("layer"),
-                    _quantity("step"),
-                    _quantity("norm", format=".3g"),
+                    quantity("layer"),
+                    quantity("step"),
+                    quantity("norm", format=".3g"),
                 ],
             },
             "height": 280,
         },
         alt="Gradient norm of each layer over the steps",
     )
-
-
-def _quantity(field: str, **how: Any) -> dict[str, Any]:
-    """A number of a row, as Vega-Lite is told of it; Altair would take half a second to load."""
-    return {"field": field, "type": "quantitative", "title": field, **how}
 
 
 def _draw_end(trained: Trained) -> None:

@@ -15,18 +15,16 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
+from app.views.explore import TABS
 from app.views.training import MAX_DEPTH, MAX_STEPS
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.visitors import SIZES, STILL, WAIT, Visitor, served, visit_at_once
 
-PAGES = ["", "explore", "training", "devices", "processes", "fit", "checkpoints"]
+PAGES = ["", "explore", "training", "devices", "processes", "fit", "checkpoints"]  # two moved
 STATES = ["?backward=1", "?source=A+model"]
 TABLES = [
     "?source=A+model&model=DataParallel&device=8+simulated+accelerators&backward=1",
-    *(
-        f"explore?{urlencode({'tab': tab})}"
-        for tab in ("Summary", "Nodes", "Gradients", "Gradient's way", "Copies", "Memory")
-    ),
+    *(f"explore?{urlencode({'tab': tab})}" for tab in TABS[1:]),
 ]
 # The tables, and the cells, that are wider than the place that they have.
 CUT = """() => {
@@ -256,6 +254,30 @@ def test_another_sites_page_cannot_talk_to_the_app(address: str, foreign: bool) 
 def test_a_hostile_link_shows_the_page_as_it_is(visitor: Visitor, query: dict[str, str]) -> None:
     visitor.open(**query)
     expect(visitor.page.get_by_text("Traceback")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "part"),
+    [
+        ("fit?fit+ranks=16", "Processes", "Will it fit?"),
+        ("checkpoints?into=CNN", "Devices", "Checkpoints"),
+    ],
+)
+def test_a_link_to_a_page_that_is_a_part_now_leads_there_with_what_it_chose(
+    visitor: Visitor, path: str, page: str, part: str
+) -> None:
+    shown = visitor.open(path)
+    expect(shown.get_by_role("heading", name=page, exact=True)).to_be_visible()
+    expect(shown.get_by_role("radio", name=part)).to_be_checked()
+    expect(shown).to_have_url(re.compile(re.escape(path.partition("?")[2])))
+
+
+def test_the_graph_of_a_rank_has_480_pixels_beside_its_panel(visitor: Visitor) -> None:
+    page = visitor.open("processes")
+    page.set_viewport_size({"width": 1280, "height": 720})
+    expect(page.locator(".graph .side")).to_be_visible()
+    left, top, right, bottom = box(page.locator(".graph svg").first)
+    assert min(right - left, bottom - top) >= 480
 
 
 def test_the_link_of_a_page_shows_the_same_again(visitor: Visitor, browser: Browser) -> None:

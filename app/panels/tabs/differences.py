@@ -11,21 +11,15 @@ from .. import text
 from ..figures import draw_graph
 
 
-def draw_differences(compared: Compared, *, key: str) -> None:
-    """What the second graph has more, has less, and has otherwise."""
-    counts = {
-        "Added": compared.added,
-        "Removed": compared.removed,
-        "Changed": compared.changed,
-    }
-    for column, (label, count) in zip(st.columns(3), counts.items(), strict=True):
-        column.metric(label, text.count(count, "node"), border=True)
+def draw_differences(compared: Compared, *, key: str, height: int) -> None:
+    """Both graphs in one drawing, and what was added, removed and changed in the second."""
     if not compared.text:
         st.success("The two recordings do not differ.", icon=":material/check:")
         return
-    st.caption("Both recordings in one drawing: what was added, removed or changed is marked.")
-    draw_graph(compared.payload, key=f"{key} differences", height=600)
-    with st.expander("As a list", expanded=True):
+    draw_graph(compared.payload, key=key, place="differences", height=height)
+    counts = {"added": compared.added, "removed": compared.removed, "changed": compared.changed}
+    said = ", ".join(f"{text.count(number, 'node')} {name}" for name, number in counts.items())
+    with st.expander(f"In the second: {said}", icon=":material/difference:", expanded=True):
         st.code(compared.text, language=None, height=400)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import streamlit as st
 
 from graphviz_torch import Graph
 
 from .. import text
+from ..charts import quantity, scale
 from ..linked import table
 from ..selection import name
 
@@ -35,15 +37,22 @@ def draw_memory(graph: Graph, *, key: str) -> None:
         for module, nbytes in largest[:_BARS]
         if nbytes
     ]
-    long = {"field": "bytes", "type": "quantitative", "title": "bytes saved"}
+    longest = scale([0, *(nbytes for _, nbytes in largest[:1])])
     module = {"field": "module", "type": "nominal"}
+    named: dict[str, Any] = {**module, "sort": None, "title": None, "axis": {"labelLimit": 150}}
     st.vega_lite_chart(
         {
             "data": {"values": bars},
+            "height": 40 + 20 * len(bars),
             "mark": {"type": "bar", "color": "#3a94d0", "cornerRadiusEnd": 3},
             "encoding": {
-                "x": {**long, "axis": {"format": "~s", "tickCount": 4}},
-                "y": {**module, "sort": None, "title": None, "axis": {"labelLimit": 150}},
+                "x": quantity(
+                    "bytes",
+                    title="bytes saved",
+                    axis={"format": "~s", "tickCount": 4},
+                    scale=longest,
+                ),
+                "y": named,
                 "tooltip": [module, {"field": "size", "type": "nominal"}],
             },
         },

@@ -9,7 +9,7 @@ import streamlit as st
 
 from graphviz_torch.export import Summary
 
-from ..linked import table
+from ..linked import says, table
 from ..text import count, duration, short, size
 
 _Cell = str | tuple[str, float | None]
@@ -69,7 +69,7 @@ def module_rows(found: Summary) -> list[dict[str, Any]]:
     }
     for name, column in found.recorded.items():
         columns[column.title] = [_recorded(row[name], column.text) for row in modules]
-    used = {name: cells for name, cells in columns.items() if any(map(_says, cells))}
+    used = {name: cells for name, cells in columns.items() if any(map(says, cells))}
     return [
         {"module": _title(row), **{name: cells[place] for name, cells in used.items()}}
         for place, row in enumerate(modules)
@@ -84,7 +84,3 @@ def _title(row: _Row) -> str:
     above, _, last = row["module"].rpartition(".")
     depth = above.count(".") + 1 if above else 0
     return "\N{NO-BREAK SPACE}" * 3 * depth + last or row["module_class"] or "total"
-
-
-def _says(cell: _Cell) -> bool:
-    return bool(cell[0] if isinstance(cell, tuple) else cell)

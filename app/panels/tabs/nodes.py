@@ -9,7 +9,7 @@ import streamlit as st
 from graphviz_torch import Graph
 from graphviz_torch.graph import Node
 
-from ..linked import MOST_ROWS, table
+from ..linked import MOST_ROWS, says, table
 from ..selection import name
 from ..text import count, duration, size
 
@@ -38,7 +38,11 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
         key=key,
         place="nodes",
         label="Nodes",
-        helps={"backward": "Time in backward", "saved": "For backward"},
+        helps={
+            "gradient": "Its norm",
+            "backward": "Time in backward",
+            "saved": "For backward",
+        },
     )
 
 
@@ -47,7 +51,9 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "node": name(node),
-            "operation": node.title,
+            "operation": node.leaf or node.title,
+            "value": node.value_text,
+            "gradient": _gradient(node),
             "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
             "module": " · ".join(filter(None, (node.module, node.module_class.rpartition("/")[2]))),
             "line": node.where,
@@ -61,9 +67,15 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
     if any(node.seconds is not None for node in nodes):
         for row, node in zip(rows, nodes, strict=True):
             row["backward"] = "" if node.seconds is None else duration(node.seconds), node.seconds
-    seldom = ("attributes", "placement", "note")
-    unsaid = [key for key in seldom if not any(row[key] for row in rows)]
+    seldom = ("value", "gradient", "attributes", "placement", "note")
+    unsaid = [key for key in seldom if not any(says(row[key]) for row in rows)]
     return [{key: cell for key, cell in row.items() if key not in unsaid} for row in rows]
+
+
+def _gradient(node: Node) -> tuple[str, float | None]:
+    """Return the norm of the gradient of its first output as text, and as a number."""
+    stats = next((each for each in node.grad_outputs if each is not None), None)
+    return ("", None) if stats is None else (f"{stats.norm:.4g}", stats.norm)
 
 
 def _choices(label: str, values: set[str], key: str) -> list[str]:

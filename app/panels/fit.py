@@ -1,4 +1,4 @@
-"""Will it fit?: what one rank of a training takes, rehearsed without the machines."""
+"""Whether a training fits: what one rank of a training takes, rehearsed without the machines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import streamlit as st
 
 from ..jobs.values import Fit
 from ..models import gallery
-from ..panels import text
-from ..panels.results import result
+from . import text
+from .results import result
 
 SAMPLE = "A sample: 6.4 billion parameters"
 FILE = "A rehearsal of mine"
@@ -19,14 +19,8 @@ _STATES = ("parameters", "gradients", "optimizer")  # what sharding divides
 COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
 
 
-def draw() -> None:
-    """The page."""
-    st.title(
-        "Will it fit?",
-        anchor=False,
-        help="A rehearsal runs a training's first steps as one rank of many, on tensors without "
-        "memory: no GPU, no network. It counts bytes, operations and collectives.",
-    )
+def draw_fit() -> None:
+    """The training and the cluster to choose, and what one rank of it takes."""
     source = st.segmented_control(
         "Training", [SAMPLE, FILE], default=SAMPLE, required=True, key="fit", bind="query-params"
     )

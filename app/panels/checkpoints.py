@@ -6,10 +6,10 @@ import streamlit as st
 
 from ..jobs.values import Loaded, Saved
 from ..models import gallery
-from ..panels import devices, text
-from ..panels.figures import draw_error, draw_graph
-from ..panels.results import result
-from ..panels.selection import select
+from . import devices, text
+from .figures import draw_error, draw_graph
+from .results import result
+from .selection import select
 
 MAX_MEGABYTES = 100
 FORMATS = {"PyTorch (.pt)": ".pt", "safetensors (.safetensors)": ".safetensors"}
@@ -18,15 +18,8 @@ SAVED = "The file saved above"
 SAME = "Model of the same kind"
 
 
-def draw() -> None:
-    """The page."""
-    st.title(
-        "Checkpoints",
-        anchor=False,
-        help="Save a model, load a file into one, and verify that it does the same: same output, "
-        "same gradients, node by node. Files are read with `weights_only=True`: nothing in them "
-        "is run.",
-    )
+def draw_checkpoints() -> None:
+    """Save a model, load a file into one, and verify that it gives the same, node by node."""
     titles = gallery.titles(failing=False)
     st.header("Save", anchor=False)
     left, middle, right = st.columns(3)

@@ -1,0 +1,27 @@
+"""Parts of Vega-Lite charts, as dicts: Altair would take half a second to load.
+
+Each scale gets its domain here. A chart is drawn before its data come, and Vega would warn of a
+domain without an end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def quantity(field: str, **options: Any) -> dict[str, Any]:
+    """Return the encoding of a number of a row."""
+    return {"field": field, "type": "quantitative", "title": field, **options}
+
+
+def scale(values: Iterable[float], **options: Any) -> dict[str, Any]:
+    """Return a scale from the least to the greatest of the values; from 1 to 10 for none.
+
+    >>> scale([3, 1, 2], type="log")
+    {'domain': [1, 3], 'nice': True, 'type': 'log'}
+    """
+    known = [value for value in values if math.isfinite(value)] or [1, 10]
+    low, high = min(known), max(known)
+    return {"domain": [low, high if high > low else low + (abs(low) or 1)], "nice": True, **options}
