@@ -1,1 +1,1 @@
-"""What the ranks of a program send to each other."""
+"""Collectives and messages between the ranks of a program."""

@@ -34,7 +34,7 @@ from .owners import Content, Owner, Owners
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """One collective, with what is known while it happens."""
+    """A collective while it runs."""
 
     kind: CollectiveKind
     nbytes: int
@@ -193,7 +193,7 @@ class Collectives(Listener):
             record.times = times._replace(seconds=seconds, standing=standing)
 
     def _number(self, event: CollectiveIssued, frame: FrameType) -> int | None:
-        """Of the node that it is a part of, which was made just before."""
+        """Return the number of the node that the collective belongs to, created just before."""
         program, last = self.program, event.number - 1
         inside = running_function() is not None and last >= program.origins.end
         if inside or program.stack.custom_function(frame) is not None:
@@ -209,7 +209,9 @@ class Collectives(Listener):
 
 
 def _node(record: _Record, backward: Backward) -> int | None:
-    """The node that a collective belongs to: what backward was running, or what it is a part of."""
+    """Return the node of a collective: the one that backward was running, or the one that it is
+    a part of.
+    """
     if record.run:
         return record.node if record.run == backward.position + 1 else None
     return None if record.number is None else backward.node(record.number)

@@ -1,6 +1,6 @@
-"""How far this rank has come with its collectives: a count for each line that begins one.
+"""Count a rank's collectives by source line, to find where ranks diverge.
 
-It is cheap enough for a whole training, and needs no recording.
+The counter is cheap enough for a whole training, and needs no recording.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RECENT = 256  # collectives that may be waited for
 
 
 class _Site(NamedTuple):
-    """One line that begins collectives of one kind in one group."""
+    """A line that starts collectives of one kind in one group."""
 
     kind: CollectiveKind
     group: str
@@ -35,9 +35,9 @@ class _Site(NamedTuple):
 
 
 class CollectiveCounter:
-    """A context that counts the collectives that this process begins, in any thread, by line.
+    """A context manager that counts the collectives of this process by line, in all threads.
 
-    It holds no tensor. Collectives of a process group that is made inside are counted from then on.
+    It holds no tensor. Collectives of a process group created inside the block are counted as well.
 
     >>> with CollectiveCounter() as counter:
     ...     pass
@@ -69,7 +69,7 @@ class CollectiveCounter:
         self._watch.__exit__()
 
     def position(self) -> RankPosition:
-        """How far it has come. Any thread may ask."""
+        """Return the rank's position in its collectives. Thread-safe."""
         at, state = self._at, self._state
         times = list(self._times.items())
         names = short_names({site.file for site, _ in times if site.file})

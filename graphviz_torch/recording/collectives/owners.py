@@ -41,7 +41,7 @@ from ..program import Program
 
 
 class Owner(NamedTuple):
-    """Whose tensors are sent."""
+    """The tensors that a collective sends: their module and parameters."""
 
     module: str = ""
     parameters: tuple[str, ...] = ()
@@ -50,7 +50,8 @@ class Owner(NamedTuple):
 
 
 class Owners:
-    """Finds out whose the tensors of collectives are, what messages carry, what groups are called.
+    """Finds the module and parameters of collectives, the content of messages, and names of
+    groups.
 
     Args:
         program: names modules and parameters.
@@ -66,24 +67,26 @@ class Owners:
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
-        """Gradients come anew."""
+        """Reset the gradients that arrived."""
         self._bucketed = set()
         self.messages.backward_began(event)
 
     def end_backward(self, event: BackwardEnded) -> None:
-        """Parameters have gradients that they had not."""
+        """Take the parameters that have new gradients."""
         self._names, self._moment = {}, -1
         self.messages.backward_ended(event)
 
     def close(self) -> None:
-        """Forget ids of tensors that may be gone."""
+        """Forget the id()s of tensors, which may be freed."""
         self._names, self._moment = {}, -1
         self.messages.close()
 
     def find(
         self, what: CollectiveIssued, frame: FrameType, live: LiveGraph | None, node: int | None
     ) -> Owner:
-        """The owner of what a collective sends, for which `frame` asks while `node` runs."""
+        """Return the module and parameters of a collective that `frame` starts while `node`
+        runs.
+        """
         asking = find_caller(frame)
         self._dimensions.update(mesh_dimensions(asking.mesh))
         table = self._program.table
@@ -101,7 +104,7 @@ class Owners:
         return Owner(self._program.module if module is None else module, (), asking.change)
 
     def group(self, group: Group) -> str:
-        """What a group is called: its mesh dimension, or its ranks; "" if all ranks are in it."""
+        """Return the name of a group: its mesh dimension, or its ranks; "" for all ranks."""
         if group.name in self._dimensions:
             return self._dimensions[group.name]
         if group.description.startswith("mesh_"):
@@ -109,7 +112,9 @@ class Owners:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """The parameters that are given, or whose gradients all are; and whether those are."""
+        """Return the given parameters, or those whose gradients are given; and whether gradients
+        are.
+        """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
             self._moment, self._names = moment, {}
@@ -121,7 +126,9 @@ class Owners:
         return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
     def _bucket(self, what: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
-        """The parameters whose gradients a bucket holds; none where sizes do not say it."""
+        """Return the parameters whose gradients are in a bucket; empty if sizes do not identify
+        them.
+        """
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
         numel = sum(TensorBase.numel(tensor) for tensor in what.given)
@@ -143,7 +150,9 @@ def _numel(outputs: Sequence[TensorMeta | None]) -> int:
 
 
 def _neighbours(sizes: Sequence[int], total: int, member: int) -> slice:
-    """Neighbours, `member` among them, whose sizes add up to a total; none if there are none."""
+    """Return adjacent positions, including `member`, whose sizes add up to a total; empty if
+    there are none.
+    """
     for first in range(member, -1, -1):
         last, added = member + 1, sum(sizes[first : member + 1])
         while added < total and last < len(sizes):
@@ -155,7 +164,7 @@ def _neighbours(sizes: Sequence[int], total: int, member: int) -> slice:
 
 
 def _common(names: Sequence[str]) -> str:
-    """The path of the module in which all these parameters are."""
+    """Return the path of the module that contains all these parameters."""
     paths = [name.split(".")[:-1] for name in names]
     ends = zip(min(paths), max(paths), strict=False)  # in order, what these share all share
     return ".".join([first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ends)])
@@ -165,14 +174,14 @@ _DEPTH = 2  # of modules
 
 
 class Content(NamedTuple):
-    """What a message carries."""
+    """The content of a message."""
 
     phase: CollectivePhase
     module: str
 
 
 class Messages:
-    """What the messages of a recording carry.
+    """The contents of a recording's messages.
 
     Args:
         program: names the modules.
@@ -188,11 +197,11 @@ class Messages:
         self._inputs: dict[int, tuple[ref[Tensor], str]] = {}
 
     def content(self, call: int) -> Content | None:
-        """What the message of a call carries; None where that is not known."""
+        """Return the content of a call's message; None if unknown."""
         return self._found.get(call)
 
     def sent(self, event: CollectiveIssued) -> None:
-        """A message was sent, or is to be taken."""
+        """Handle a message that is sent, or will be received."""
         for tensor in event.given:
             key = storage_id(tensor)
             if event.kind == "recv":
@@ -238,7 +247,7 @@ class Messages:
                 self._give(tensor.grad, Content("backward", path))
 
     def forget(self) -> None:
-        """A step is over: what was taken may be used in the next one."""
+        """Keep received tensors for the next step, and forget the others."""
         self._found, self._inputs = {}, {}
         self._contents = {k: each for k, each in self._contents.items() if not each[0].expired()}
         self._taken = {k: each for k, each in self._taken.items() if not each[0].expired()}
@@ -254,7 +263,7 @@ class Messages:
         self._contents[storage_id(tensor)] = storage_ref(tensor), content
 
     def _take(self, tensor: Tensor, content: Content) -> None:
-        """What was taken is used; of a module and those inside it, the first that has a name."""
+        """Note that a received tensor is used, by the innermost named module."""
         weak, call = self._taken.get(storage_id(tensor), (None, -1))
         if weak is not None and not weak.expired():
             self._found[call] = content

@@ -1,7 +1,7 @@
-"""How the ranks divide what each node computes: read of DTensors as calls take and return them.
+"""DTensor placements of each node's outputs, read as calls take and return them.
 
-Not known: of what lies between two redistributions, which no call takes or returns; and where the
-process group of a process that torchrun has not started is made inside the block.
+Unknown between two redistributions that no call takes or returns, and if a process not started by
+torchrun creates its process group inside the block.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _MOST = 8  # checksums of a tensor: those in the middle of a long run go
 
 
 class _Copy(NamedTuple):
-    """A tensor that several ranks have alike."""
+    """A tensor that several ranks should hold equally."""
 
     tensor: Tensor
     kind: Any
@@ -42,7 +42,7 @@ class _Copy(NamedTuple):
 
 
 class Replicas(Listener):
-    """What several ranks of a program have alike."""
+    """Tensors that ranks should hold equally, with their checksums."""
 
     needs = ("every_call", "with_gradients", "distributed")
 
@@ -55,7 +55,7 @@ class Replicas(Listener):
         self._promises: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = None
 
     def backward_began(self, event: BackwardBegan) -> None:
-        """Read what they are before the first step of the run."""
+        """Take checksums before the first step of the run."""
         if not self._summed and dist.is_initialized():
             self._summed.append((self.program.step, self._sums()))
 
@@ -90,7 +90,7 @@ class Replicas(Listener):
         return sums.fetch()
 
     def _replicas(self) -> dict[str, _Copy]:
-        """By name: what this rank should have as others have it."""
+        """Return the tensors, by name, that other ranks should hold equally."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
         promised, broadcast = self._promised()
@@ -112,9 +112,10 @@ class Replicas(Listener):
         return {name: each for name, each in found.items() if len(each.ranks) > 1}
 
     def _promised(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
-        """The ranks that DDP keeps alike, by id() of the parameter, and id() of its own buffers.
+        """Return the ranks that DDP keeps equal, by id() of the parameter, and the id() of DDP's
+        own buffers.
 
-        Recomputed where other parameters than before are there.
+        Recomputed if the parameters changed.
         """
         known = frozenset(id(tensor) for _, tensor in self.program.table.listed())
         if self._promises is None or self._promises[0] != known:
@@ -137,6 +138,6 @@ class Replicas(Listener):
 
 
 def _averages_now_and_then(wrapper: Any) -> bool:
-    """Does it average weights in place of gradients: local SGD."""
+    """Return True if the wrapper averages weights instead of gradients (local SGD)."""
     hooks = getattr(wrapper, "_comm_hooks", ())
     return any("localSGD" in getattr(hook, "__name__", "") for hook, _ in hooks)

@@ -33,7 +33,7 @@ _METHODS = 4  # that stand between a wrapper's variable and the call of a module
 
 @dataclass(slots=True, eq=False)
 class _Wrapper:
-    """A DistributedDataParallel, and what became of it since the last step."""
+    """A DistributedDataParallel, and its forwards since the last step."""
 
     module: DistributedDataParallel
     name: str  # of the variable that holds it
@@ -46,7 +46,7 @@ class _Wrapper:
 
 
 class Wrappers(Listener):
-    """What goes wrong with the wrappers of a recording."""
+    """Reports forwards that bypass a wrapper, and gradients that it waits for."""
 
     needs = (
         "every_call",
@@ -110,9 +110,10 @@ class Wrappers(Listener):
     def _wrapper_above(
         self, module: Module, called: FrameType
     ) -> tuple[FrameType, _Wrapper | None]:
-        """The wrapper of a module that a variable holds, where it is called or further up.
+        """Return the wrapper of a module in a variable of the caller or further up, with the
+        frame.
 
-        `ddp.module.loss(x)` calls `self(x)`: the line that names `ddp` is the one above.
+        `ddp.module.loss(x)` calls `self(x)`: the line that names `ddp` is one frame up.
         """
         frame: FrameType | None = called
         for _ in range(_METHODS):
@@ -148,7 +149,9 @@ class Wrappers(Listener):
 
 
 def _outside(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
-    """Where a method of what a wrapper holds is called, which leads to this call; or the call."""
+    """Return the frame that called a method of the wrapped module, which led to this call; else
+    the call's.
+    """
     inside = {id(each) for each in wrapper.modules()}
     frame: FrameType | None = user_frame(called)
     while frame is not None and id(local_variables(frame).get("self")) in inside:
@@ -157,6 +160,6 @@ def _outside(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
 
 
 def _waits(module: DistributedDataParallel) -> bool:
-    """Does it average only when all its parameters have a gradient."""
+    """Return True if the wrapper averages only when all its parameters have gradients."""
     finds = module.find_unused_parameters or getattr(module, "static_graph", False)
     return module.require_backward_grad_sync and not finds

@@ -1,1 +1,1 @@
-"""What is inside the regions that `torch.compile` makes while a recording runs."""
+"""The inside of regions that `torch.compile` creates while a recording runs."""

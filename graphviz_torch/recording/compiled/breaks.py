@@ -1,4 +1,4 @@
-"""What `torch.compile` did that costs time: graphs that end early, functions compiled once more."""
+"""Graph breaks and recompilations of `torch.compile`, which cost time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CALLS: tuple[tuple[str, BreakingCall], ...] = (
 
 
 def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterator[RegionEvent]:
-    """What is told of a graph that dynamo has traced.
+    """Yield the events of a graph that Dynamo traced.
 
     Args:
         broken: why it ends before its function does.
@@ -50,19 +50,19 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
 
 
 def breaking_call(reason: str) -> BreakingCall:
-    """What the program did that dynamo could not compile, by dynamo's reason."""
+    """Return the kind of code that Dynamo could not compile, from Dynamo's reason."""
     calls: list[BreakingCall] = [what for how, what in _CALLS if reason.startswith(how)]
     return (*calls, "")[0]
 
 
 def function_name(code: CodeType) -> str:
-    """What the program calls a function."""
+    """Return the program's name of a function."""
     # What goes on behind a break is called torch_dynamo_resume_in_forward_at_12.
     return re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", code.co_name)
 
 
 def sentence(reason: str) -> str:
-    """The first line of a reason of dynamo's, without its end."""
+    """Return the first line of a Dynamo reason, without its full stop."""
     if reason.strip() == "step_unsupported":  # no more is said
         return "what comes next could not be compiled"
     return reason.strip().partition("\n")[0].strip().rstrip(".")

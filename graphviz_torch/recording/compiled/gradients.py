@@ -1,4 +1,4 @@
-"""Gradients inside compiled regions: each region's backward is run once more, and compared."""
+"""Gradients inside compiled regions, by running each region's backward once more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _received: WeakKeyDictionary[Any, Mapping[str, list[GradientOutput]]] = WeakKeyD
 
 
 class InnerGradients(Listener):
-    """The gradient at every node inside a compiled region, where that is asked."""
+    """The gradient at every node inside a compiled region, on request."""
 
     needs = ("inside_regions",)
 
@@ -76,7 +76,7 @@ class _Run:
         self._equal = False
 
     def look(self, kind: Any) -> None:
-        """Find out which values the nodes inside receive."""
+        """Find the values that the inner nodes receive."""
         graph = backward_graph(kind)
         if kind not in _received and graph is not None:
             _received[kind] = received_gradients(graph, self._region)
@@ -96,7 +96,7 @@ class _Run:
         self._remark = f"gradients inside are not known: {why}"
 
     def given(self, region: Region) -> Region:
-        """The region with the gradients of its nodes."""
+        """Return the region with the gradients of its nodes."""
         if not self._equal:
             return replace(region, remark=self._remark)
         found = self._descriptions.collect()

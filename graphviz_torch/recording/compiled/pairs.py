@@ -1,4 +1,4 @@
-"""What calls inside a region tell that take tensors together: shapes that broadcast, losses."""
+"""Calls inside a region that combine tensors: accidental broadcasts, losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATORS: dict[Any, Any] = {
 
 
 class Pair(NamedTuple):
-    """A call that is noted."""
+    """A noted call."""
 
     event: Event  # without its line, nodes and operands
     numbers: tuple[int, ...]  # of the nodes that it made
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 class Pairs(PairedTensors):
-    """What the calls of one graph tell, while they run on tensors without memory."""
+    """Observes the calls of one graph while they run on fake tensors."""
 
     def __init__(self) -> None:
         self._calls = _Noted()
@@ -43,7 +43,7 @@ class Pairs(PairedTensors):
     def call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """A function has been called."""
+        """Handle a call of a function."""
         function = _OPERATORS.get(function, function)
         frame: Any = None
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)
@@ -58,7 +58,7 @@ class Pairs(PairedTensors):
 
 
 class _Noted(Events):
-    """Events as they are noted, not counted."""
+    """Collects events, uncounted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _Noted(Events):
 
 
 class _Nameless:
-    """Stands for the program: of tensors without memory no name and no line is known."""
+    """A stand-in for the program: fake tensors have no names and lines."""
 
     def __init__(self, events: Events) -> None:
         self.events = events

@@ -27,7 +27,7 @@ from .trace import OperationTrace
 
 
 class Regions:
-    """What is told of compiled callables, and of the graphs that compiled code calls.
+    """Receives calls of compiled callables, and of the graphs in compiled code.
 
     Args:
         program: whose calls are looked at.
@@ -45,15 +45,17 @@ class Regions:
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def entered(self, given: tuple[Any, ...]) -> None:
-        """A compiled callable is called with this."""
+        """Handle the call of a compiled callable."""
         tracker = self._program.tracker
         if self._program.is_here() and tracker.known:
             with unseen_calls():
                 self._entered = tracker.trails(tensors(given)), sequence_number()
 
     def left(self) -> None:
-        """It has run. Where it has called no graph, Python ran it, and nobody has seen the calls:
-        its last node stands for the one that used a cut."""
+        """Handle the end of a compiled callable.
+
+        If it called no graph, Python ran it unobserved: its last node counts as the user of a cut.
+        """
         entered, self._entered = self._entered, None
         if entered is not None and self._program.is_here():
             trails, start = entered
@@ -61,7 +63,7 @@ class Regions:
                 self._program.tracker.use(trails, [end - 1])
 
     def began(self, frame: FrameType, own: bool) -> None:
-        """This frame of dynamo's code is about to call a graph."""
+        """Handle the frame of Dynamo's code that is about to call a graph."""
         self._entered = None
         if self._program.is_here() and original_code(frame) is not None:
             if torch.is_grad_enabled() and not own:
@@ -77,7 +79,7 @@ class Regions:
                 self._given = tensors(*frame_variables(frame, *_arguments(frame.f_code)))
 
     def gave(self, args: tuple[Any, ...], result: Any) -> None:
-        """It was given this, and has given that."""
+        """Handle the arguments and the result of a graph."""
         region = None if self._trace is None else self._trace.region
         if region is not None and self._program.in_compiled_graph:
             given = [one for one in args if isinstance(one, Tensor)]
@@ -85,7 +87,7 @@ class Regions:
             self._tell(RegionRan(region, given, list(result), *numbers))
 
     def ended(self) -> None:
-        """It has run; a cut may have been in what it was given."""
+        """Handle the end of a graph; a cut may have been in its inputs."""
         if not self._program.is_here():
             return
         self._program.compiled_graph_ended()
@@ -100,7 +102,7 @@ class Regions:
 
 
 def _arguments(code: CodeType) -> tuple[str, ...]:
-    """Names of all arguments of a function, of *args and **kwargs too."""
+    """Return the names of all arguments of a function, with *args and **kwargs."""
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[:count]

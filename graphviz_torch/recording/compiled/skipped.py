@@ -1,4 +1,4 @@
-"""Functions that dynamo skips: nothing of them is compiled, and Python runs them."""
+"""Functions that Dynamo skips: they are not compiled, and run in Python."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from .breaks import breaking_call, function_name, sentence
 
 
 class SkippedFunctions(Listener):
-    """Notes the functions of the program's that dynamo skips."""
+    """Reports the program's functions that Dynamo skips.
+
+    Notes the functions of the program's that dynamo skips.
+    """
 
     needs = ("every_call",)
 
     def function_skipped(self, event: Skipped) -> None:
-        """Dynamo skips a function, or has skipped it before."""
+        """Handle a function that Dynamo skips, or skipped before."""
         code, _, reason = event
         if code_owner(code.co_filename) == OWN:
             name, why = function_name(code), sentence(reason) if reason else ""

@@ -38,7 +38,7 @@ _RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}  # what
 
 
 class _Operation(NamedTuple):
-    """One that made nodes."""
+    """An operation that created nodes."""
 
     start: int  # their numbers: start <= n < end
     end: int
@@ -48,7 +48,7 @@ class _Operation(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """An operation that took what needs a gradient, and gave what has none."""
+    """An operation whose result requires no gradient though an operand did."""
 
     how: str
     tensor: TensorMeta  # its result
@@ -78,7 +78,7 @@ class OperationTrace:
         self.modules: tuple[tuple[int, str, str], ...] | None = None
 
     def begun(self, operands: list[Tensor]) -> None:
-        """An operation is about to run."""
+        """Handle the beginning of an operation."""
         self._operands, self._makers = operands, []
         for tensor in operands:
             if tensor.requires_grad:
@@ -89,7 +89,7 @@ class OperationTrace:
         self._start = sequence_number()
 
     def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """It has run."""
+        """Handle the end of an operation."""
         behind = self._add(_Operation(self._start, sequence_number(), meta))
         lost = results_cut(self._operands, made) if self._makers else None
         if lost is not None and (how := _drawn(meta) or cut_name(function, lost)):
@@ -102,13 +102,13 @@ class OperationTrace:
     def called(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """The same, with all that it was given."""
+        """Handle the end of a call, with all its arguments."""
         self._pairs.call(function, meta, args, kwargs, result)
 
     def applied(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """A custom Function has been applied: one operation, with one node of Python's."""
+        """Handle a custom Function: one operation with one Python node."""
         self.begun(operands)
         numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)
@@ -116,12 +116,15 @@ class OperationTrace:
         self._give(self._add(operation), made)
 
     def ordered(self, order: list[int]) -> None:
-        """Of what was applied last: which argument each operand is in the program."""
+        """Take the argument positions of the operands of the last applied Function."""
         if self._operations and self._operations[-1].function:
             self._operations[-1] = self._operations[-1]._replace(order=order)
 
     def _add(self, operation: _Operation) -> list[_Cut]:
-        """Note an operation; returns what its results are behind."""
+        """Add an operation, and return the cuts before its results.
+
+        Note an operation; returns what its results are behind.
+        """
         self._metas.append(operation.meta)
         behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
         if operation.end > operation.start:
@@ -132,7 +135,7 @@ class OperationTrace:
         return [*behind.values()]
 
     def _give(self, behind: list[_Cut], made: list[Tensor]) -> None:
-        """An operation has given these tensors, which are behind these cuts."""
+        """Note that an operation returned these tensors, downstream of these cuts."""
         self._tensors += made
         known = self._from
         needed = [known.get(id(one), frozenset((id(one),))) for one in self._operands]
@@ -149,7 +152,7 @@ class OperationTrace:
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """Read the nodes; no tensor is needed any more."""
+        """Read the nodes; tensors are not needed afterwards."""
         modules = (row for meta in self._metas for row in origin(meta).modules)
         self.modules = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
@@ -162,16 +165,16 @@ class OperationTrace:
 
     @property
     def region(self) -> Region | None:
-        """What was read; None where it could not be, or is not whole yet."""
+        """Return the region; None if it could not be read, or is incomplete."""
         return self._region
 
     def expected(self, start: int, end: int) -> None:
-        """Enter it as the inside of the region whose node has one of these numbers."""
+        """Use it as the inside of the region whose node has one of these numbers."""
         if self._region is not None:
             expect_region(start, end, self._region)
 
     def compiled(self, kinds: list[Any]) -> None:
-        """Enter what was read as the inside of the region."""
+        """Use it as the inside of the region."""
         if len(kinds) == 1 and self._region is not None:
             set_region(kinds[0], self._region)
 
@@ -237,7 +240,7 @@ class OperationTrace:
         )
 
     def _follow_out(self, results: list[Tensor | None], *, ran: bool) -> None:
-        """Find the results of the graph that were computed from those of cuts.
+        """Find the results of the graph that were computed from results of cuts.
 
         Args:
             results: of the graph.
@@ -257,7 +260,7 @@ class OperationTrace:
     def _from_inputs(
         self, inputs: list[Tensor], results: list[Tensor | None]
     ) -> tuple[tuple[int, ...], ...]:
-        """Of each result of the graph, the inputs that it was computed from."""
+        """Return, for each result of the graph, the inputs that it was computed from."""
         numbers = {id(tensor): i for i, tensor in enumerate(inputs)}
         needed = [self._from.get(id(one), frozenset((id(one),))) for one in results]
         return tuple(
@@ -265,7 +268,7 @@ class OperationTrace:
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:
-        """The operation that made a node; None for what came from outside."""
+        """Return the operation that created a node; None for nodes from outside."""
         number = fn._sequence_nr()
         at = bisect_right(self._operations, number, key=attrgetter("start")) - 1
         each = self._operations[at] if at >= 0 else None
@@ -279,7 +282,7 @@ def _inside(
     sources: list[GradFn],
     live: Collection[GradFn],
 ) -> RegionCut:
-    """A cut of what this node made.
+    """Return a cut of this node's result.
 
     Args:
         cut: the cut.
@@ -306,7 +309,7 @@ def _inside(
 
 
 def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
-    """What calls told; one line's is told once, as of the last time."""
+    """Return the events of calls; for each line those of its last call."""
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
     for pair in pairs:
@@ -322,12 +325,12 @@ def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[RegionEven
 
 
 def _maker(tensor: Tensor) -> GradFn:
-    """The node that made a tensor; a view taken under no_grad has none: its base tells."""
+    """Return the node that created a tensor; for a view taken under no_grad, that of its base."""
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     return grad_fn_of(tensor if base is None else base)
 
 
 def _drawn(meta: Mapping[str, Any]) -> str:
-    """ "sample" for what a distribution does in its sample(), which runs under no_grad."""
+    """Return "sample" for operations in a distribution's sample(), which runs under no_grad."""
     found = _SAMPLE.search(meta.get("stack_trace") or "")
     return "" if found is None or torch.is_grad_enabled() else "sample"

@@ -1,1 +1,1 @@
-"""What every gradient looked like, and how long its node took."""
+"""Statistics of every gradient, and the duration of every node in backward."""

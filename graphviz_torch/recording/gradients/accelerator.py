@@ -1,8 +1,8 @@
-"""Norm, extremes, mean and zeros of gradients on another device than the CPU.
+"""Statistics of gradients on devices other than the CPU, reduced there.
 
-The gradients lie one below the other in rows of one width, and the rows are reduced there, by no
-more operators for many gradients than for one; a large one is reduced in blocks, in rows as wide as
-it allows, for what the rows give is brought over later, and is put together here.
+Gradients are stacked in rows of one width, and the rows are reduced together, with no more
+operators for many gradients than for one. A large gradient is reduced in blocks of wide rows; row
+results are copied later and combined on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCK = 1 << 24  # elements of one gradient that are reduced at a time: 64 MB o
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Gradients as far as they are reduced on their device."""
+    """Gradients, partially reduced on their device."""
 
     numbers: Tensor  # all numbers, in a row
     counts: list[int]  # how many rows each gradient has
@@ -38,7 +38,7 @@ class Reduction:
 
 
 def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
-    """Reduce gradients of one dtype and device as far as that can be done there.
+    """Reduce gradients of one dtype and device as far as possible on the device.
 
     Args:
         gradients: what may be read of each.
@@ -71,7 +71,7 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
 
 
 def _numbers(flats: Sequence[Tensor]) -> Tensor:
-    """The numbers of each row of these one below the other, [7, rows]. Few passes: it is large."""
+    """Return the seven numbers of each row, [7, rows], in few passes over the data."""
     if flats[0].dtype.itemsize < 2:  # one of these has no zero
         flats = [TensorBase.float(row) for row in flats]
     rows = _in_rows(flats)
@@ -88,7 +88,7 @@ def _numbers(flats: Sequence[Tensor]) -> Tensor:
 
 
 def _in_rows(flats: Sequence[Tensor]) -> Tensor:
-    """These one below the other, filled up with zeros; one alone as it is, if it can be."""
+    """Stack gradients in rows, padded with zeros; a single one unchanged if possible."""
     if len(flats) == 1 and flats[0].shape[0]:
         width = math.gcd(flats[0].shape[0], _WIDEST)
         if width >= WIDTH:
@@ -103,7 +103,7 @@ def _in_rows(flats: Sequence[Tensor]) -> Tensor:
 
 @np.errstate(all="ignore")  # a norm may overflow
 def combine(reduced: Reduction, here: Any) -> list[Row]:
-    """What there is to say of each gradient. `here`: the numbers, brought over as an array."""
+    """Return the statistics of each gradient. `here`: the numbers as a CPU array."""
     rows = sum(reduced.counts)
     columns = here[: 7 * rows].reshape(7, rows).astype(np.float64)
     variance, mean, high, nonzero, finite, no_nan, size = columns

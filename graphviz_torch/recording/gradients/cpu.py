@@ -1,7 +1,7 @@
-"""Norm, extremes, mean and zeros of gradients on the CPU: what `GradientStats` says, as numbers.
+"""Statistics of gradients on the CPU, as plain numbers.
 
-Small gradients are laid end to end and reduced together; a large one is read in blocks that stay in
-the cache, once from memory.
+Small gradients are concatenated and reduced together; a large one is read once, in blocks that fit
+the cache.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _Key = tuple[int, int, bool]
 
 
 class _Memory(threading.local):
-    """Memory to reduce in, a few megabytes that stay: to have it anew costs more than to reduce."""
+    """Reusable scratch memory of a few megabytes: allocating it costs more than reducing."""
 
     def __init__(self) -> None:
         self._rows = {name: torch.empty(0, dtype=torch.uint8) for name in ("row", "beside")}
 
     def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """A row with some elements, about which nothing is known."""
+        """Return an uninitialized row of elements."""
         size = elements * dtype.itemsize
         if self._rows[name].shape[0] < size:
             self._rows[name] = torch.empty(size, dtype=torch.uint8)
@@ -53,10 +53,9 @@ _memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
-    """The elements of one dense tensor.
+    """Return the elements of a dense tensor as one contiguous dimension.
 
-    In the order of rows where the values are kept; else as they lie in memory, if they lie there
-    without a gap. Contiguous.
+    In row-major order if values are kept; else in memory order if there are no gaps.
     """
     row = TensorBase.detach(gradient)
     row = row if TensorBase.is_contiguous(row) else _in_order(row)

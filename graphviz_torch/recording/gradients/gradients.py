@@ -37,7 +37,7 @@ from .statistics import Batch, Descriptions, Kind, alias
 
 
 class GradientHooks:
-    """A context with hooks on live nodes, for one backward run.
+    """A context manager with hooks on live nodes, for one backward.
 
     Args:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
@@ -87,7 +87,10 @@ class GradientHooks:
         self._nodes.clear()
 
     def _ended(self) -> None:
-        """Note that the engine has run all that it is to run, and now runs the final callbacks."""
+        """Note that the engine has run all nodes, and runs the final callbacks.
+
+        Note that the engine has run all that it is to run, and now runs the final callbacks.
+        """
         if self._ran and self._ran[-3] >= 0:
             self._ran.extend((-1, perf_counter(), None))
             if self._clock is not None:
@@ -95,18 +98,21 @@ class GradientHooks:
             self._descriptions.describe_all()
 
     def fail(self) -> None:
-        """Note that the run has failed: its last node did not end."""
+        """Note that the run failed: its last node did not end.
+
+        Note that the run has failed: its last node did not end.
+        """
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:
             self._ran[-1] = None
 
     def unhook(self) -> None:
-        """Take off what an interrupt has left on."""
+        """Remove hooks that an interrupt left."""
         self._hooks.remove()
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
-        """Describe gradients that no hook was given: by node and output_nr."""
+        """Describe gradients that no hook received, by node and output_nr."""
         ran = set(self._ran[::3])
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
@@ -223,11 +229,11 @@ class GradientHooks:
         return found | {node: tuple(row) for node, row in rows.items()}
 
     def changed(self) -> set[int]:
-        """The nodes that had a gradient which could not be described."""
+        """Return the nodes with a gradient that could not be described."""
         return {each if type(each) is int else each[0] for each in self._descriptions.changed}
 
     def seconds(self) -> dict[int, float]:
-        """Duration of each node that was timed. Waits for the CUDA events."""
+        """Return the duration of each timed node, in seconds. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
         if not self._brief:
             for node, left, ended in zip(*(self._ran[k::3] for k in (0, 2, 4)), strict=False):
@@ -237,7 +243,7 @@ class GradientHooks:
 
 
 class Gradients(Listener):
-    """The gradient at every node; of a light recording only which are not finite."""
+    """The gradient at every node; in a light recording only whether it is finite."""
 
     needs = ("with_gradients",)
 
@@ -250,7 +256,7 @@ class Gradients(Listener):
 
     @with_gc_disabled
     def backward_began(self, event: BackwardBegan) -> None:
-        """Hook every node, if that may be."""
+        """Hook every node, if allowed."""
         live, ran = event.live, event.live.ran.rows
         if ran is None:
             return
@@ -262,7 +268,7 @@ class Gradients(Listener):
         hooks.__enter__()
 
     def backward_ended(self, event: BackwardEnded) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         hooks, self._running = self._running, None
         if hooks is None:
             return

@@ -69,7 +69,9 @@ class Waiting:
         self.rows: list[Any] = []
 
     def take(self, changed: set[Where]) -> tuple[list[Where], list[Tensor]]:
-        """They, but for what was changed in place since it arrived, which is added to `changed`."""
+        """Return the waiting gradients, except those changed in place since, which are added to
+        `changed`.
+        """
         rows = self.rows[:]
         del self.rows[: len(rows)]  # hooks hold the list
         wheres, versions, gradients = (rows[k::3] for k in range(3))
@@ -100,7 +102,7 @@ class Batch:
 
     @property
     def waiting(self) -> int:
-        """How many do."""
+        """Number of waiting gradients."""
         return sum(len(group.rows) for group in self.groups) // 3
 
 
@@ -120,7 +122,7 @@ class Kind:
 
 
 class Descriptions:
-    """The descriptions of the gradients of one backward run.
+    """Statistics of the gradients of one backward.
 
     Args:
         finite: leave out those on the CPU that are surely finite.
@@ -137,7 +139,7 @@ class Descriptions:
         self._reduced: dict[torch.device, list[_Reduced]] = {}
 
     def kind(self, meta: TensorMeta) -> Kind:
-        """What there is to know of gradients that look like this."""
+        """Return the class of gradients with this metadata."""
         known = self._kinds.get(meta)
         if known is None:
             known = self._kinds[meta] = Kind(meta)
@@ -164,7 +166,7 @@ class Descriptions:
             self._wait(where, gradient, kind, batch)
 
     def _wait(self, where: Where, gradient: Tensor, kind: Kind, batch: Batch) -> None:
-        """Let a dense gradient wait for others like it."""
+        """Queue a dense gradient until others like it have arrived."""
         try:
             version = gradient._version
         except RuntimeError:  # an inference tensor's
@@ -180,17 +182,17 @@ class Descriptions:
             self.describe(batch)
 
     def fetch(self, gradient: Tensor, device: int) -> None:
-        """Let another device read its gradient, which is there for the current one's stream."""
+        """Make a gradient readable for another stream of its device."""
         with _hide_operators():
             fetch(gradient, device)
 
     def describe_all(self) -> None:
-        """Describe all that waits."""
+        """Describe all queued gradients."""
         for batch in self._batches.values():
             self.describe(batch)
 
     def describe(self, batch: Batch) -> None:
-        """Describe those that wait in a batch."""
+        """Describe the queued gradients of a batch."""
         cuda, stream = batch.cuda, batch.stream
         batch.elements = 0
         if not batch.waiting:
@@ -229,7 +231,7 @@ class Descriptions:
             self._describe_like(*same)
 
     def _describe_together(self, groups: list[_Group]) -> None:
-        """Describe gradients on the CPU of one dtype."""
+        """Describe CPU gradients of one dtype."""
         with _hide_operators(), unseen_operators():
             gradients = [own for _, _, own in groups]
             if self._finite and all_finite(gradients):
@@ -240,7 +242,7 @@ class Descriptions:
             self._found.update(zip(wheres, map(_new, repeat(GradientStats), rows), strict=True))
 
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
-        """Describe gradients of one class and device; one, if there is any doubt."""
+        """Describe gradients of one class and device; one by one in case of doubt."""
         self.times += 1
         with _hide_operators(), unseen_operators():
             self._reduce(wheres, gradients)
@@ -274,7 +276,7 @@ class Descriptions:
             self._reduced.setdefault(found.tensors[0].device, []).append(reduced)
 
     def collect(self) -> dict[Where, GradientStats]:
-        """All of them, each by its node and output_nr: one copy from each device."""
+        """Return all statistics by node and output_nr, with one copy from each device."""
         for reduced in self._reduced.values():
             row: Any = None
             with _hide_operators():
@@ -297,9 +299,8 @@ class Descriptions:
 
 
 class _hide_operators:
-    """Our own operators are not part of the user's program: no graph and no mode sees them.
-
-    One that PyTorch does not have for some kind of tensor is not to end it.
+    """Hide our operators from graphs and modes; an operator that PyTorch lacks for some tensors
+    raises nothing.
     """
 
     __slots__ = ("_calls", "_enabled", "_watched")
@@ -319,7 +320,7 @@ class _hide_operators:
 
 
 def _once(found: Elements) -> tuple[Elements, int]:
-    """What may be read of a dense gradient without what it repeats, and how often it does."""
+    """Return the readable elements of a dense gradient without repetition, and the repeat count."""
     if found.numel <= SMALL:  # their values are kept
         return found, 1
     tensor, times = without_repeats(found.tensors[0])
@@ -327,13 +328,13 @@ def _once(found: Elements) -> tuple[Elements, int]:
 
 
 def _described(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
-    """What tensor the numbers are of, and what that is of the gradient."""
+    """Return the tensor that the numbers describe, and its part of the gradient."""
     local = found.extent == "local part" and len(found.tensors) == 1
     return tensor_meta(found.tensors[0] if local else gradient), found.extent
 
 
 def alias(gradient: Tensor) -> Tensor:
-    """A dense gradient's memory, if it has any, and version, as another tensor."""
+    """Return a tensor that shares a dense gradient's memory and version."""
     with unseen_calls():
         if not is_dense(gradient):
             return gradient

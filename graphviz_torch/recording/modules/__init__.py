@@ -1,1 +1,1 @@
-"""Which module call and which line made each node, and what parameters are called."""
+"""Modules and calls: module of each node, modes, arguments, updates of weights."""

@@ -61,7 +61,7 @@ _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.de
 
 
 class Arguments(Listener):
-    """By the sequence number of a node: what was called, and its plain arguments."""
+    """The plain arguments of calls, by the sequence number of the created node."""
 
     needs = ("every_call",)
 
@@ -103,7 +103,10 @@ class Arguments(Listener):
     def _look_at_pair(
         self, number: int, pair: tuple[Tensor, Tensor], frame: FrameType, *, either: bool
     ) -> None:
-        """Note the operand that needs no gradient; `either`: may it be the first."""
+        """Note the operand without a gradient; `either`: it may be the first operand.
+
+        Note the operand that needs no gradient; `either`: may it be the first.
+        """
         one, other = pair
         if other.requires_grad:
             if not either or one.requires_grad:
@@ -115,7 +118,7 @@ class Arguments(Listener):
         self._calls, self._dropouts, self._data = {}, [], {}
 
     def columns(self, backward: Backward) -> Columns:
-        """The attributes of the nodes: those that autograd tells come first."""
+        """Return the attributes of nodes, those that autograd keeps first."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}
         texts: dict[Any, Attributes] = {}
@@ -140,7 +143,7 @@ class Arguments(Listener):
         return {"attributes": found}
 
     def _products(self, backward: Backward) -> Iterator[tuple[int, float]]:
-        """The products of a softmax in an attention: its dropouts on the CPU, with their p."""
+        """Yield the products with an attention's softmax: its dropouts on the CPU, with their p."""
         if not self._dropouts:
             return
         names, numbers = backward.reading.columns["name"], backward.numbers
@@ -152,7 +155,7 @@ class Arguments(Listener):
 
 
 class _Plain(NamedTuple):
-    """Which of the arguments of a call may be plain."""
+    """Positions of arguments that may be plain."""
 
     places: tuple[int, ...]
     lists: bool  # is one of them a list
@@ -160,7 +163,7 @@ class _Plain(NamedTuple):
 
 
 class _Places(dict[tuple[type, ...], _Plain]):
-    """That, by the types of the arguments."""
+    """Plain positions by argument types."""
 
     def __missing__(self, kinds: tuple[type, ...]) -> _Plain:
         places = tuple(i for i, kind in enumerate(kinds) if kind in _KINDS)
@@ -176,7 +179,7 @@ _PLACES = _Places()
 
 
 def _numbers(values: Any) -> tuple[Any, ...] | None:
-    """A short list of numbers; None for any other."""
+    """Return a short list of numbers; None for other values."""
     short = len(values) <= _LONGEST and _NUMBERS.issuperset(map(type, values))
     return tuple(values) if short else None
 
@@ -193,7 +196,7 @@ def _is_short(value: Any) -> bool:
 def _texts(
     names: Sequence[str], plain: Iterable[tuple[int | str, Any]], known: Attributes
 ) -> Attributes:
-    """Those arguments as attributes that are not among the known ones."""
+    """Return the plain arguments as attributes, without the known ones."""
     found: dict[str, Any] = {}
     for place, value in plain:
         if isinstance(place, str):
@@ -212,7 +215,7 @@ _of_pytorch: dict[Any, list[str]] = {}  # names, by a function of PyTorch's
 
 
 def _positional(func: Any) -> list[str]:
-    """The names of a function's positional arguments; none where they are not known."""
+    """Return the names of a function's positional arguments; [] if unknown."""
     if func in _of_pytorch:
         return _of_pytorch[func]
     # PyTorch's C functions have no signature of their own.

@@ -36,7 +36,7 @@ from ..program import Program
 
 
 class Modes(Listener):
-    """The mode of each module that ran, as it was when the last backward began."""
+    """The train or eval mode of each module that ran, when the last backward began."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -58,7 +58,7 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 
 class FastPaths(Listener):
-    """Takes the mode away before such a layer runs, and brings it back after."""
+    """Leaves the function mode before such a layer runs, and enters it afterwards."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -97,7 +97,7 @@ class FastPaths(Listener):
 
 
 def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:
-    """Needs nothing a gradient that the layer takes, so that it makes no node."""
+    """Return True if the layer takes nothing that requires a gradient, so it creates no node."""
     given = tensors(*frame_variables(frame, "args", "kwargs"))
     if isinstance(layer, nn.TransformerEncoder) and len(given) < 2:
         return False  # without a mask each of its layers asks for itself
@@ -114,7 +114,7 @@ State = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class _Run:
-    """Calls on slices that lie side by side."""
+    """Calls on adjacent slices."""
 
     memory: int
     shape: tuple[int, ...]
@@ -124,7 +124,10 @@ class _Run:
 
 
 class SampleCalls(Listener):
-    """Notes a module that is called once for each sample of a tensor."""
+    """Reports a module that is called once for each sample of a tensor.
+
+    Notes a module that is called once for each sample of a tensor.
+    """
 
     needs = ("every_call",)
 
@@ -175,7 +178,7 @@ class SampleCalls(Listener):
 
 
 def _is_sample(tensor: Tensor) -> bool:
-    """Is it x[i], a vector or an image, or x[i:i+1], of a tensor x that is no view."""
+    """Return True for x[i] (a vector or image) or x[i:i+1] of a tensor x that is not a view."""
     base, shape = tensor._base, tuple(tensor.shape)
     if base is None:
         return False
@@ -187,8 +190,9 @@ def _is_sample(tensor: Tensor) -> bool:
 
 
 def _state_of(event: ModuleBegan) -> State:
-    """Of each tensor that a module holds beside its parameters, or is given by name: which it is,
-    and how often it was written to."""
+    """Return identity and version of each tensor that a module holds beside its parameters, or
+    gets by keyword.
+    """
     held = [frame_variables(event.frame, "kwargs")[0]]
     for module in _with_those_below(event.module):
         held += (vars(module), module._buffers)

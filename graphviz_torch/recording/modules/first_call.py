@@ -1,7 +1,7 @@
-"""What `experiment` needs of a run: how the first outermost module was called, and its losses.
+"""The first outermost module call and its losses, which `experiment` runs again.
 
-Counted is the first module that is called with gradients on and that has parameters. Of the losses
-that are computed after it began, the functions of `torch.nn.functional` are known.
+The first module with parameters that is called with gradients enabled counts. Losses computed after
+it by functions of `torch.nn.functional` are kept.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """The call, where it was made, and which nodes of which graph it made."""
+    """The call, its frame, and the nodes that it created."""
 
     call: ModuleCall
     where: str  # the user's line
@@ -74,7 +74,7 @@ class RecordedCall:
 
 
 class FirstCall(Listener):
-    """Keeps the first outermost call with gradients, as `record(experiments=True)` asks."""
+    """Keeps the first outermost call with gradients, for `record(experiments=True)`."""
 
     needs = ("experiments",)
 
@@ -145,7 +145,7 @@ class FirstCall(Listener):
         self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
 
     def columns(self, backward: Backward) -> Columns:
-        """None; which nodes the call made is kept."""
+        """Return no columns; keep the ids of the nodes that the call created."""
         if self._call is not None:
             start, end = self._call.start, self._end
             self._nodes[backward.position] = {
@@ -159,7 +159,7 @@ class FirstCall(Listener):
         self._nodes = {}
 
     def keep(self, graphs: Sequence[Graph]) -> RecordedCall | None:
-        """What was kept, with the nodes of the graph that has most of them."""
+        """Return the call, with the nodes of the graph that has most of them."""
         if self._call is None:
             return None
         position = max(self._nodes, key=lambda key: len(self._nodes[key]), default=0)
@@ -179,7 +179,7 @@ class FirstCall(Listener):
 
 
 def _unfit(module: Module, args: Any, kwargs: Any) -> str:
-    """Why this call cannot be made again; "" where it can."""
+    """Return the reason why the call cannot be repeated; "" if it can."""
     if {name for m in module.modules() for name in _classes(m)} & _DIVIDED:
         return "ranks divide the module"
     given = [*tensors(args, kwargs), *module.parameters(), *module.buffers()]

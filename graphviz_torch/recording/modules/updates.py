@@ -1,11 +1,9 @@
-"""What the steps do to the weights: those that stay as they are, and those whose rows stay alike.
+"""Effects of steps on weights: weights that stay unchanged, and weights whose rows stay equal.
 
-A sample of a few weights is compared before and after each step: some in 16 bits or not contiguous
-in memory, and one of all others, in turn. Counted are elements whose gradient, times the rate, is
-large enough to change them; in 16 bits all that have one. Left out is what an optimizer keeps a
-second copy of, or the rest of what was rounded.
-
-The rows of weights are compared after the first step, and then those alone that were alike.
+Samples of a few weights are compared before and after each step: some in 16 bits or not contiguous,
+and one of the others in turn. Elements count if gradient times rate is large enough to change them;
+in 16 bits all with a gradient. Weights with a master copy or a rounding remainder in the optimizer
+are left out. Rows are compared after the first step, and later only where they were equal.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class _Sample(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """What is known of a weight that some steps have left as it was."""
+    """Statistics of a weight that some steps left unchanged."""
 
     parameter: Ref
     event: UnchangedParameters
@@ -69,13 +67,17 @@ class _Count:
     elements: Tensor | None = None  # how many were looked at, and how many were still
 
     def fetch(self) -> tuple[int, int]:
-        """Both numbers."""
+        """Return both counts."""
         looked_at, still = (0, 0) if self.elements is None else TensorBase.tolist(self.elements)
         return looked_at, still
 
 
 class Updates(Listener):
-    """Notes weights that stay as they are, or alike, though they are stepped with a gradient."""
+    """Reports weights that stay unchanged, or have equal rows, although they are stepped with a
+    gradient.
+
+    Notes weights that stay as they are, or alike, though they are stepped with a gradient.
+    """
 
     needs = ("every_call",)
 
@@ -152,7 +154,7 @@ class Updates(Listener):
         self._samples = []
 
     def _chosen(self, optimizer: Optimizer) -> Iterator[tuple[Tensor, float]]:
-        """The parameters to look at in this step, and their rates."""
+        """Yield the parameters to sample in this step, with their rates."""
         key = id(optimizer)
         step = self._steps.get(key, 0)
         if key not in self._steps and len(self._steps) >= _MOST:
@@ -177,7 +179,7 @@ class Updates(Listener):
             start += len(own)
 
     def _look_at_rows(self) -> None:
-        """Which weights have the same values in all rows, and get the same gradient in all."""
+        """Find weights whose rows all have equal values and equal gradients."""
         known = self._rows
         if known is not None and not known:
             return
@@ -197,7 +199,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _is_suspect(parameter: Tensor) -> bool:
-    """May a step leave it as it was: in 16 bits, or not contiguous."""
+    """Return True if a step may leave the weight unchanged: 16 bits, or not contiguous."""
     if not has_memory(parameter):
         return False
     odd = parameter.dtype.itemsize == 2 or not TensorBase.is_contiguous(parameter)
@@ -209,7 +211,7 @@ def _keeps_more(state: Any) -> bool:
 
 
 def _sample(parameter: Tensor, rate: float) -> _Sample | None:
-    """Elements at equal distances in memory; None where they cannot be compared."""
+    """Return elements at equal memory distances; None if they cannot be compared."""
     gradient = parameter.grad
     if gradient is None or not (may_be_read(parameter) and may_be_read(gradient)):
         return None
@@ -246,7 +248,7 @@ def _has_rows(tensor: Tensor) -> bool:
 
 
 def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
-    """Names of those whose first two rows are the same."""
+    """Yield the names of weights whose first two rows are equal."""
     groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, tensor in weights.items():
         groups.setdefault((tensor.device, tensor.dtype), []).append(name)
@@ -256,7 +258,7 @@ def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
 
 
 def _all_alike(tensor: Tensor, within: float) -> bool:
-    """Are all rows the same, but for rounding, and not zero."""
+    """Return True if all rows are equal up to rounding, and not zero."""
     values = TensorBase.detach(tensor)
     largest = TensorBase.item(torch.amax(torch.abs(values)))
     apart = torch.sub(values, torch.narrow(values, 0, 0, 1))

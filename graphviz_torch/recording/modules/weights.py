@@ -1,4 +1,4 @@
-"""The table of parameters: what each is, and what became of it in the block."""
+"""The parameter table: metadata, norms, gradients and steps of each parameter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Weights(Listener):
         self._with_grad: set[str] | None = None  # names of those that had one at the last step
 
     def backward_began(self, event: BackwardBegan) -> None:
-        """Read what the program may change before the step is over, and the optimizer will."""
+        """Read what the optimizer, or the program, will change before the step is over."""
         listed = self.program.table.listed()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
         for _, tensor in listed:
@@ -54,7 +54,7 @@ class Weights(Listener):
             self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
 
     def stepped(self, event: Stepped) -> None:
-        """Read what clearing takes away."""
+        """Read what clearing will remove."""
         listed = self.program.table.listed()
         found = {name for name, tensor in listed if tensor.grad is not None}
         self._with_grad = found | (self._with_grad or set())
@@ -156,7 +156,7 @@ class Weights(Listener):
 
 
 def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
-    """Parameters, without a line of Python for each: there are many.
+    """Return parameter rows without a Python loop: there are many.
 
     Args:
         count: how many.
@@ -170,12 +170,12 @@ def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
 
 
 def _among(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
-    """Is each among those that are known; None where they are not."""
+    """Return, for each key, whether it is known; None if nothing is known."""
     return [None] * len(keys) if known is None else [key in known for key in keys]
 
 
 def _of_parts(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
-    """What this rank has of the gradients that ranks divide, by the parameter's name."""
+    """Return statistics of this rank's part of sharded gradients, by parameter name."""
     grads = [(i, tensor.grad) for i, (_, tensor) in enumerate(listed) if tensor.grad is not None]
     divided = {i: grad for i, grad in grads if type(grad) not in PLAIN and placement(grad)}
     descriptions = Descriptions()

@@ -1,1 +1,1 @@
-"""What results of the forward are worth, in about a hundred bytes each."""
+"""Values of forward results: fingerprints, small values, reordered views."""

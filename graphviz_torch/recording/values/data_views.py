@@ -1,8 +1,8 @@
-"""A view of data that gives the sizes of its axes in another order, where a permute was meant.
+"""Views of data that swap the sizes of axes, where a permute was meant.
 
-Looked at are views that make no node, in the user's own code. Of what has a history the graph knows
-more, and a library that splits heads may by chance have the same sizes. A view that swaps n and
-n + 1 is a relative shift, as attention makes of its positions.
+Only views without a node, in the user's own code, are examined: for tensors with a history the
+graph knows more, and a library that splits heads may have equal sizes by chance. A view that swaps
+n and n + 1 is a relative shift, as attention applies to positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from ..listener import Listener
 
 
 class DataViews(Listener):
-    """Notes views of data that have the same sizes in another order."""
+    """Reports views of data with the same sizes in another order.
+
+    Notes views of data that have the same sizes in another order.
+    """
 
     needs = ("every_call",)
     functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
@@ -41,7 +44,7 @@ class DataViews(Listener):
 
 
 def _are_reordered(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Are they the same sizes in another order, those of 1 left out.
+    """Return True if the sizes are a permutation, ignoring sizes of 1.
 
     >>> _are_reordered((8, 32, 32, 3), (8, 3, 32, 32)), _are_reordered((8, 1, 32), (8, 32))
     (True, False)

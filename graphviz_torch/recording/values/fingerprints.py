@@ -1,9 +1,8 @@
-"""Fingerprints of tensors, computed on their own devices, and brought over many at a time.
+"""Fingerprints of tensors, computed on their own devices and copied in batches.
 
-A small tensor is copied, and its copy waits for others of its shape; a large one is read at once.
-Of 16-bit tensors the numbers are those of a copy in float32, of complex ones those of real and
-imaginary parts. No product of matrices is computed, for the program may have let these be less
-exact than float32 is.
+Small tensors are copied, and the copies wait for others of their shape; a large one is read at
+once. 16-bit tensors are converted to float32, complex ones to real and imaginary parts. No matrix
+product is used, because the program may allow reduced precision there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Fingerprints(Generic[Key]):
-    """Takes tensors, and gives their fingerprints by the keys that they came with."""
+    """Computes fingerprints of tensors by key."""
 
     def __init__(self) -> None:
         self._vectors = VectorTable()
@@ -46,7 +45,7 @@ class Fingerprints(Generic[Key]):
         self._found: dict[Key, Fingerprint] = {}
 
     def see(self, key: Key, tensor: Tensor) -> None:
-        """Read a tensor now; what has no memory that can be read is passed over."""
+        """Read a tensor now; tensors without readable memory are skipped."""
         dtype = tensor.dtype
         if not may_be_read(tensor) or not (dtype.is_floating_point or dtype.is_complex):
             return
@@ -71,7 +70,7 @@ class Fingerprints(Generic[Key]):
                     self._read_copies()
 
     def fetch(self) -> dict[Key, Fingerprint]:
-        """All of them: one copy from each device."""
+        """Return all fingerprints, with one copy from each device."""
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
             self._wait()
             self._read_copies()
@@ -88,7 +87,7 @@ class Fingerprints(Generic[Key]):
             self._note(keys, shape.numel(), _numbers(stacked, self._vectors.of(shape, stacked)))
 
     def _large(self, tensor: Tensor) -> Tensor:
-        """Its numbers [1, 12], read in blocks of rows."""
+        """Return the numbers of a large tensor, [1, 12], read in blocks of rows."""
         columns = tensor.shape[-1]
         rows, wide = TensorBase.reshape(tensor, -1, columns), _wide(tensor.dtype)
         vectors = self._vectors.of(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
@@ -118,7 +117,7 @@ class Fingerprints(Generic[Key]):
             self._bring()
 
     def _wait(self) -> None:
-        """Several streams may have computed what is read now."""
+        """Wait for all streams that may have computed the tensors."""
         for device in {kind[0] for kind in self._rows} | {kind[2] for kind in self._copies}:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -135,7 +134,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
-    """Of matrices [n, rows, columns]: what `_fingerprints` takes, [n, 12]."""
+    """Return the numbers of matrices [n, rows, columns] as [n, 12]."""
     both = (1, 2)
     return torch.cat(
         [
@@ -171,7 +170,7 @@ def _fingerprints(counts: list[int], numbers: Any) -> list[Fingerprint]:
 
 
 def _short(values: Any) -> Any:
-    """With as many digits as there are."""
+    """Return values rounded to meaningful digits."""
     power = np.floor(np.log10(np.abs(values)))
     scale = 10.0 ** (_DIGITS - 1 - power)
     short = np.round(values * scale) / scale

@@ -1,9 +1,9 @@
-"""Fingerprints of what the forward computes: each result of a call, and each leaf.
+"""Fingerprints of forward results: each result of a call, and each leaf.
 
-Read are the results of calls that made nodes, what modules return and what backward starts from,
-when they are there; leaves when their graph is read. Nothing is read inside a compiled region, and
-nothing of what makes no node: under `no_grad`, or of whole numbers. Left out is what has no dense
-memory of its own. A leaf of many elements is read in every k-th row and column.
+Read are results of calls that created nodes, results of modules, and the roots of backward, when
+they are computed; leaves when their graph is read. Not read are the inside of compiled regions,
+results without a node, and tensors without dense memory of their own. A large leaf is sampled in
+every k-th row and column.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGE = 1 << 18  # elements of a leaf: of more, only so many are read
 
 
 class ResultValues(Listener):
-    """Asks nothing of the device until a graph is made."""
+    """Reads results without waiting for the device until a graph is built."""
 
     needs = ("fingerprints",)
 
@@ -43,7 +43,7 @@ class ResultValues(Listener):
         self._read: set[int] = set()  # numbers of the nodes whose results were read
 
     def called(self, event: Called) -> None:
-        """Read the result of a call that made a node."""
+        """Read the result of a call that created a node."""
         if event.end == event.start:
             return
         result = event.result
@@ -55,12 +55,12 @@ class ResultValues(Listener):
             self._see_each(result)
 
     def module_ended(self, event: ModuleEnded) -> None:
-        """Read what no call is known to have made: of compiled regions, of custom Functions."""
+        """Read results that no observed call created: of compiled regions and custom Functions."""
         if event.output is not None:
             self._see_each(event.output, again=False)
 
     def backward_began(self, event: BackwardBegan) -> None:
-        """The same of the outputs."""
+        """Read the roots of backward."""
         self._see_each(list(event.outputs), again=False)
 
     def graph_read(self, live: LiveGraph) -> None:
@@ -84,7 +84,7 @@ class ResultValues(Listener):
         self._prints, self._read = Fingerprints(), set()
 
     def close(self) -> None:
-        """Keep nothing."""
+        """Drop everything."""
         self._prints = Fingerprints()
 
     def _see_each(self, value: Any, *, again: bool = True) -> None:
@@ -107,7 +107,7 @@ def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
 
 
 def _sample(leaf: Tensor) -> Tensor:
-    """A large one's every k-th row and column."""
+    """Return every k-th row and column of a large leaf."""
     if not is_dense(leaf) or TensorBase.numel(leaf) <= _LARGE:
         return leaf
     step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _LARGE))

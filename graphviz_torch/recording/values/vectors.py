@@ -24,7 +24,7 @@ _MOST = 1 << 20  # numbers that are remembered, of all sizes together
 
 
 class Vectors(NamedTuple):
-    """For a shape, seen as rows of its last dimension."""
+    """The projection vectors of a shape, seen as rows of its last dimension."""
 
     along: Tensor  # [3, columns]: ones, the wave along the last dimension
     columns: Tensor  # [columns]: noise
@@ -33,14 +33,14 @@ class Vectors(NamedTuple):
 
 
 class VectorTable:
-    """Remembers them by shape, dtype and device, as many as fit."""
+    """Caches projection vectors by shape, dtype and device."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[object, Vectors] = OrderedDict()
         self._size = 0
 
     def of(self, shape: tuple[int, ...], like: Tensor) -> Vectors:
-        """Those for a shape, in the dtype and on the device of a tensor."""
+        """Return the vectors for a shape, in the dtype and on the device of a tensor."""
         if like.is_cpu and self is not HERE:
             return HERE.of(shape, like)
         key = shape, like.dtype, like.device
