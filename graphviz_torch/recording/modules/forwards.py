@@ -90,7 +90,10 @@ class Forwards(Listener):
             self._given = _Given()
             if torch.is_grad_enabled():
                 args, kwargs = frame_variables(event.frame, "args", "kwargs")
-                self._given = _given(event.args if args is None else args, kwargs)
+                args = event.args if args is None else args
+                self._given = _given(args, kwargs)
+                if any(each.grad_fn is not None for each in tensors(args, kwargs)):
+                    self._began = -1  # a head on what another module computes
 
     def module_ended(self, event: ModuleEnded) -> None:
         if not self.program.stack.is_outermost or self._began < 0:

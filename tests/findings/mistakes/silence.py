@@ -212,3 +212,20 @@ def rollout_that_a_later_backward_runs_through(record: Record) -> None:
         for _ in range(3):
             losses = [model(torch.randn(64, 4)).square().mean() for _ in range(5)]
             step(optimizer, torch.stack(losses).mean())
+
+
+@silent("discarded-forward")
+def one_of_two_heads_is_dropped(record: Record) -> None:
+    body, first, second = MLP(4, 8, 8), nn.Linear(8, 1), nn.Linear(8, 1)
+    optimizer = SGD([*body.parameters(), *first.parameters(), *second.parameters()], lr=0.1)
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        features = body(x)
+        return first(features), second(features)
+
+    with record():
+        for _ in range(3):
+            out, _ = both(torch.randn(64, 4))
+            step(optimizer, out.square().mean())
+            _, out = both(torch.randn(64, 4))
+            step(optimizer, out.square().mean())
