@@ -392,3 +392,46 @@ def test_two_trainings_are_compared_at_the_first_step_where_they_part(
     assert "up to mul (other.py:7)" in said
     assert "a.json.gz@0: mul (train.py:7)" in said
     assert main(["diff", "--fingerprints", a, a]) == 0
+
+
+def test_a_script_that_trains_in_a_thread_is_told_which(training: Path) -> None:
+    (training / "train.py").write_text(
+        TRAINING.replace(
+            "    main()\n",
+            "    import threading\n    worker = threading.Thread(target=main, name='trainer')\n"
+            "    worker.start()\n    worker.join()\n",
+        )
+    )
+    plain = python("train.py", folder=training)
+    done = recorded("train.py", folder=training)
+    assert (done.stdout, done.returncode) == (plain.stdout, 0)
+    assert done.stderr.splitlines()[-1] == (
+        "graphviz-torch: nothing was recorded: no backward ran; 5 backwards ran in the thread "
+        "'trainer', which is not recorded: train in the main thread"
+    )
+
+
+def test_backwards_in_another_thread_beside_recorded_ones_are_counted(training: Path) -> None:
+    (training / "train.py").write_text(
+        TRAINING.replace(
+            "    main()\n",
+            "    import threading\n    worker = threading.Thread(target=main, name='trainer')\n"
+            "    main()\n    worker.start()\n    worker.join()\n",
+        )
+    )
+    said = recorded("--steps", "0", "train.py", folder=training).stderr
+    assert "graphviz-torch: 5 steps recorded; 5 backwards ran in the thread 'trainer'" in said
+
+
+@pytest.mark.parametrize("line", ["        return self.b(", "        loss.backward()"])
+def test_ctrl_c_before_the_first_step_ended_is_said_so(training: Path, line: str) -> None:
+    interrupt = "__import__('os').kill(__import__('os').getpid(), 2)"
+    indent = " " * (len(line) - len(line.lstrip()))
+    (training / "train.py").write_text(TRAINING.replace(line, f"{indent}{interrupt}\n{line}", 1))
+    done = recorded("-o", "g.json", "train.py", folder=training)
+    said = done.stderr[done.stderr.index("graphviz-torch: ") :]
+    assert said.startswith("graphviz-torch: Ctrl-C came before the first step ended")
+    assert "nothing found" not in said
+    assert "steps recorded" not in said
+    assert "see it" not in said
+    assert done.returncode == -2

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ...findings.run_findings import RunFindings, steps_text
 from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
-from ...graph.text import listing, ranks_text
+from ...graph.text import listing, ranks_text, shortened
 from ...graph.training.alternating import AlternatingOptimizers
 from ...graph.training.file import TrainingFile
 from ...graph.units import count_text
@@ -166,24 +166,40 @@ class Outputs:
         self._experimented = True
         self._found = [*self._once.all(self._recorded), *found.findings]  # of the run, of no step
 
-    def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
-        """Say and write all at the end. Returns the exit code that `--fail-on` asks for; 2 if a
-        file could not be written.
+    def finish(
+        self,
+        *,
+        begun: bool,
+        children: Children,
+        error: BaseException | None,
+        threads: Mapping[str, int],
+    ) -> int:
+        """Print the report and write the files at the end of the script.
 
         Args:
             begun: whether the script began to run.
             children: its child processes.
-            error: that ended it.
+            error: the exception that ended the script.
+            threads: numbers of backwards that ran in other threads, by the thread's name.
+
+        Returns:
+            The exit code that `--fail-on` asks for; 2 if a file could not be written.
         """
         try:
             if self._stall is not None:
                 self._stall.close(error)
-            return self._finish(begun, children)
+            return self._finish(begun, children, error, threads)
         except Exception as error:  # the script has taken away what this needs
             self._say(f"the report could not be written ({type(error).__name__}: {error})")
             return 0
 
-    def _finish(self, begun: bool, children: Children) -> int:
+    def _finish(
+        self,
+        begun: bool,
+        children: Children,
+        error: BaseException | None,
+        threads: Mapping[str, int],
+    ) -> int:
         met = ""
         if self._ranks is not None:
             if self._ranks.rank:
@@ -193,23 +209,25 @@ class Outputs:
             met = self._gather(self._ranks)
         new = self._judge.reported(_sorted(self._found))
         code = self._judge.exit_code(new)
-        said = self._count()
+        said, unfinished = self._count(), self._is_unfinished(error)
         if self._run is None:
-            missed = "no backward ran" if begun else "the script could not be read"
-            said = f"nothing was recorded: {missed}"
-        said += met + (apart := children.said(alone=self._run is None))
-        if self._run is None and begun and not apart:
+            why = "no backward ran" if begun else "the script could not be read"
+            said = f"nothing was recorded: {why}"
+        if unfinished:
+            said = "Ctrl-C came before the first step ended; what ran of it is not judged"
+        said += met + (apart := _threads_text(threads) + children.said(alone=self._run is None))
+        if self._run is None and begun and not (apart or unfinished):
             said += "; pass the script that calls loss.backward()"
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # the script may make errors of them
             errors = [*self._write(pictures=True), *self._gaps()]
-        shown = self._parsed.format is None and self._run is not None
+        shown = self._parsed.format is None and self._run is not None and not unfinished
         self._say(said, *self._lines(new) * shown)
         for path in self._files if self._parsed.hint else ():  # else a file of the caller's
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
-        for error in (*errors, *self._judge.mistyped):
-            self._say(error)
+        for missed in (*errors, *self._judge.mistyped):
+            self._say(missed)
         if shown and self._parsed.hint:
             self._say(self._how_to_go_on())
         if self._parsed.format == "sarif":
@@ -217,6 +235,13 @@ class Outputs:
         elif self._parsed.format is not None:
             _print(REPORTS[self._parsed.format](new))
         return code or (2 if errors else 0)
+
+    def _is_unfinished(self, error: BaseException | None) -> bool:
+        """Return whether Ctrl-C ended the script before a backward of its first step had run."""
+        if not isinstance(error, KeyboardInterrupt):
+            return False
+        graphs = () if self._run is None else self._run.last.graphs
+        return not any(node.order is not None for graph in graphs for node in graph.nodes)
 
     def _text(self, found: list[Finding]) -> str:
         wide, notes = self._parsed.wide, self._parsed.notes
@@ -364,6 +389,21 @@ def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
+
+
+def _threads_text(threads: Mapping[str, int]) -> str:
+    """Return a report's clause on backwards in other threads.
+
+    >>> _threads_text({"trainer": 5})
+    "; 5 backwards ran in the thread 'trainer', which is not recorded: train in the main thread"
+    """
+    if not threads:
+        return ""
+    names = listing([repr(shortened(name, 40)) for name in threads])
+    one = len(threads) == 1
+    which = f"thread {names}, which is" if one else f"threads {names}, which are"
+    ran = count_text(sum(threads.values()), "backward")
+    return f"; {ran} ran in the {which} not recorded: train in the main thread"
 
 
 def _numbers(steps: Sequence[int]) -> str:

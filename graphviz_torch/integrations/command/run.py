@@ -3,9 +3,9 @@
 What the script prints, its arguments, its exit code and its tracebacks are as without; where a file
 could not be written, a script that ended with 0 ends with 2. A step ends where the next
 one begins, as `StepEnds` tells. Only the thread that runs the script is recorded, in
-this process: processes that it starts are not, and do not report. After the last recorded step the
-script runs as fast as without. Under torchrun every rank is recorded, and rank 0 writes one file
-and one report for all.
+this process: threads and processes that it starts are not; the report counts those that train.
+After the last recorded step the script runs as fast as without. Under torchrun every rank is
+recorded, and rank 0 writes one file and one report for all.
 """
 
 from __future__ import annotations
@@ -119,7 +119,12 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
             outputs.experiment(steps.first)
         with suppress(Exception):
             sys.stdout.flush()
-        failed = outputs.finish(begun=steps is not None, children=children, error=ended)
+        failed = outputs.finish(
+            begun=steps is not None,
+            children=children,
+            error=ended,
+            threads={} if steps is None else steps.other_threads,
+        )
         status = status or failed
     if isinstance(ended, KeyboardInterrupt):
         _interrupted()

@@ -58,12 +58,16 @@ class EngineWatch(Watch):
     Args:
         on_begin: called with the event; its result is passed on as `EngineReturned.run`.
         on_end: called with the event.
+        on_other: called, in its thread, for each backward of a thread that is not the watch's.
     """
 
     def __init__(
-        self, on_begin: Callable[[EngineCalled], Any], on_end: Callable[[EngineReturned], object]
+        self,
+        on_begin: Callable[[EngineCalled], Any],
+        on_end: Callable[[EngineReturned], object],
+        on_other: Callable[[], object] | None = None,
     ) -> None:
-        self.on_begin, self.on_end = on_begin, on_end
+        self.on_begin, self.on_end, self.on_other = on_begin, on_end, on_other
 
 
 def _replace() -> None:
@@ -129,6 +133,8 @@ def _run(
         for watch in _INSTALLATION.watchers:
             if watch.thread == thread:
                 pending.append((watch.on_end, watch.on_begin(began)))
+            elif watch.on_other is not None:
+                watch.on_other()
         _thread_state.outputs = outputs
         result = original(outputs, *args, **kwargs)
         return result
