@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +20,6 @@ from .. import Finding, Recording, find, record
 from ..graph import Event, Graph, TrainingStep
 from ..graph.events.ineffective_calls import IneffectiveCall
 from ..integrations import StepEnds
-from ..internals.hooks.engine import EngineWatch
 
 Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 
@@ -239,22 +237,20 @@ class LoopSteps(Steps):
         self.step = 0
         self._follows = due(1)  # is the next step due
         self.begin(0)
-        self.other_threads = Counter[str]()  # backwards in threads that are not recorded, by name
-        self._backwards = EngineWatch(lambda _: None, lambda _: None, self._backward_elsewhere)
-        self._backwards.__enter__()
         self._step_ends = StepEnds(self._ended, self._stepped)
         self._step_ends.open()
 
     def close(self, error: BaseException | None = None) -> None:
         """Count no more, and close the recording, if there is one; a forked child tells nothing."""
-        self._backwards.__exit__(None, None, None)
         self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
         self.drop()
 
-    def _backward_elsewhere(self) -> None:
-        self.other_threads[threading.current_thread().name] += 1
+    @property
+    def other_threads(self) -> Mapping[str, int]:
+        """Numbers of backwards in threads that are not recorded, by the thread's name."""
+        return self._step_ends.other_threads
 
     def _ended(self) -> None:
         tail, self._tail = self._tail, 0

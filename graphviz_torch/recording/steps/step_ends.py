@@ -29,9 +29,10 @@ steps, and then in tails; with a GradScaler to the end. Not seen: what C++ and c
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from threading import get_ident
+from threading import current_thread, get_ident
 from typing import Any, NoReturn
 
 import torch
@@ -43,6 +44,7 @@ from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE, Tensor
 from ...internals.hooks.calls import Called, Calling, CallWatch
 from ...internals.hooks.captures import CaptureWatch
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.engine import EngineWatch
 from ...internals.hooks.modules import ModuleBegan, ModuleWatch
 from ...internals.hooks.optimizers import (
     BatchWatch,
@@ -102,6 +104,8 @@ class StepEnds:
         stepped: Callable[[Optimizer | None], bool] | None = None,
     ) -> None:
         self._ended = ended
+        self.other_threads = Counter[str]()  # backwards in threads that are not watched, by name
+        self._engine = EngineWatch(lambda _: None, lambda _: None, self._note_thread)
         self._told = stepped
         self._thread = 0
         self._key = object()
@@ -124,6 +128,7 @@ class StepEnds:
         enter_program(self._key)
         self._steps.open()
         self._captures.open()
+        self._engine.open()
         self._looks = _Look(self, self._key)
 
     def close(self) -> None:
@@ -140,8 +145,12 @@ class StepEnds:
     def rest(self) -> None:
         """Let only optimizers end steps from now on; no call is observed before one stepped."""
         if self._looks is not None:
+            self._engine.close()
             self._looks.close()
             self._looks = None
+
+    def _note_thread(self) -> None:
+        self.other_threads[current_thread().name] += 1
 
     def __enter__(self) -> StepEnds:
         self.open()
