@@ -33,6 +33,7 @@ from .signs import (
     tributaries,
 )
 from .stream import Dam, Place, River, Stream
+from .text_width import text_width
 
 _WIDE, _NARROW = 1200, 700  # of two columns, and of one
 _LONG, _COLUMNS = 36, 4  # rows of a column: more go on in the next one
@@ -41,7 +42,7 @@ _BEND = 28  # pixels below a column in which streams turn to the next one
 _ROW, _SMALL, _DAM, _PART = 40, 20, 34, 34  # heights
 _LANES, _PITCH = 230.0, 54.0  # pixels of a column for the streams, and between two
 _GAUGE = 54  # pixels for the norm, beside its place
-_CHARACTER = 6.6  # pixels of one in bold
+_CHARACTER, _LETTER = 8.4, 6.7  # pixels of one in bold, and of one in small print: upper means
 
 
 class _Row(NamedTuple):
@@ -60,8 +61,9 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
     logarithmic scale; of a result with several users it is that of all of them together. A place is
     a module, at the deepest level that fits a sheet, with what computes behind it in no module. Its
     colour, and that of each parameter beside it, says whether they learn, are frozen, or learn
-    nothing: no gradient came, it was 0, or no optimizer has them. A dam is where the way was cut,
-    with how and its line.
+    nothing: no gradient came, its norm was below 1e-12, or no optimizer has them. The number and
+    the width at a module are those of the gradient that arrives at the output of that module. A dam
+    is where the way was cut, with how and its line.
 
     Args:
         graph: a recording, its graph, or a training: then its last step is drawn.
@@ -268,8 +270,8 @@ class _Panel:
         said = end_of(place.name, max(12, room - 6))
         line = y - 3 if two else y + 4
         yield bold(text, line, said, _named(place), 12)
-        at = text + _CHARACTER * len(said) + 10
-        rest = int((self.width - self.text - (at - text) - 10) / 5.8)
+        at = text + text_width(said, 12, bold=True) + 10
+        rest = int((self.width - self.text - (at - text) - 10) / _LETTER)
         if rest > 6 and place.kind not in ("", place.name):
             yield svg_text(at, line, shortened(place.kind, rest), "muted", size=11)
         if place.norm:

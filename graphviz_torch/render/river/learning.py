@@ -12,6 +12,7 @@ from ...graph.text import listing
 from ...graph.units import count_text
 from .stream import State
 
+LEAST_NORM: Final = 1e-12  # of a gradient from which a parameter learns
 _NAMES = 1  # of parameters in the sentence
 LEARN_NOTHING: Final = frozenset(  # ids of the rules that say why a parameter learns nothing
     (
@@ -22,11 +23,14 @@ LEARN_NOTHING: Final = frozenset(  # ids of the rules that say why a parameter l
 
 
 def state_of(parameter: Parameter, graph: Graph) -> State:
-    """Does a parameter learn: did it get a gradient that is not 0, and has an optimizer it."""
+    """Return whether a parameter learns: an optimizer has it, and its gradient is not too small.
+
+    A gradient whose norm is below `LEAST_NORM` changes no float32 weight of usual size.
+    """
     if not parameter.requires_grad:
         return "frozen"
     norm = norm_of(parameter, graph)
-    fed = parameter.got_gradient if norm is None else norm != 0
+    fed = parameter.got_gradient if norm is None else not norm < LEAST_NORM
     return "learns" if fed and parameter.in_optimizer is not False else "starves"
 
 

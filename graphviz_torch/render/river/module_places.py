@@ -54,14 +54,19 @@ class Places:
         drawing, sources = self.drawing, self.sources
         outputs = {drawing.key(node) for node, _ in drawing.graph.outputs}
         home: dict[int, int] = {}
+        first: dict[int, int] = {}  # by module: what computes inside of it is one place
         for key in _ordered(drawing, sources):
             before = {home[source] for source in sources[key] if source in home}
             module = self.module(key)
             joins = len(before) == 1 and key not in outputs and not _leaf(drawing, key)
             if joins and (not module or self.module(next(iter(before))) == module):
                 home[key] = next(iter(before))
+            elif module and key not in outputs and not _leaf(drawing, key):
+                home[key] = first.get(module.id, key)
             else:
                 home[key] = key
+            if module:
+                first.setdefault(module.id, home[key])
         return home
 
     def join_calls(self) -> None:
@@ -90,6 +95,19 @@ class Places:
         found = self._modules[number]
         # An operation of a module that has modules inside stands between these.
         return None if found and key >= 0 and found.id in self._outer else found
+
+    def leaves_module(self, place: int, source: int, target: int | None) -> bool:
+        """Return True if what `source` makes for `target` is an output of the place's module.
+
+        Args:
+            place: the first key of a place.
+            source: a key at that place.
+            target: a key, or None for what reads an output of the graph.
+        """
+        path = without_call(self.path(place))
+        if not path or without_call(self.path(source)) != path:
+            return False
+        return target is None or without_call(self.path(target)) != path
 
     def path(self, key: int) -> str:
         """That of its module; "" outside of modules."""

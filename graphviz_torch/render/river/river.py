@@ -1,6 +1,8 @@
 """From the graph of a step to its river: places, the streams between them, parameters and dams.
 
-The gradient of a place is that of its result: autograd adds up what comes from all its users.
+The gradient of a module is the gradient that arrives at the output of that module, and not that of
+an operation outside of modules which is drawn at the same place. Autograd adds up what comes from
+all users of a result.
 """
 
 from __future__ import annotations
@@ -44,23 +46,34 @@ def river_of(graph: Graph, findings: tuple[Finding, ...]) -> River:
     number = {key: len(above) + i for i, key in enumerate(order)}
     flows: dict[tuple[int, int], _Flow] = {}  # between two places
     results: dict[int, _Flow] = defaultdict(lambda: _NONE)  # of a place
+    own: dict[int, _Flow] = defaultdict(lambda: _NONE)  # of the output of a place's module
     reached = graph.reached()
     for line in drawing.all_lines:
         source, target = home[line.source], home[line.target]
-        if source != target:
+        leaves = places.leaves_module(source, line.source, line.target)
+        if source != target or leaves:
             closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
             dry = reached.isdisjoint(closed)  # what reads it is behind a dam
             flow = _NONE if dry else _flow_of(graph, line.edge.source, line.edge.output_nr)
+            if leaves:
+                own[source] = own[source].with_(flow)
+            if source == target:
+                continue
             flows[source, target] = flows.get((source, target), _NONE).with_(flow)
             results[source] = results[source].with_(flow)
     outputs: dict[int, list[int]] = defaultdict(list)  # nodes, by place
     for node in sorted({node for node, _ in graph.outputs}):
-        place = home[drawing.key(node)]
+        key = drawing.key(node)
+        place = home[key]
         outputs[place].append(node)
-        results[place] = results[place].with_(_flow_of(graph, node, 0))
+        flow = _flow_of(graph, node, 0)
+        results[place] = results[place].with_(flow)
+        if places.leaves_module(place, key, None):
+            own[place] = own[place].with_(flow)
     made = [
-        _place(places, key, results[key].norm, tributaries.get(key, []), outputs.get(key, []))
+        _place(places, key, flow.norm, tributaries.get(key, []), outputs.get(key, []))
         for key in order
+        for flow in (own.get(key, results[key]),)
     ]
     streams = (Stream(number[one], number[other], *flow) for (one, other), flow in flows.items())
     states = [*states_of(graph).values()]

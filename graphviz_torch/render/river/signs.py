@@ -10,9 +10,12 @@ from ...graph.text import shortened
 from ...graph.units import number_text
 from ..chart import svg_text
 from ..style import COLORS, SCALE
+from .learning import LEAST_NORM
 from .stream import Dam, Place, State, Tributary
+from .text_width import text_width
 
 WATER: Final = SCALE[2][0]
+_CUT: Final = "transfer_line"
 _STATES: Final[dict[State, tuple[str, str]]] = {  # colour by name, what it means
     "learns": ("output_line", "learns"),
     "starves": ("transfer_line", "learns nothing"),
@@ -43,14 +46,14 @@ class Scale:
 
 
 def dam_sign(x: float, y: float, dam: Dam, text: float, room: int) -> Iterator[str]:
-    color = COLORS["transfer_line" if dam.harmful else "muted"][0]
+    color = COLORS[_CUT][0]  # as in the legend, be it harmful or meant
     yield (
         f'<path d="M{x - 15:.1f} {y - 4:.1f}h30v8h-30z" fill="{color}"/>'
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
     )
     yield leader(x + 18, text - 5, y)
     said = shortened(" · ".join(dam.text), room)
-    yield bold(text, y + 4, said, "transfer_line" if dam.harmful else "muted", 12)
+    yield bold(text, y + 4, said, _CUT, 12) if dam.harmful else svg_text(text, y + 4, said, _CUT)
 
 
 def place_sign(x: float, y: float, width: float, place: Place) -> str:
@@ -84,12 +87,13 @@ def _dot(x: float, y: float, state: State) -> str:
 
 def tributaries(x: float, y: float, some: Sequence[Tributary], room: float) -> Iterator[str]:
     """Parameters: a few by name, many by how many are in which state."""
-    if len(some) <= _FEW and sum(len(each.name) + 10 for each in some) * 5.6 < room:
-        for each in some:
-            said = each.name if each.norm is None else f"{each.name} {number_text(each.norm)}"
+    names = [e.name if e.norm is None else f"{e.name} {number_text(e.norm)}" for e in some[:_FEW]]
+    wide = [24 + text_width(said, 10) for said in names]
+    if len(some) <= _FEW and sum(wide) < room:
+        for each, said, width in zip(some, names, wide, strict=True):
             yield _dot(x + 4, y, each.state)
             yield svg_text(x + 12, y, said, "muted", size=10)
-            x += 24 + 5.6 * len(said)
+            x += width
         return
     end = x + room
     for state, (_, meaning) in _STATES.items():
@@ -99,10 +103,10 @@ def tributaries(x: float, y: float, some: Sequence[Tributary], room: float) -> I
         norms = sorted(each.norm for each in here if each.norm is not None)
         span = f", {number_text(norms[0])} to {number_text(norms[-1])}" if norms else ""
         said = f"{len(here):,} {meaning if state != 'learns' else 'parameters'}{span}"
-        said = shortened(said, max(8, int((end - x - 12) / 5.4)))
+        said = shortened(said, max(8, int((end - x - 12) / 6.4)))
         yield _dot(x + 4, y, state)
         yield svg_text(x + 12, y, said, "muted", size=10)
-        x += 24 + 5.6 * len(said)
+        x += 24 + text_width(said, 10)
 
 
 def end_of(text: str, most: int) -> str:
@@ -130,14 +134,16 @@ def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
     for state, (_, meaning) in _STATES.items():
         yield _dot(x, y + 16, state)
         yield svg_text(x + 9, y + 16, meaning, "muted", size=11)
-        x += 34 + 6 * len(meaning)
+        x += 34 + text_width(meaning, 11)
     dry = f"M{x:.0f} {y + 12.5:.1f}h26"
     line = COLORS["edge"][0]
     yield f'<path d="{dry}" stroke="{line}" stroke-dasharray="2 4" stroke-width="1.3" fill="none"/>'
     yield svg_text(x + 32, y + 16, "no gradient", "muted", size=11)
     x += 112
-    yield f'<path d="M{x:.0f} {y + 8.5:.1f}h20v8h-20z" fill="{COLORS["transfer_line"][0]}"/>'
+    yield f'<path d="M{x:.0f} {y + 8.5:.1f}h20v8h-20z" fill="{COLORS[_CUT][0]}"/>'
     yield svg_text(x + 26, y + 16, "cut", "muted", size=11)
+    said = f"A parameter learns if the norm of its gradient is at least {LEAST_NORM:.0e}."
+    yield svg_text(left + long + 26, y + 36, said, "muted", size=10)
 
 
 def leader(x0: float, x1: float, y: float) -> str:

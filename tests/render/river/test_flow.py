@@ -20,6 +20,8 @@ from graphviz_torch.integrations.command.main import main
 from graphviz_torch.render.river.lanes import courses
 from graphviz_torch.render.river.learning import LEARN_NOTHING
 from graphviz_torch.render.river.river import river_of
+from graphviz_torch.render.river.signs import Scale, dam_sign, legend
+from graphviz_torch.render.river.stream import Dam
 from tests.support.drawn import F32, HOSTILE
 from tests.support.zoo import UNet, gan
 
@@ -68,16 +70,12 @@ def trained(cut: bool, frozen: bool = False) -> tuple[Net, Recording, dict[str, 
         if result.requires_grad:
             result.register_hook(lambda grad: norms.__setitem__(name, grad.norm().item()))
 
-    # What a place hands on is what the next one reads: a tanh or square between has no module.
-    for number in range(1, 4):
-        net.layers[number].register_forward_pre_hook(
-            lambda _, given, number=number: noted(f"layers.{number - 1}", given[0])
+    for number in range(4):
+        net.layers[number].register_forward_hook(
+            lambda *given, number=number: noted(f"layers.{number}", given[2])
         )
     with record(net) as recording:
-        squares = net(torch.randn(16, 8)).square()
-        noted("layers.3", squares)
-        loss = squares.sum()
-        loss.backward()
+        net(torch.randn(16, 8)).square().sum().backward()
     return net, recording, norms
 
 
@@ -296,8 +294,9 @@ def test_all_calls_of_a_module_in_a_loop_too_long_for_a_sheet_are_one_place() ->
 
         def forward(self, x: Tensor) -> Tensor:
             for _ in range(150):
-                x = self.cell(x).tanh()
+                x = self.cell(x)
                 x.register_hook(lambda grad: norms.append(grad.norm().item()))
+                x = x.tanh()
             result: Tensor = self.head(x)
             return result
 
@@ -356,3 +355,47 @@ def test_many_layers_of_many_modules_are_a_place_each() -> None:
     river = river_of(recording.graph, ())
     assert {str(number) for number in range(14)} <= {place.name for place in river.places}
     assert len(river.places) <= 66
+
+
+class Saturated(nn.Module):
+    """A head whose output is scaled so that almost no gradient arrives at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x)) * 1e-14
+        return out
+
+
+def test_a_module_has_the_gradient_that_arrives_at_its_own_output() -> None:
+    torch.manual_seed(0)
+    model = Saturated()
+    outputs: dict[str, Tensor] = {}
+    for name in ("body", "head"):
+        module = getattr(model, name)
+
+        def keep(_: object, __: object, output: Tensor, name: str = name) -> None:
+            output.retain_grad()
+            outputs[name] = output
+
+        module.register_forward_hook(keep)
+    with record(model) as recording:
+        nn.functional.cross_entropy(model(torch.ones(5, 4)), torch.arange(5) % 3).backward()
+    places = {place.name: place for place in river_of(recording.graph, ()).places}
+    for name, output in outputs.items():
+        assert output.grad is not None
+        assert places[name].norm == pytest.approx(output.grad.norm().item())
+        assert places[name].state == "starves"  # 1e-14 is below what a parameter learns from
+    assert texts(draw_flow(recording))[0].startswith("4 of 4 parameters learn nothing")
+
+
+def test_a_cut_has_one_color_in_the_picture_and_in_the_legend() -> None:
+    for harmful in (False, True):
+        river = "".join(dam_sign(0, 0, Dam(0, 1, ("detach()",), harmful), 40, 40))
+        [bar, *_] = re.findall(r'fill="(#\w+)"', river)
+        shown = "".join(legend(Scale([1.0]), 1.0, 100))
+        [sign] = re.findall(r'v8h-20z" fill="(#\w+)"', shown)
+        assert bar == sign
+    assert "at least 1e-12" in shown
