@@ -146,7 +146,7 @@ def called(title: str, attributes: tuple[str, ...], call: str = "") -> str:
     if rate is not None:
         return f"dropout {_rounded(rate)}"
     name = word(title, call)
-    if title == "rsub":
+    if title == "rsub" and call:
         other = _values(attributes).get("other")
         return f"{other} {MINUS} …" if other else "sub"
     return name if name == "square" else name + telling(title, attributes)

@@ -63,7 +63,7 @@ def test_an_argument_is_an_attribute_and_the_telling_one_is_drawn(
 ) -> None:
     graph = recorded(make)
     assert attribute in [each for node in graph.nodes for each in node.attributes]
-    assert said in to_dot(graph)
+    assert said in to_dot(graph, detail="full")
 
 
 def test_the_dropout_of_an_attention_is_called_so_and_its_scaling_is_not() -> None:
@@ -76,7 +76,7 @@ def test_the_dropout_of_an_attention_is_called_so_and_its_scaling_is_not() -> No
         for node in named:  # what it multiplies are probabilities
             [source] = {edge.source for edge in graph.edges if edge.target == node.id}
             assert "softmax" in graph.nodes[source].operation
-        assert to_dot(graph).count("dropout 0.25<") == len(named)
+        assert to_dot(graph, detail="full").count("dropout 0.25<") == len(named)
 
 
 def test_what_autograd_tells_is_not_told_twice() -> None:

@@ -16,6 +16,7 @@ from .tree import Box, Leaf, Open
 # bytes that they keep for backward.
 _Worth = tuple[int, int, int]
 _NOTHING: _Worth = (0, 0, 0)
+_FEW_SHOWN = 8  # things: a picture of fewer says so little that a larger page is better
 _FEW = 2  # parameters of a module that has nothing else here: more are one box
 _Waiting = tuple[tuple[float, ...], int, int]  # rank, levels around it, group
 
@@ -99,6 +100,7 @@ class _Opening:
         waiting = [(self._rank(alike, 0), 0, alike[0]) for alike in self._show(start)]
         heapify(waiting)
         page.show(start, self._items(start))
+        shown = len(self._items(start))
         fits = page.open([start], large=not whole)
         groups = self.groups.groups
         while waiting and fits:
@@ -111,6 +113,8 @@ class _Opening:
             for each in together:
                 page.show(each, self._items(each))
             large = groups[number].kind == "graph" or (whole and bool(self.drawing.graph.segments))
+            alone = not any(groups[other].kind == "module" for _, _, other in waiting)
+            large = large or (alone and shown < _FEW_SHOWN and not whole)
             if not page.open(together, large=large):
                 if whole:
                     return False
@@ -120,6 +124,7 @@ class _Opening:
                     continue
                 self.passed.discard(number)
                 together = [number]
+            shown += sum([len(self._items(each)) - 1 for each in together])
             for opened in together:
                 for alike in self._show(opened):
                     later = below + 1

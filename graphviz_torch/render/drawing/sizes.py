@@ -13,7 +13,7 @@ _TITLE: Final = 14.5  # the height of a line
 _SMALL: Final = 11.5  # the same of small print
 _MARGIN: Final = 9.0  # above and below the text of a box
 _SIDES: Final = 22.0  # left and right of it
-_BOLD, _PLAIN, _NARROW = 8.3, 7.2, 5.9  # the width of a letter: of a title in bold, else, small
+_BOLD, _PLAIN, _NARROW = 8.1, 7.2, 5.9  # the width of a letter: of a title in bold, else, small
 
 
 class Sizes:
