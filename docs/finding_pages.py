@@ -69,8 +69,17 @@ def run(program: str) -> ModuleType:
 
 
 def said(program: str) -> Sequence[Finding]:
-    """Return the findings of a program: of its `recording`, or of its `ranks`."""
+    """Return the findings of a program.
+
+    They are its `findings`, or of its `watching`, else of its `ranks` or its `recording`.
+    """
     module = run(program)
+    if hasattr(module, "findings"):
+        return list(module.findings)
+    if hasattr(module, "watching"):
+        severities = {rule.id: rule.severity for rule in RULES}
+        reports = module.watching.reports
+        return [Finding(each.rule, severities[each.rule], each.message) for each in reports]
     if hasattr(module, "ranks"):
         return find_across(module.ranks)
     return find(module.recording)

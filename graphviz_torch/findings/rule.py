@@ -42,7 +42,7 @@ _COMMANDS: dict[Source, tuple[str, ...]] = {
 _COMMENT = "Write `# gt: ignore[{id}]` at the end of the reported line, or pass `--ignore {id}`"
 _SILENCE: dict[Source, str] = {
     "find": f'{_COMMENT}; in Python, call `find(recording, ignore=["{{id}}"])`.',
-    "watch": "Leave out the reports of this rule in the function that `watch` calls.",
+    "watch": 'Call `watch(model, ignore=["{id}"])`.',
     "experiment": f"{_COMMENT}.",
     "rehearse": "Leave out `--order`.",
 }

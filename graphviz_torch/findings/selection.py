@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from ..graph import Finding
 from .rule import rules
+
+
+class Reported(Protocol):
+    """A finding, or a report of `watch`."""
+
+    @property
+    def rule(self) -> str:
+        """The id of its rule."""
 
 
 class Selection(NamedTuple):
@@ -24,10 +31,10 @@ class Selection(NamedTuple):
         """
         return cls(None if select is None else _checked(select), _checked(ignore))
 
-    def includes(self, finding: Finding) -> bool:
-        """True if the finding is reported."""
-        wanted = self.select is None or finding.rule in self.select
-        return wanted and finding.rule not in self.ignore
+    def includes(self, found: Reported) -> bool:
+        """True if the finding, or report of `watch`, is reported."""
+        wanted = self.select is None or found.rule in self.select
+        return wanted and found.rule not in self.ignore
 
 
 def _checked(ids: str | Iterable[str]) -> frozenset[str]:

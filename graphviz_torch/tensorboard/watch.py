@@ -7,12 +7,14 @@ GradScaler, and clipping. No exception of ours reaches the training.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 
 import torch
 
+from ..findings.selection import Selection
 from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile
@@ -51,11 +53,15 @@ class Watching:
     """The result of `watch`: a context manager with `reports`, `steps` and `remove()`."""
 
     def __init__(
-        self, model: torch.nn.Module, norms: ModuleNorms | None, folder: Path | None
+        self,
+        model: torch.nn.Module,
+        norms: ModuleNorms | None,
+        folder: Path | None,
+        reported: Selection,
     ) -> None:
         self.reports: list[WatchReport] = []  # problems in order, each reported once
         self.steps: list[TrainingStep] = []  # steps recorded after the first reports
-        self._model, self._norms = model, norms
+        self._model, self._norms, self._reported = model, norms, reported
         self._health = Health(model, self._take)
         self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
         # The running recording, its step, and id() of its optimizer.
@@ -174,6 +180,8 @@ class Watching:
         if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
             self._second_look.release()
             self._second_look.seam.close()  # the cause is reported once
+        if not self._reported.includes(report):
+            return
         self.reports.append(report)
         self._due = _STEPS_AFTER_REPORT
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
@@ -192,6 +200,8 @@ def watch(
     *,
     tag: str = "gradient_norm",
     folder: str | Path | None = None,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] = (),
 ) -> Watching:
     r"""Watch every step of a training from now on, and report problems.
 
@@ -234,6 +244,8 @@ def watch(
         every: steps between two measurements for the writer; the first step is measured.
         tag: prefix of the scalars: "gradient_norm/encoder.layers.0.fc1".
         folder: directory for the recorded steps, written as one file, "run.json.gz".
+        select: the ids of the rules to report; None: all of them.
+        ignore: the ids of rules not to report.
 
     Returns:
         A context manager with `reports`, `steps` (the recorded ones) and `remove()`. It watches
@@ -242,7 +254,7 @@ def watch(
     Raises:
         TypeError: if `model` is not a module, `writer` has no `add_scalar`, or `every` is not an
             integer.
-        ValueError: if `every` is less than 1.
+        ValueError: if `every` is less than 1, or an id of `select` or `ignore` is not a rule's.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -270,4 +282,5 @@ def watch(
     if every < 1:
         raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
     norms = None if writer is None else ModuleNorms(model, writer, every, tag)
-    return Watching(model, norms, None if folder is None else Path(folder))
+    to = None if folder is None else Path(folder)
+    return Watching(model, norms, to, Selection.of(select, ignore))

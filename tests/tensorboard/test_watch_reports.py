@@ -277,3 +277,14 @@ def test_a_norm_that_jumps_where_the_training_has_converged_is_not_told() -> Non
     norms = [1.0] * 50 + [1e-8] * 60 + [1e-6] + [1e-8] * 60 + [0.5]
     told = [each for i, norm in enumerate(norms) for each in signs.gradients(i, {0: norm})]
     assert [(each.rule, each.step) for each in told] == [("gradient-spike", len(norms) - 1)]
+
+
+def test_an_ignored_rule_is_not_reported_and_a_mistyped_one_raises() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, ignore=["nonfinite-loss", "nonfinite-gradient"]) as watching:
+        model(torch.full((1, 2), math.nan)).sum().backward()
+        optimizer.step()
+    assert watching.reports == []
+    with pytest.raises(ValueError, match="Did you mean 'nonfinite-loss'"):
+        watch(model, ignore=["nonfinite-los"])

@@ -11,8 +11,62 @@ def sample_leak() -> None:
 
     ## Why it matters
 
-    Samples of a batch are meant to be independent: a softmax or a norm over the batch, or a view
-    that mixes the axes, makes the prediction for one sample depend on its neighbours.
+    Samples of a batch are meant to be independent. A softmax or a norm over the batch, or a view
+    that mixes the axes, makes the prediction for one sample depend on its neighbours: scores change
+    with the batch size and with the order of the data.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).softmax(0)  # <- reported
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4)).square().sum().backward()
+    findings = experiment(recording, "sample").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).softmax(1)
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4)).square().sum().backward()
+    findings = experiment(recording, "sample").findings
+    ```
+
+    ## When it is intended
+
+    Batch norm in train mode, contrastive losses and attention over a support set: where the layer
+    says so, the experiment concludes nothing.
+
+    ## Not detected
+
+    Leaks in a loss that is computed outside of the recorded module.
+
+    ## See also
+
+    - [torch.func.vmap](https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html)
     """
 
 
@@ -23,7 +77,78 @@ def future_leak() -> None:
     ## Why it matters
 
     In training the model can read the answer from its input, so the loss falls far; when it
-    generates, there is no later position to read. Usually a causal mask is missing.
+    generates, there is no later position to read. Usually a causal mask is missing, or a
+    convolution is padded on both sides.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.out = nn.Embedding(20, 8), nn.Linear(8, 20)
+            self.mix = nn.Conv1d(8, 8, 3, padding=1)
+
+        def forward(self, tokens):
+            h = self.embed(tokens).transpose(1, 2)
+            return self.out(self.mix(h).transpose(1, 2))  # <- reported
+
+
+    model, tokens = Net(), torch.randint(20, (4, 10))
+    with record(model, experiments=True) as recording:
+        logits = model(tokens[:, :-1]).transpose(1, 2)
+        F.cross_entropy(logits, tokens[:, 1:]).backward()
+    findings = experiment(recording, "positions").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.out = nn.Embedding(20, 8), nn.Linear(8, 20)
+            self.mix = nn.Conv1d(8, 8, 3)
+
+        def forward(self, tokens):
+            h = self.embed(tokens).transpose(1, 2)
+            return self.out(self.mix(F.pad(h, (2, 0))).transpose(1, 2))
+
+
+    model, tokens = Net(), torch.randint(20, (4, 10))
+    with record(model, experiments=True) as recording:
+        logits = model(tokens[:, :-1]).transpose(1, 2)
+        F.cross_entropy(logits, tokens[:, 1:]).backward()
+    findings = experiment(recording, "positions").findings
+    ```
+
+    ## When it is intended
+
+    Models that see the whole sequence, such as BERT: their targets are not the next tokens, and
+    nothing is concluded.
+
+    ## Not detected
+
+    Leaks of fewer positions than the experiment changes.
+
+    ## See also
+
+    - [torch.nn.functional.scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+    - [Transformer masks](https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html)
     """
 
 
@@ -34,7 +159,52 @@ def target_shift() -> None:
     ## Why it matters
 
     With a shift of none the model learns to copy its input, with a shift of two it learns to skip a
-    token. Both have a falling loss.
+    token. Both have a falling loss, and generate nonsense.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+    tokens = torch.randint(20, (4, 10))
+    with record(model, experiments=True) as recording:
+        F.cross_entropy(model(tokens).transpose(1, 2), tokens).backward()  # <- reported
+    findings = experiment(recording, "positions").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+    tokens = torch.randint(20, (4, 10))
+    with record(model, experiments=True) as recording:
+        F.cross_entropy(model(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:]).backward()
+    findings = experiment(recording, "positions").findings
+    ```
+
+    ## When it is intended
+
+    Autoencoders copy their input on purpose, but through a bottleneck that sees all positions: they
+    are not reported. Several libraries shift the labels inside of the model.
+
+    ## Not detected
+
+    Targets that are not the tokens of an input.
+
+    ## See also
+
+    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
     """
 
 
@@ -46,6 +216,61 @@ def random_in_eval_mode() -> None:
 
     A validation score then differs from run to run, and predictions are worse than they need to be:
     a dropout that ignores `model.eval()` is the usual cause.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5)  # <- reported
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4)).square().sum().backward()
+    findings = experiment(recording, "seed").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5, training=self.training)
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4)).square().sum().backward()
+    findings = experiment(recording, "seed").findings
+    ```
+
+    ## When it is intended
+
+    Monte Carlo dropout and models that sample, such as a VAE.
+
+    ## Not detected
+
+    Random numbers from generators other than PyTorch's.
+
+    ## See also
+
+    - [Reproducibility](https://docs.pytorch.org/docs/stable/notes/randomness.html)
+    - [torch.nn.functional.dropout](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html)
     """
 
 
@@ -55,7 +280,60 @@ def unused_input() -> None:
 
     ## Why it matters
 
-    A condition, a mask or a time step that was forgotten leaves the model without it.
+    A condition, a mask or a time step that was forgotten leaves the model without it, and nothing
+    fails.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(x)
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()  # <- reported
+    findings = experiment(recording, "inputs").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(x) * mask
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()
+    findings = experiment(recording, "inputs").findings
+    ```
+
+    ## When it is intended
+
+    An argument that is there for the signature alone, or for another mode of the model.
+
+    ## Not detected
+
+    Inputs that are used, but too little: only no effect at all is reported.
+
+    ## See also
+
+    - [torch.nn.Module.forward](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.forward)
     """
 
 
@@ -67,6 +345,59 @@ def input_without_effect() -> None:
 
     The input is lost on its path, as in a saturated function or a multiplication by zero: the model
     cannot learn from it.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x, scale):
+            return super().forward(x) + 0 * scale  # <- reported
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()
+    findings = experiment(recording, "inputs").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x, scale):
+            return super().forward(x) + scale
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()
+    findings = experiment(recording, "inputs").findings
+    ```
+
+    ## When it is intended
+
+    A gate that begins at zero: the experiment says that the input has no effect yet, and reports
+    nothing.
+
+    ## Not detected
+
+    Effects that are smaller than the precision of the dtype.
+
+    ## See also
+
+    - [Numerical accuracy](https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html)
     """
 
 
@@ -76,8 +407,55 @@ def sum_loss() -> None:
 
     ## Why it matters
 
-    The length of a step then depends on the size of the batch, so that a smaller last batch makes
-    a smaller step.
+    The length of a step then depends on the size of the batch, so that a smaller last batch makes a
+    smaller step, and a learning rate holds for one batch size alone.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+    model = nn.Linear(4, 3)
+    with record(model, experiments=True) as recording:
+        scores, target = model(torch.randn(8, 4)), torch.arange(8) % 3
+        loss = F.cross_entropy(scores, target, reduction="sum")  # <- reported
+        loss.backward()
+    findings = experiment(recording, "batch_twice").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+    model = nn.Linear(4, 3)
+    with record(model, experiments=True) as recording:
+        scores, target = model(torch.randn(8, 4)), torch.arange(8) % 3
+        loss = F.cross_entropy(scores, target)
+        loss.backward()
+    findings = experiment(recording, "batch_twice").findings
+    ```
+
+    ## When it is intended
+
+    A sum that is divided by a number of tokens or samples later, and likelihoods of a whole data
+    set.
+
+    ## Not detected
+
+    Sums that are written by hand, outside of functions of torch.
+
+    ## See also
+
+    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
     """
 
 
@@ -88,7 +466,59 @@ def precision_loss() -> None:
     ## Why it matters
 
     The result is mostly rounding error, as where two large numbers are subtracted that are almost
-    equal.
+    equal. The model learns from noise.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1e6 - 1e6  # <- reported
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+    findings = experiment(recording, "float64").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+    findings = experiment(recording, "float64").findings
+    ```
+
+    ## When it is intended
+
+    Low precision that is bought on purpose, as in quantisation.
+
+    ## Not detected
+
+    Operations that have no float64 version.
+
+    ## See also
+
+    - [Numerical accuracy](https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html)
     """
 
 

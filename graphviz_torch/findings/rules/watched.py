@@ -11,9 +11,60 @@ def nonfinite_loss() -> None:
 
     ## Why it matters
 
-    One step with such gradients makes every parameter NaN, and nothing can be learned after it.
-    `watch` runs the model again on the same batch and names the first operation whose result is
-    not finite.
+    One step with the gradients of such a loss makes every parameter NaN, and nothing can be learned
+    after it. `watch` runs the model again on the same batch and names the first operation whose
+    result is not finite, or the row of the data.
+
+    ## Example
+
+    ```python
+    import math
+
+    import torch
+    from torch import nn
+    from graphviz_torch import watch
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model) as watching:
+        for value in (1.0, math.nan):
+            optimizer.zero_grad()
+            model(torch.full((4, 2), value)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import math
+
+    import torch
+    from torch import nn
+    from graphviz_torch import watch
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model) as watching:
+        for value in (1.0, math.nan):
+            if not math.isfinite(value):
+                continue
+            optimizer.zero_grad()
+            model(torch.full((4, 2), value)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A gradient scaler skips steps whose gradients are not finite: an infinite loss is then not
+    reported.
+
+    ## Not detected
+
+    A loss that is computed without a backward.
+
+    ## See also
+
+    - [torch.autograd.detect_anomaly](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
     """
 
 
@@ -75,9 +126,58 @@ def replaced_parameters() -> None:
 
     ## Why it matters
 
-    The optimizer updates tensors that the model does not use any more, as after `model.to(dtype)`
-    with a new head, or a module that was assigned after the optimizer was made: the new
-    parameters never change.
+    The optimizer updates tensors that the model does not use any more, as after a new head or a
+    call that replaces parameters: the new ones never change.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import watch
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model) as watching:
+        for step in range(12):
+            if step == 2:
+                model[1] = nn.Linear(4, 1)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import watch
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model) as watching:
+        for step in range(12):
+            if step == 2:
+                model[1] = nn.Linear(4, 1)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A part that is swapped for evaluation and put back.
+
+    ## Not detected
+
+    Models whose parameters no watched optimizer has held.
+
+    ## See also
+
+    - [Constructing an optimizer](https://docs.pytorch.org/docs/stable/optim.html#constructing-it)
+    - [torch.nn.Module.load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict)
     """
 
 

@@ -44,7 +44,7 @@ def compare(parsed: argparse.Namespace) -> int:
             wanted = representative_ranks(rank, orders[rank])
     found = compare_order(orders)
     for each in found:
-        say(each)
+        say(f"{each} [mismatched-collectives]")
     groups = {each.ranks for order in orders.values() for each in order}
     shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
     says = "" if found else ": they ask for the same collectives, in the same order"
