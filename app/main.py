@@ -1,7 +1,8 @@
 """The app as it is served: no other site may frame it, and no browser guesses what a file is.
 
 `streamlit run app/main.py`, or `graphviz-torch app`. The headers stand on every answer: the page,
-its scripts, uploads, media and the files of components. The process that runs jobs starts with it.
+its scripts, uploads, media and the files of components. A page is given the address of its server.
+The process that runs jobs starts with it.
 """
 
 import importlib
@@ -21,21 +22,47 @@ HEADERS = {
 }
 
 
-class Headers:
-    """Adds the headers to each answer of an ASGI application."""
+# The address of the page's own server. Without it Streamlit's script looks for the server below the
+# page's path first: two errors 404 in the console for each link to a page that is not the first.
+SERVER = b"<script>window.__streamlit = {BACKEND_BASE_URL: new URL('.', location).href}</script>"
+
+
+class Answers:
+    """Adds the headers to each answer of an ASGI application, and `SERVER` to each page."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
+        start: Any = None  # of a page, whose body is still to come
+        body = b""
 
         async def answer(message: Any) -> None:
+            nonlocal start, body
             if message["type"] == "http.response.start":
                 others = [pair for pair in message["headers"] if pair[0].lower() not in HEADERS]
                 message = {**message, "headers": [*others, *HEADERS.items()]}
+                kind = dict(others).get(b"content-type", b"")
+                if scope["method"] == "GET" and kind.startswith(b"text/html"):
+                    start = message
+                    return
+            elif start is not None:
+                body += message.get("body", b"")
+                if message.get("more_body"):
+                    return
+                body = body.replace(b"<head>", b"<head>" + SERVER, 1)
+                sized = [pair for pair in start["headers"] if pair[0] != b"content-length"]
+                sized.append((b"content-length", b"%d" % len(body)))
+                await send({**start, "headers": sized})
+                message = {"type": "http.response.body", "body": body}
             await send(message)
 
+        asked = dict(scope.get("headers", ()))
+        if scope["type"] == "http" and b"text/html" in asked.get(b"accept", b""):
+            # Not compressed, and whole, so that the line can be added.
+            kept = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
+            scope = {**scope, "headers": kept, "extensions": {}}
         await self.app(scope, receive, answer)
 
 
@@ -47,4 +74,4 @@ async def ready(_: st.App) -> AsyncIterator[None]:
     yield
 
 
-app = st.App(FOLDER / "frame.py", lifespan=ready, middleware=[Middleware(Headers)])
+app = st.App(FOLDER / "frame.py", lifespan=ready, middleware=[Middleware(Answers)])

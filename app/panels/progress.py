@@ -79,7 +79,9 @@ def wait(
     try:
         return job.result
     except JobError as error:
-        st.error(prose(f"{error.kind}: {error}"), icon=":material/error:")
+        # What a function of ours refuses, it says in a sentence.
+        said = str(error) if error.kind == "ValueError" else f"{error.kind}: {error}"
+        st.error(prose(said), icon=":material/error:")
         return None
 
 

@@ -54,7 +54,9 @@ def draw() -> None:
         _draw_recording(opened, key="own")
         return
     if source == SOURCES["recording"]:
-        opened = open_recording("A recording (.json or .json.gz)", key="run recording")
+        opened = open_recording(
+            "A recording (.json, .json.gz), or a script (.py)", key="run recording"
+        )
         if opened is None:
             st.markdown("A recording is made where the model is, with a GPU or without:")
             st.code(SAVING, language=None)

@@ -295,6 +295,33 @@ def test_a_hostile_checkpoint_gets_a_message_and_runs_nothing(data: bytes | None
 
 
 @pytest.mark.parametrize(
+    ("name", "data", "said", "command"),
+    [
+        ("train.py", b"import torch", "train.py is a script.", ["graphviz-torch app train.py"]),
+        (
+            "a $(b).py",
+            b"x.to('cuda')",
+            "a $(b).py is a script.",
+            ["graphviz-torch app --simulate 2 'a $(b).py'"],
+        ),
+        ("cat.png", b"\x89PNG", "cat.png is no recording: pass a .json", []),
+        ("cut.json", b'{"format', "cut.json: this is not JSON", []),
+    ],
+)
+def test_a_file_that_is_no_recording_gets_one_line_and_a_script_its_command(
+    name: str, data: bytes, said: str, command: list[str]
+) -> None:
+    app = page("run", source="A recording")
+    app.file_uploader[0].set_value(("step.json", b"{}", "application/json")).run()
+    before = app.error[0].value
+    app.file_uploader[0].set_value((name, data, "text/plain")).run()
+    [shown] = [*app.error, *app.info]
+    assert said in shown.value.replace("\\", "")
+    assert before not in shown.value
+    assert [each.value for each in app.code if each.value.startswith("graphviz-torch")] == command
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"",

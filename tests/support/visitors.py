@@ -80,11 +80,16 @@ class Visitor:
         self.wrong: list[str] = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", self._asked)
+        self.page.on("console", self._told)
 
     def _asked(self, request: object) -> None:
         url = request.url  # type: ignore[attr-defined]
         if not url.startswith((self.url, "data:", "blob:", self.url.replace("http", "ws"))):
             self.wrong.append(f"asked the network for {url}")
+
+    def _told(self, message: object) -> None:
+        if message.type in ("warning", "error"):  # type: ignore[attr-defined]
+            self.wrong.append(f"the console says {message.text}")  # type: ignore[attr-defined]
 
     def open(self, path: str = "", **query: str) -> Page:
         """Open a page and wait until it is complete."""
