@@ -37,7 +37,15 @@ from torch.autograd.function import BackwardCFunction
 
 from ..graph import SavedKind, SavedTensor
 from ..graph.nodes import CHECKPOINTED
-from ..internals.hooks.checkpoints import Frame, cache_of, contents_of, holders_of, is_holder
+from ..internals.frames import CodePosition
+from ..internals.hooks.checkpoints import (
+    Frame,
+    cache_of,
+    calling_position,
+    contents_of,
+    holders_of,
+    is_holder,
+)
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.memory import PLAIN, is_dense, parts_of_each, storage_ids, storage_sizes
 from ..internals.tensors.metadata import tensor_metas
@@ -58,6 +66,7 @@ class Checkpoint:
     saved_again: Mapping[Any, int]  # the same by backward, as PyTorch counts while one runs
     selects: bool  # does a policy keep some of its results
     before: int = 0  # how often it had run again when the graph was read
+    position: CodePosition | None = None  # the user's line that called checkpoint
 
     def times(self) -> int:
         """How often its forward has run again since, or what of it the policy did not keep."""
@@ -100,7 +109,8 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         nodes, counts = frozenset(place.node for place in known), frame.recomp_counter
         selects = cache_of(frame) is not None
         part = Checkpoint(nodes, start, stop, len(holders), counts, selects)
-        found.parts.append(replace(part, before=part.times()))
+        position = calling_position(frame)
+        found.parts.append(replace(part, before=part.times(), position=position))
         for each in contents_of(frame):
             if is_holder(each):  # the part around this one makes it again
                 places[id(each)] = _Place(min(nodes), start, known[-1].stop)

@@ -26,6 +26,10 @@ _PARTS = ("setitem", "index_put_", "index_fill_", "index_copy_", "masked_fill_",
 _LONGEST = 60  # characters of a line of source
 # Words of PyTorch's errors about the shapes and dtypes of operands.
 _ABOUT_OPERANDS = ("shape", "size", "dim", "dtype", "scalar type", "broadcast", "matri")
+_METADATA = r"metadata: \{'shape': torch\.Size\((\[[^\]]*\])\), 'dtype': torch\.(\w+)"
+_SAVED, _RECOMPUTED = re.compile(f"saved {_METADATA}"), re.compile(f"recomputed {_METADATA}")
+_READY_TWICE, _REENTRANT = "mark a variable ready only once", "CheckpointFunction"
+_INDEX = re.compile(r"Parameter at index (\d+)")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<")
@@ -232,6 +236,13 @@ def exception(reading: Reading) -> Iterator[Finding]:
         return  # not-registered tells it
     if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it
+    if failure.error == "CheckpointError" and failure.causes:
+        yield _rerun(failure)
+        return
+    twice = next((n for n in reading.graph.nodes if n.name.startswith(_REENTRANT)), None)
+    if _READY_TWICE in failure.message and twice is not None:
+        yield _ready_twice(reading, failure, twice)
+        return
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), most=8)
     worker = _in_worker(failure.message)
@@ -255,6 +266,48 @@ def exception(reading: Reading) -> Iterator[Finding]:
         ),
         where=(worker and worker.where) or failure.raised_where or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
+    )
+
+
+def _rerun(failure: Failure) -> Finding:
+    """Return the finding about a checkpointed segment that did something else in its second run."""
+    segment, *changes = failure.causes
+    then, now = (pattern.search(failure.message) for pattern in (_SAVED, _RECOMPUTED))
+    what = "did something else when it ran again"
+    if then and now:
+        what = f"made {now[2]}{now[1]} when it ran again, where it had made {then[2]}{then[1]}"
+    message = f"backward{at(failure.where)} failed: what is checkpointed{at(segment.where)} {what}"
+    advice = "Look for what the first run changed and the second one reads: a counter, a cache, "
+    advice += "or a mode. Leave it out of what is checkpointed."
+    changed = next((each for each in changes if each.where), None)
+    if changed is not None:
+        message += f". Its first run changed the buffer {changed.label} in place{at(changed.where)}"
+        message += f" ({changed.operation})"
+        advice = f"Change {changed.label} outside of what is checkpointed, after the step."
+    return finding(
+        "error",
+        f"{message}.",
+        cause=failure.error,
+        advice=advice,
+        where=segment.where or failure.where,
+    )
+
+
+def _ready_twice(reading: Reading, failure: Failure, checkpoint: Node) -> Finding:
+    """Return the finding about a parameter that DDP sees ready twice, for reentrant checkpoints."""
+    index = _INDEX.search(failure.message)
+    parameters = [p.name for p in reading.graph.parameters if p.requires_grad]
+    number = int(index[1]) if index else len(parameters)
+    name = parameters[number] if number < len(parameters) else "a parameter"
+    return finding(
+        "error",
+        f"backward{at(failure.where)} failed: DistributedDataParallel got the gradient of {name} "
+        f"twice. Each reentrant checkpoint{at(checkpoint.where)} runs a backward of its own, and "
+        "two of one step use it.",
+        cause=failure.error,
+        advice=f"Pass use_reentrant=False to checkpoint{at(checkpoint.where)}.",
+        where=checkpoint.where or failure.where,
+        nodes=(checkpoint.id,),
     )
 
 

@@ -13,6 +13,7 @@ watch.
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +22,7 @@ import torch
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
+from ..frames import CodePosition, user_frame
 from .dispatch import sequence_number
 from .watch import Installation, Watch
 
@@ -45,6 +47,14 @@ class CheckpointWatch(Watch):
     def frames(self) -> list[tuple[Frame, int]]:
         """Return the live segments with their first sequence numbers, inner before outer."""
         return [*self._frames.items()][::-1]
+
+
+_POSITIONS: WeakKeyDictionary[Frame, CodePosition] = WeakKeyDictionary()
+
+
+def calling_position(frame: Frame) -> CodePosition | None:
+    """Return the user's line that called `checkpoint` for a segment; None if it was not watched."""
+    return _POSITIONS.get(frame)
 
 
 def is_holder(data: Any) -> bool:
@@ -88,6 +98,9 @@ def _variable(function: Any, name: str) -> Any:
 
 def _init(self: Frame, *args: Any, **kwargs: Any) -> None:
     _original_init(self, *args, **kwargs)
+    caller = user_frame(sys._getframe(1))
+    if caller is not None:
+        _POSITIONS[self] = caller.f_code, caller.f_lasti
     for watch in CheckpointWatch.installation.watchers:
         watch.add_segment(self)
 

@@ -6,8 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...graph import Graph
-from ...internals.frames import user_frame
+from torch.utils.checkpoint import CheckpointError
+
+from ...graph import Cause, Graph
+from ...internals.frames import CodePosition, user_frame
 from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradientEdge
@@ -16,6 +18,7 @@ from ..backward import Backward
 from ..listener import BackwardEnded, BlockRaised, InnerBackwardRaised, Listener
 from ..live import LiveGraph, made_of
 from ..program import Program
+from ..program.in_place import Change
 from ..program.tracking import name_of
 from .cause import Computed, explained
 from .node import FailingNode, find_failing_node, find_node_in_checkpoint
@@ -24,12 +27,20 @@ from .operands import Error, Failed, operand, refused_operands
 _REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
 
 
+class _Rerun(NamedTuple):
+    """A checkpointed segment whose second run differs from its first."""
+
+    position: CodePosition | None  # the line that called checkpoint
+    changes: list[tuple[str, Change]]  # of buffers, by their names: one may be why
+
+
 class _FailedBackward(NamedTuple):
     """A backward that raised."""
 
     error: Error
     node: FailingNode | None
     computed: list[Computed]  # what the program had by name then
+    rerun: _Rerun | None = None
 
 
 class Failures(Listener):
@@ -89,9 +100,25 @@ class Failures(Listener):
                 )
             if node is None and self._inner is not None and order:
                 node = replace(self._inner, node=order[-1], leaf=None)
-            self._failed[live.position] = _FailedBackward(Error.of(event.error), node, computed)
+            rerun = self._rerun(live) if isinstance(event.error, CheckpointError) else None
+            failed = _FailedBackward(Error.of(event.error), node, computed, rerun)
+            self._failed[live.position] = failed
         self._backwards.append(event.backward)
         self._inner = None
+
+    def _rerun(self, live: LiveGraph) -> _Rerun:
+        """Return the segment that a backward was about to run again: the last that it had not."""
+        ran = set(live.ran.nodes or ())
+        part = next((p for p in live.checkpoints.parts if not p.nodes <= ran), None)
+        changes = self.program.changes
+        found = [
+            (f"{path}.{name}" if path else name, change)
+            for module, path in self.program.table.called()
+            if not type(module).__module__.startswith("torch.")  # as BatchNorm counts its batches
+            for name, buffer in module._buffers.items()
+            if buffer is not None and (change := changes.last(buffer)) is not None
+        ]
+        return _Rerun(None if part is None else part.position, found)
 
     def block_raised(self, event: BlockRaised) -> None:
         """Where it came from: a call, a backward that handed it on, or neither."""
@@ -130,4 +157,9 @@ class Failures(Listener):
         if own is not None and own.node is not None and failed.error == own.error:
             before = self._backwards[: backward.position]
             failure = explained(failure, backward, own.node, own.computed, before, self.program)
+        elif own is not None and own.rerun is not None and failed.error == own.error:
+            causes = [Cause("checkpoint", line(own.rerun.position))]
+            for name, change in own.rerun.changes:
+                causes.append(Cause(change.operation, line(change.place), label=name))
+            failure = replace(failure, causes=tuple(causes))
         return replace(graph, failure=failure)

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import Graph, find, record
-from graphviz_torch.graph import Failure, Operand, TensorMeta
+from graphviz_torch.graph import Failure, Node, Operand, Parameter, TensorMeta
 from tests.support.failing import failing, leaf, line
 from tests.support.recorded import only
 
@@ -196,3 +197,50 @@ def test_a_quotation_ends_with_its_sentence_and_a_rank_in_vain_is_told_of_the_ot
     assert quoted.rstrip(".") in found.message
     assert "and by" not in found.message
     assert found.advice.startswith(advice)
+
+
+class Router(nn.Module):
+    """A block whose forward moves a buffer that decides what it does."""
+
+    def __init__(self, repaired: bool) -> None:
+        super().__init__()
+        self.inner, self.repaired = nn.Linear(3, 3), repaired
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("bias", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = 2 if self.bias == 0 else 1
+        if not self.repaired:
+            self.bias += 1  # changed
+        return self.norm(self.inner(x))[:rows].exp()
+
+
+def routed(repaired: bool) -> None:
+    block = Router(repaired)
+    out = checkpoint(block, torch.randn(4, 3), use_reentrant=False)  # checkpointed
+    assert isinstance(out, Tensor)
+    out.sum().backward()
+
+
+def test_a_segment_that_does_something_else_in_its_second_run_is_told_with_what_changed() -> None:
+    found = only("exception", failing(lambda: routed(False), "different metadata"))
+    assert found.where == line(routed, "checkpointed")
+    assert "made float32[1, 3] when it ran again, where it had made float32[2, 3]" in found.message
+    assert f"in place at {line(Router.forward, 'changed')} (add_)" in found.message
+    assert found.advice.endswith("bias outside of what is checkpointed, after the step.")
+    with record() as recording:
+        routed(True)
+    assert [each for each in find(recording) if each.severity != "info"] == []
+
+
+def test_a_parameter_that_ddp_sees_ready_twice_is_named_with_the_checkpoint() -> None:
+    meta = TensorMeta((3,), "float32", "cpu")
+    node = Node(0, "CheckpointFunctionBackward", (meta,), where="net.py:9")
+    message = "Expected to mark a variable ready only once. Parameter at index 1 has been marked"
+    failure = Failure("RuntimeError", message, "backward", "train.py:3")
+    parameters = tuple(Parameter(name, meta, name != "b") for name in ("a", "b", "c"))
+    graph = Graph((node,), parameters=parameters, failure=failure)
+    [found] = [each for each in find(graph) if each.rule == "exception"]
+    assert found.where == "net.py:9"
+    assert "got the gradient of c twice" in found.message
+    assert found.advice == "Pass use_reentrant=False to checkpoint at net.py:9."
