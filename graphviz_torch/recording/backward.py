@@ -1,4 +1,4 @@
-"""A backward that is over: plain, it holds none of the program's tensors and nodes."""
+"""A finished backward as plain values, without tensors and nodes of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tracing.nodes import NodeData
 
 
 class BackwardCall(NamedTuple):
-    """How a backward was called."""
+    """The arguments of a backward call."""
 
     place: CodePosition | None  # the line that called it
     callers: list[CodePosition]  # with those that lead there, inside first
@@ -27,7 +27,7 @@ class BackwardCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Backward:
-    """What one backward ran, or what the forward made where none ran."""
+    """The nodes that one backward ran; without a backward, those of the forward."""
 
     position: int  # how many the recording had before this one
     call: BackwardCall
@@ -42,7 +42,7 @@ class Backward:
 
     @cached_property
     def _numbers_ran(self) -> set[int]:
-        """Sequence numbers of the nodes that backward ran; of all, if that was not recorded."""
+        """Return sequence numbers of the nodes that backward ran; of all nodes, if unknown."""
         if self.ran is None:
             return set(self._by_number)
         return {self.numbers[node] for node in self.ran} - {-1}
@@ -52,17 +52,17 @@ class Backward:
         return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
     def freed(self, number: int) -> bool:
-        """Did it run the node with this sequence number, and free what it kept."""
+        """Return True if it ran the node with this number and freed its saved tensors."""
         return not self.call.retains and self.has_run(number)
 
     def has_run(self, number: int) -> bool:
-        """Did it run the node with this sequence number, as far as is known."""
+        """Return True if it ran the node with this number, as far as known."""
         return number in self._numbers_ran
 
     def node(self, number: int) -> int | None:
-        """Id of the node with this sequence number."""
+        """Return the id of the node with this sequence number."""
         return self._by_number.get(number)
 
     def made(self, numbers: Iterable[int]) -> list[int]:
-        """Ids of the nodes with these sequence numbers."""
+        """Return the ids of the nodes with these sequence numbers."""
         return [i for i in map(self.node, numbers) if i is not None]

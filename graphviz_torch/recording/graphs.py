@@ -29,7 +29,7 @@ from .program.source_lines import short_names, sources
 def graphs_of(
     backwards: Sequence[Backward], program: Program, listeners: Sequence[Listener]
 ) -> list[Graph]:
-    """A graph for each backward of a recording, in order.
+    """Return a graph for each backward of a recording, in order.
 
     Args:
         backwards: in order.
@@ -56,7 +56,7 @@ def graphs_of(
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
-    """A row for each module that a listener has a value for."""
+    """Return a row for each module for which a listener has a value."""
     found: dict[str, Mapping[str, Any]] = {}
     for listener in listeners:
         for name, values in (program.remarks.attempt(listener.rows) or {}).items():
@@ -71,7 +71,7 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
 
 
 def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]) -> Graph:
-    """The graph of one backward, with the columns that the listeners give."""
+    """Return the graph of one backward, with the listeners' columns."""
     read, rows = backward.reading.columns, _origins(backward, program)
     notes: dict[int, list[str]] = {}
     for listener in listeners:
@@ -97,14 +97,14 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
 
 
 def _joined(*notes: str) -> str:
-    """What several say of a node, each once."""
+    """Join the notes of several listeners on a node, without repetition."""
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
 def _completed(
     graph: Graph, backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> Graph:
-    """The same, with what the listeners give beside its nodes, and what they noted."""
+    """Return the graph with the listeners' values beside its nodes, and their notes."""
     for listener in listeners:
         graph = program.remarks.attempt(listener.complete, graph, backward) or graph
     line, leaf = program.line(), backward.reading.leaves.get
@@ -114,7 +114,7 @@ def _completed(
 
 
 def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:
-    """What there is to know of the inside of compiled regions, as `inline_regions` takes it."""
+    """Return the insides of compiled regions, as `inline_regions` takes them."""
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners:
         regions = program.remarks.attempt(listener.regions, regions, backward) or regions
@@ -131,7 +131,7 @@ def _inside(backward: Backward, program: Program, listeners: Sequence[Listener])
 
 
 def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
-    """The columns of modules and lines."""
+    """Return the columns of modules and lines."""
     classes = program.table.classes()
     text = sources(program.line())
     leading = program.stack.leading
@@ -149,7 +149,7 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 
 def _remarks(backward: Backward, program: Program) -> dict[int, list[str]]:
-    """What is said of the outputs: what holds for all nodes, and what could not be read."""
+    """Return notes on the outputs: facts about all nodes, and values that could not be read."""
     said = {i: [note] for i, note in backward.notes.items()}
     lines = program.remarks.lines
     for i in {node for node, _ in backward.reading.ends} if lines else ():
@@ -158,7 +158,7 @@ def _remarks(backward: Backward, program: Program) -> dict[int, list[str]]:
 
 
 def _compared(graphs: list[Graph]) -> list[Graph]:
-    """The graphs of a recording, each with what is known from the others."""
+    """Return the graphs of a recording, with facts known from the others."""
     first = next((i for i, graph in enumerate(graphs) if _spoils(graph)), len(graphs))
     return [
         replace(graph, step=replace(graph.step, nonfinite_since=first)) if first < i else graph
@@ -167,7 +167,9 @@ def _compared(graphs: list[Graph]) -> list[Graph]:
 
 
 def _inner(backwards: Sequence[Backward]) -> list[bool]:
-    """Of each backward: did autograd.grad keep its graph, and does a later one have nodes of it."""
+    """Return, for each backward, whether autograd.grad kept its graph and a later one has its
+    nodes.
+    """
     later: set[int] = set()
     found = []
     for backward in reversed(backwards):
@@ -178,7 +180,7 @@ def _inner(backwards: Sequence[Backward]) -> list[bool]:
 
 
 def _spoils(graph: Graph) -> bool:
-    """Is a parameter's gradient NaN or Inf, for an optimizer to make the parameter that too."""
+    """Return True if a parameter's gradient is NaN or Inf, which an optimizer passes on."""
     # A scaler sees to it that none does.
     leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
     given = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]

@@ -64,7 +64,7 @@ class BackwardBegan(NamedTuple):
 
 
 class BackwardEnded(NamedTuple):
-    """A backward has run, or raised. Its nodes may still be alive."""
+    """A backward ran, or raised; its nodes may still be alive."""
 
     live: LiveGraph
     backward: Backward
@@ -73,14 +73,14 @@ class BackwardEnded(NamedTuple):
 
 
 class InnerBackwardRaised(NamedTuple):
-    """A backward raised that a node of the running one runs: of a reentrant checkpoint."""
+    """A nested backward raised, as of a reentrant checkpoint."""
 
     ends: list[GradientEdge]
     error: BaseException
 
 
 class Reach(NamedTuple):
-    """What a backward reaches, while its graph is read."""
+    """The reach of a backward, while its graph is read."""
 
     graph: Container[GradFn]  # the nodes that it runs
     before: set[int]  # id() of the variables that earlier backwards reached
@@ -96,13 +96,13 @@ class BlockRaised(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A run is watched again: what happened meanwhile is not known."""
+    """A run is watched again after a pause."""
 
     optimizer: Optimizer | None  # that has stepped just now
 
 
 class RegionRan(NamedTuple):
-    """A compiled region has run."""
+    """A compiled region ran."""
 
     region: Region  # what is inside
     given: list[Tensor]  # by its graph
@@ -112,7 +112,7 @@ class RegionRan(NamedTuple):
 
 
 class Listener:
-    """A recorder. What it does not override it leaves out.
+    """A recorder: it overrides the methods of the events that it needs.
 
     Args:
         program: what is watched: names lines, modules and tensors.
@@ -137,35 +137,35 @@ class Listener:
         self.events = program.events  # where it notes what no node shows
 
     def hidden(self, reach: Reach) -> list[GradFn]:
-        """Live nodes that are drawn beside those that run, and what leads to them."""
+        """Return live nodes that are drawn beside those that run, with their predecessors."""
         return []
 
     def behind_error(self) -> list[GradientEdge] | None:
-        """What made the operands of the call that ended the block; None: a backward ended it."""
+        """Return the makers of the failed call's operands; None if a backward failed."""
         return []
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        """The graphs of all backwards have their columns, and are about to be completed."""
+        """Called when all graphs have their columns, before `complete`."""
 
     def columns(self, backward: Backward) -> Columns:
-        """Values of nodes, by the field of `Node`."""
+        """Return values of nodes, by field of `Node`."""
         return {}
 
     def rows(self) -> Rows:
-        """Values of modules, of the whole block, by the field of `ModuleRow`."""
+        """Return values of modules over the whole block, by field of `ModuleRow`."""
         return {}
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
-        """The graph, with what there is beside its nodes."""
+        """Return the graph with this listener's values beside its nodes."""
         return graph
 
     def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
-        """The compiled regions of a graph, by their node, with what is known inside."""
+        """Return the compiled regions of a graph by node, with this listener's values inside."""
         return regions
 
     def keep(self, graphs: Sequence[Graph]) -> Any:
-        """What a recording is to hold as long as it lives, once its graphs are made; or None."""
+        """Return a value that the recording keeps after its graphs were built; or None."""
         return None
 
     def close(self) -> None:
-        """The block is over, or was interrupted: nothing of the program is to be held or hooked."""
+        """Drop all references and hooks at the end of the block, or after an interrupt."""

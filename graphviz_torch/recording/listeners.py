@@ -1,7 +1,7 @@
-"""Who listens to a recording, in the order in which they are told.
+"""The listeners of a recording, in the order in which they are notified.
 
-Of `gradients="finite"` those are left out that ask something of every call: arguments, losses, the
-life of gradients, weights' norms, and graphs that are kept.
+Listeners that observe every call are left out with `gradients="finite"`: arguments, losses,
+lifetimes of gradients, norms of weights, retained graphs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A graph while its nodes are alive: read before backward runs, for backward may free them.
+"""A graph while its nodes are alive, read before backward runs and may free them.
 
-LiveGraph, told to the listeners ─► backward runs ─► Backward, which holds no node
-
-The functions tell of live nodes where a backward starts, what lies behind a cut, which are leaves.
+LiveGraph, passed to the listeners ─► backward runs ─► Backward, which holds no node. Functions here
+find the roots of a backward, the nodes upstream of a cut, and leaves.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from .memory import Checkpoints, Memory
 
 
 def sinks(ends: list[GradientEdge]) -> list[GradientEdge]:
-    """The ends that no other end is computed from, each once."""
+    """Return the distinct gradient edges from which no other one is computed."""
     fns, _ = collect_nodes([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
 def made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
-    """Of tensors that were computed: name, and sequence number and kind of the node that did."""
+    """Return name, sequence number and type of the node that created each tensor."""
     fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
 
@@ -40,7 +39,7 @@ def made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
 def hidden_behind(
     cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
 ) -> list[GradFn]:
-    """Those behind which there is a parameter that the graph does not have.
+    """Return the nodes upstream of which there is a parameter that the graph lacks.
 
     Args:
         cut_off: nodes before cuts.
@@ -59,14 +58,14 @@ def hidden_behind(
 
 
 def leaves_of(fns: Iterable[GradFn]) -> list[GradFn]:
-    """The nodes that accumulate into a leaf."""
+    """Return the nodes that accumulate into a leaf."""
     return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
 
 
 def numbers_of(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
-    """The nodes' sequence numbers; -1 for leaves, and where a number is there twice.
+    """Return the nodes' sequence numbers; -1 for leaves, and for numbers that occur twice.
 
-    Threads count apart: of two nodes with one number, one is another thread's.
+    Threads count separately: of two nodes with one number, one is another thread's.
     """
     numbers: list[int] = list(map(methodcaller("_sequence_nr"), ids))
     for i in leaves.values():
@@ -81,32 +80,35 @@ _COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class ExecutionOrder:
-    """The nodes that a backward has run, in its order: told by what hooks them."""
+    """The nodes that a backward ran, in order, filled by the node hooks."""
 
     def __init__(self) -> None:
         self._rows: list[Any] | None = None  # None: no node is hooked
 
     def watch(self) -> None:
-        """Every node may be hooked from now on."""
+        """Allow hooks on every node."""
         self._rows = []
 
     @property
     def rows(self) -> list[Any] | None:
-        """To extend by three values for each node that runs, first by the node; None: hook none.
+        """Return the flat list to which hooks append three values for each node; None if nodes
+        may not be hooked.
 
-        It is flat: of rows Python's collector would look at thousands.
+        It is flat because Python's collector would visit thousands of rows.
         """
         return self._rows
 
     @property
     def nodes(self) -> list[int] | None:
-        """They; None where no node may be hooked. The row of -1 is of none."""
+        """Ids of the nodes that ran, in order; None if nodes could not be hooked. A -1 belongs
+        to no node.
+        """
         return None if self._rows is None else [node for node in self._rows[::3] if node >= 0]
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """A graph that is alive. While its backward runs, what hooks its nodes adds to `ran`."""
+    """A live graph. While its backward runs, node hooks append to `ran`."""
 
     position: int  # how many graphs the recording had before this one
     call: BackwardCall
@@ -126,12 +128,12 @@ class LiveGraph:
 
     @cached_property
     def devices(self) -> frozenset[str]:
-        """Those of the results."""
+        """Return the devices of the results."""
         outputs = set(self.reading.columns["outputs"])
         return frozenset(meta.device for metas in outputs for meta in metas if meta is not None)
 
     def may_be_hooked(self) -> bool:
-        """May the nodes be hooked, while backward runs."""
+        """Return True if nodes may be hooked while backward runs."""
         cuda = any(device.startswith("cuda") for device in self.devices)
         if cuda and torch.cuda.is_current_stream_capturing():
             return False  # what is done on the device would become a part of the CUDA graph
@@ -142,13 +144,13 @@ class LiveGraph:
         return True
 
     def release(self) -> None:
-        """Hold no live node any more."""
+        """Drop references to live nodes."""
         self.memory.release()
         for held in (self.ids, self.own, self.ends, self.named):
             held.clear()
 
     def plain(self, *, failed: bool = False) -> Backward:
-        """What is left when it is over. `failed`: backward raised."""
+        """Return the plain values after the backward. `failed`: backward raised."""
         leaves, ran = self.reading.leaves, self.ran.nodes
         return Backward(
             position=self.position,

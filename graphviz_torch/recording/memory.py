@@ -57,7 +57,7 @@ _ATTENTION = "ScaledDotProduct"  # what it saves last are results
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpointed part, and how often its forward runs again. It holds no tensor."""
+    """A checkpointed part, and its number of reruns. Keeps no tensor."""
 
     nodes: frozenset[int]  # those that save something
     start: int  # the nodes start <= sequence number < stop run again
@@ -69,20 +69,22 @@ class Checkpoint:
     position: CodePosition | None = None  # the user's line that called checkpoint
 
     def times(self) -> int:
-        """How often its forward has run again since, or what of it the policy did not keep."""
+        """Return how often its forward ran again, or the part of it that the policy did not
+        keep.
+        """
         return sum(count == self.saved for count in self.saved_again.values()) - self.before
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The checkpointed parts of a graph that is alive."""
+    """The checkpointed parts of a live graph."""
 
     parts: list[Checkpoint] = field(default_factory=list)
     kept: list[tuple[int, Tensor]] = field(default_factory=list)  # each with the part's first node
 
 
 class _Place(NamedTuple):
-    """Where a tensor is saved."""
+    """A place where a tensor is saved."""
 
     node: int
     start: int  # the nodes before this sequence number have run when it is saved
@@ -90,7 +92,7 @@ class _Place(NamedTuple):
 
 
 def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> Checkpoints:
-    """The checkpointed parts of a graph.
+    """Return the checkpointed parts of a graph.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
@@ -120,7 +122,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
 
 
 def _places(fns: Iterable[Any]) -> dict[int, _Place]:
-    """By id() of what stands for a tensor, where that is saved."""
+    """Return the places of saved tensors, by id() of their stand-in."""
     found = {}
     for node, fn in enumerate(fns):
         kind = type(fn)
@@ -155,7 +157,7 @@ _Part = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
 
 class Memory:
-    """What the nodes of a live graph keep, read when it is first asked for.
+    """The saved tensors of a live graph, read on first use.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
@@ -186,21 +188,24 @@ class Memory:
 
     @property
     def rows(self) -> Rows:
-        """What each node keeps."""
+        """Return the saved tensors of each node."""
         return self._read[0]
 
     @property
     def notes(self) -> dict[int, str]:
-        """Notes on the nodes for which something is kept that is not known."""
+        """Return notes for nodes with unreadable saved tensors.
+
+        Notes on the nodes for which something is kept that is not known.
+        """
         return self._read[1]
 
     @property
     def activations(self) -> list[Tensor]:
-        """The tensors themselves, but for parameters, buffers and inputs, until the release."""
+        """Return the saved tensors that are not parameters, buffers or inputs, until `release`."""
         return self._read[2]
 
     def release(self) -> None:
-        """Backward may free what the nodes keep."""
+        """Let backward free the saved tensors."""
         if "_read" in vars(self):
             self._read[2].clear()
         self._checkpoints.kept.clear()
@@ -242,7 +247,7 @@ def _saved(
 
 
 def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
-    """Of which kind a memory is: of the first one's that has it."""
+    """Return the kind of each memory: that of its first owner."""
     parts = parts_of_each([tensor for _, tensor in known])
     keys = storage_ids([part for _, part in parts])
     pairs = list(zip(keys, parts, strict=True))
@@ -250,7 +255,7 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
 
 
 def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_Part, str]:
-    """The names of data: of plain tensors that are not parameters and take no gradient."""
+    """Return names of data: plain tensors that are not parameters and require no gradient."""
     data = [
         (name, tensor)
         for name, tensor in named
@@ -271,7 +276,9 @@ def _described(
     kinds: Mapping[int, SavedKind],
     labels: Mapping[_Part, str],
 ) -> tuple[Rows, list[Tensor]]:
-    """What each node keeps, and the activations. Each memory counts at the first node alone."""
+    """Return the saved tensors of each node, and the activations. Each memory counts once, at
+    its first node.
+    """
     given = [tensor for _, _, tensor in kept]
     parts = parts_of_each(given)
     keys = storage_ids([part for _, part in parts])
@@ -310,7 +317,9 @@ def _described(
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Is a tensor without dimensions a number of Python's, which does not widen another's type."""
+    """Return True for a tensor without dimensions that stands for a Python number, which does
+    not widen dtypes.
+    """
     other = _STRONGER.get(tensor.dtype)
     if other is None or not tensor.is_cpu:
         return False

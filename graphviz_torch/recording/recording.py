@@ -122,7 +122,7 @@ def record(
 
 
 class Recording:
-    """What `record()` noted. It holds nothing of the program once the block is left.
+    """The result of `record()`. It keeps nothing of the program alive after the block.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -202,7 +202,7 @@ class Recording:
     def graph(self) -> Graph:
         """The graph of the last backward. After an exception: the graph up to it.
 
-        Without a backward: the graph of what the outermost module returned, and of the caller's
+        Without a backward: the graph of the outermost module's result, and of the caller's
         variables.
 
         Raises:
@@ -224,11 +224,10 @@ class Recording:
         return self._graphs if self._session is None else self._session.graphs()
 
     def next_step(self) -> list[Graph]:
-        """End a step of a run here, and begin the next one: a recording may have many.
+        """End a step of a run, and return its graphs, which the recording no longer keeps.
 
-        Its graphs are the recording's no more. Of what led to them it keeps, weakly, what later
-        steps are judged by: which gradients were stepped with, whose graphs are alive, what was
-        changed in place.
+        For later steps it remembers, by weak references, which gradients were used, whose graphs
+        are alive, and what was changed in place.
 
         Returns:
             A graph for each backward of the step, in order.
@@ -252,8 +251,8 @@ class Recording:
         return graphs
 
     def ineffective_calls(self) -> list[Event]:
-        """The calls since the last step that do not do what they are for, such as dropout in an
-        evaluation, where no backward has run since.
+        """Return the calls without effect since the last step, such as dropout in an evaluation,
+        if no backward has run since.
 
         Raises:
             RuntimeError: outside of the block.
@@ -262,7 +261,7 @@ class Recording:
         return session.program.remarks.attempt(session.ineffective_calls) or []
 
     def number_step(self, number: int) -> None:
-        """The step that goes on has this number; the first has 0, each next one is one more.
+        """Set the number of the current step; the first is 0, and each next one is one more.
 
         Raises:
             RuntimeError: outside of the block.
@@ -270,7 +269,7 @@ class Recording:
         self._open_session().program.step = number
 
     def pause(self) -> None:
-        """Watch nothing until `resume()`, at no cost. Call it between two steps of a run.
+        """Stop recording until `resume()`, at no cost. Call it between two steps of a run.
 
         Raises:
             RuntimeError: outside of the block.
@@ -279,7 +278,7 @@ class Recording:
         self._unplug()
 
     def resume(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Watch again, after `pause()`.
+        """Record again after `pause()`.
 
         Args:
             optimizer: one that has stepped just now: whether its gradients are cleared is known
@@ -304,7 +303,7 @@ class Recording:
         return self._session
 
     def _open(self, session: Session) -> None:
-        """Let PyTorch's seams tell the session what happens."""
+        """Open PyTorch's patch points for the session."""
         seams = _seams_of(session)
         if self._clock is not None:
             seams.insert(0, self._clock)
@@ -313,7 +312,7 @@ class Recording:
             seam.__enter__()
 
     def _end(self, session: Session, error: BaseException | None) -> None:
-        """Make the graphs of what the session has noted."""
+        """Build the graphs."""
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             self._unplug()
@@ -334,13 +333,13 @@ class Recording:
                 gc.enable()
 
     def _unplug(self) -> None:
-        """Let nothing tell the session any more."""
+        """Close the patch points."""
         while self._seams:
             self._seams[-1].__exit__(None, None, None)
             self._seams.pop()
 
     def _close(self) -> None:
-        """The block is over, or was interrupted: hold nothing of the program any more."""
+        """Drop all references to the program."""
         try:
             self._unplug()
         finally:
@@ -350,7 +349,7 @@ class Recording:
 
 
 def _seams_of(session: Session) -> list[Any]:
-    """What tells a session of the program, in the order in which it is opened."""
+    """Return the patch points that notify a session, in opening order."""
     program, telling, telling_any = session.program, session.telling, session.telling_any
     if program.options.opens_regions:
         program.table.trace_calls()

@@ -1,4 +1,4 @@
-"""Columns: what each node keeps for backward, and how often backward ran its forward again."""
+"""Columns of saved tensors, and of reruns of checkpointed nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .program import Program
 
 
 class SavedTensors(Listener):
-    """What each node keeps for backward, and how many bytes: counted as `memory.py` says."""
+    """The saved tensors of each node and their bytes, counted as `memory.py` says."""
 
     needs = ("memory",)
 
@@ -24,7 +24,7 @@ class SavedTensors(Listener):
         self._columns: dict[int, Columns] = {}  # by graph
 
     def graph_read(self, live: LiveGraph) -> None:
-        """Read it before backward frees it."""
+        """Read the saved tensors before backward frees them."""
         if not HAS_SAVED_TENSOR_DATA:
             self.program.remarks.leave_out(MISSING_SAVED_TENSORS)
             return
@@ -42,7 +42,7 @@ _AGAIN = f"{CHECKPOINTED}: its forward ran again in backward"
 
 
 class Reruns(Listener):
-    """Which nodes ran again, and how often: counted by `Checkpoint.times` in memory.py."""
+    """Numbers of reruns, counted by `Checkpoint.times` in memory.py."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -50,12 +50,12 @@ class Reruns(Listener):
         self._times: dict[int, list[int]] = {}  # of each part, by graph
 
     def graph_read(self, live: LiveGraph) -> None:
-        """The parts are known."""
+        """Take the checkpointed parts."""
         if live.checkpoints.parts:
             self._parts[live.position] = live.checkpoints.parts
 
     def backward_ended(self, event: BackwardEnded) -> None:
-        """Count before another backward runs them once more."""
+        """Count before another backward runs them again."""
         position = event.live.position
         if position in self._parts:
             self._times[position] = [part.times() for part in self._parts[position]]

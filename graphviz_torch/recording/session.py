@@ -55,13 +55,13 @@ _LEAVES = "module_ended"  # the event after which the program is in another modu
 
 
 class _InnerBackward(NamedTuple):
-    """A backward that a node of another one runs."""
+    """A nested backward, run by a node of another one."""
 
     ends: list[GradientEdge]
 
 
 class Session:
-    """The program, and those who listen to it.
+    """The program, with its services and listeners.
 
     Args:
         model: as `record` is given it.
@@ -81,7 +81,7 @@ class Session:
         self._first = sequence_number()  # nodes from this number on are in no backward yet
 
     def telling(self, event: str) -> Callable[[Any], None]:
-        """What tells the listeners of an event of this program."""
+        """Return a callback that passes an event of this program to the listeners."""
         listening, program = self._listening(event), self.program
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
@@ -96,19 +96,20 @@ class Session:
     def telling_any(
         self, event: str, listeners: Sequence[Listener] | None = None
     ) -> Callable[[Any], None]:
-        """The same of an event of any thread: whose it is, they find out."""
+        """Return a callback that passes an event of any thread to the listeners."""
         listening = listener_methods(self.listeners if listeners is None else listeners, event)
         miss = self.program.remarks.miss
         return lambda happened: notify(listening, happened, miss)
 
     def tell(self, event: str, happened: object) -> None:
-        """Tell the listeners."""
+        """Pass an event to the listeners."""
         notify(self._listening(event), happened, self.program.remarks.miss)
 
     def audience(self, event: str) -> tuple[object, ...]:
-        """Who may be told, in order: the program, which listeners ask where it is, before them.
+        """Return the receivers of an event in order: the program's services before the
+        listeners.
 
-        A module that it leaves it leaves after them.
+        A module's end reaches the services last.
         """
         program, listeners = self.program.services, self.listeners
         return (*listeners, *program) if event == _LEAVES else (*program, *listeners)
@@ -117,11 +118,11 @@ class Session:
         return listener_methods(self.audience(event), event)
 
     def release(self) -> None:
-        """Tensors are about to be swapped, which those refuse whose nodes are alive."""
+        """Drop live nodes: `swap_tensors` refuses a tensor whose AccumulateGrad node is alive."""
         self.tell("release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
-        """Backward is about to run."""
+        """Handle the beginning of a backward."""
         program = self.program
         if not program.is_here():
             return None
@@ -145,13 +146,13 @@ class Session:
         return self._live
 
     def _ends_of(self, values: Iterable[Any]) -> list[GradientEdge]:
-        """The live nodes behind tensors and gradient edges, of those that can be read."""
+        """Return the readable gradient edges of tensors and edges."""
         attempt = self.program.remarks.attempt
         return [end for value in values for end in attempt(gradient_edges_of, value) or ()]
 
     @with_gc_disabled
     def end(self, event: EngineReturned) -> None:
-        """Backward has run, or raised."""
+        """Handle the end of a backward."""
         live, error = event.run, event.error
         if isinstance(live, _InnerBackward):
             if error is not None:
@@ -169,7 +170,7 @@ class Session:
 
     @with_gc_disabled
     def fail(self, error: BaseException) -> None:
-        """An exception ends the block."""
+        """Handle the exception that ends the block."""
         trace = error.__traceback__
         while trace is not None and code_owner(trace.tb_frame.f_code.co_filename) == OTHER:
             trace = trace.tb_next
@@ -186,7 +187,7 @@ class Session:
                 live.release()
 
     def resume(self, frame: FrameType | None, optimizer: Optimizer | None) -> None:
-        """The program is watched again, from this frame on.
+        """Continue in this frame after a pause.
 
         Args:
             frame: of the user's.
@@ -197,16 +198,16 @@ class Session:
         self.tell("resumed", Resumed(optimizer))
 
     def replayed(self) -> None:
-        """The program ran a CUDA graph, which may have changed any tensor.
+        """Handle a CUDA graph replay, which may have changed any tensor.
 
-        One that runs in a forward or a backward is a part of that.
+        A replay inside a forward or backward is part of it.
         """
         if self.program.is_here() and not self.program.in_forward and running_node() is None:
             self.program.remarks.leave_out(_REPLAYED)
             self.tell("resumed", Resumed(None))
 
     def end_step(self, frame: FrameType | None) -> None:
-        """A step is over: what is known by its graphs goes. The next one begins in this frame."""
+        """End a step in this frame, and forget its graphs' records."""
         self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
@@ -214,13 +215,13 @@ class Session:
         self.program.resume(frame)
 
     def close(self) -> None:
-        """The block is over, or was interrupted."""
+        """Drop everything at the end of the block, or after an interrupt."""
         for listener in self.listeners:
             listener.close()
 
     @with_gc_disabled
     def graphs(self) -> list[Graph]:
-        """A graph for each backward so far; where there is none, of what the forward made."""
+        """Return a graph for each backward so far; without a backward, the forward's graph."""
         backwards, frame = list(self.backwards), sys._getframe(1)
         with unseen_calls(), self.program.table.unchanged():
             if not backwards and (ends := self._last_ends()):
@@ -232,7 +233,7 @@ class Session:
 
     @with_gc_disabled
     def ineffective_calls(self) -> list[Event]:
-        """The calls of a step without a backward that do not do what they are for."""
+        """Return the calls without effect of a step without a backward."""
         if self.backwards:
             return []
         with unseen_calls():
@@ -259,7 +260,9 @@ class Session:
         failed: bool = False,
         peek: bool = False,
     ) -> LiveGraph:
-        """Read what leads to these ends, while it is alive; the next step begins."""
+        """Read the graph of these gradient edges while it is alive, and begin the next step's
+        records.
+        """
         program, here = self.program, user_frame(frame)
         call = BackwardCall(
             program.place(here),
@@ -309,7 +312,7 @@ class Session:
         return live
 
     def _known_tensors(self) -> list[tuple[SavedKind, torch.Tensor]]:
-        """What a node may keep that the forward did not make."""
+        """Return tensors that nodes may save and that the forward did not create."""
         program = self.program
         known: list[tuple[SavedKind, torch.Tensor]] = []
         known += [("parameter", tensor) for _, tensor in program.table.known()]

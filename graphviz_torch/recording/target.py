@@ -1,6 +1,6 @@
-"""What has no graph yet and can be given one.
+"""Graphs of tensors, modules and exported programs.
 
-A tensor is traced, a module runs one forward, a program that was written down is read.
+A tensor is traced, a module runs one forward, a program is converted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
+    """Restore the model's buffers, modes and torch's random state afterwards."""
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]
     buffers = [
         (module, name, buffer, _copy(buffer))

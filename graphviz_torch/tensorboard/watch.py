@@ -24,8 +24,8 @@ from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..internals.hooks.watch import Watch
 from ..recording.health.health import Health
 from ..recording.health.model_calls import ModelCalls
-from ..recording.health.second_look import SecondLook
-from ..recording.health.signs import WatchReport
+from ..recording.health.rerun import SecondLook
+from ..recording.health.checks import WatchReport
 from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 

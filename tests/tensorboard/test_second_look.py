@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import watch
 from graphviz_torch.recording.health import health
-from graphviz_torch.recording.health.signs import WatchReport
+from graphviz_torch.recording.health.checks import WatchReport
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import watch
-from graphviz_torch.recording.health.signs import WatchReport
+from graphviz_torch.recording.health.checks import WatchReport
 from tests.tensorboard.trainings import Net, _time_enough, batch, loss_of  # noqa: F401
 
 

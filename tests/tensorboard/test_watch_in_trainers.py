@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from graphviz_torch import watch
-from graphviz_torch.recording.health.signs import WatchReport
+from graphviz_torch.recording.health.checks import WatchReport
 from graphviz_torch.tensorboard.watch import Watching
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,7 +15,7 @@ from graphviz_torch import load, watch
 from graphviz_torch.graph import Training
 from graphviz_torch.internals.hooks.optimizers import _INSTALLATION
 from graphviz_torch.recording.health import health
-from graphviz_torch.recording.health.signs import PATIENCE, Signs, WatchReport
+from graphviz_torch.recording.health.checks import PATIENCE, Signs, WatchReport
 
 Fault = Callable[["Net", torch.optim.Optimizer, int], object]
 

@@ -1,1 +1,1 @@
-"""Where the way of a gradient was cut."""
+"""Cuts: places where a gradient path is detached."""

@@ -87,7 +87,7 @@ class Cuts(Listener):
         self._detached = {}
 
     def sent(self, event: CollectiveIssued) -> None:
-        """An all_gather copies what this rank gives, too, and the copy has no gradient."""
+        """Handle an all_gather, whose result also contains a detached copy of this rank's input."""
         operands = [tensor for tensor in event.given if tensor.requires_grad]
         whole = len(event.filled) == len(event.group.ranks) > 1  # into a tensor for each rank
         if event.kind != "all_gather" or len(operands) != 1 or not whole:
@@ -122,7 +122,7 @@ class Cuts(Listener):
             self._look(event, cuts=not plain)
 
     def region_ran(self, event: RegionRan) -> None:
-        """A compiled region has run: its results have the trails of the cuts inside."""
+        """Give the results of a compiled region the trails of the cuts inside."""
         trails = InsideTrails(event)
         for cut, trail in trails.by_cut.items():
             record = inside_record(cut, event, self.program)
@@ -142,7 +142,7 @@ class Cuts(Listener):
         }
 
     def _look(self, event: Called, *, cuts: bool) -> None:
-        """Look at a call: what it cut off, and which results of cuts it took.
+        """Note the cut that a call makes, and the results of cuts that it takes.
 
         Args:
             event: the call.
@@ -165,7 +165,7 @@ class Cuts(Listener):
         self._lead(made, start, behind if begin == end else {})
 
     def hidden(self, event: Reach) -> list[GradFn]:
-        """What lies before a cut. After a failure any of the cuts may be why."""
+        """Return the nodes upstream of cuts. After a failure, any of the cuts may be the reason."""
         graph, reached, failed, peek = event
         self._taken = cuts = self._take(failed=failed)
         if not peek:
@@ -229,7 +229,7 @@ class Cuts(Listener):
     def _use(
         self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
     ) -> None:
-        """A call took results of cuts: it made nodes of them, or read them."""
+        """Note that a call took results of cuts: it created nodes from them, or read them."""
         start, end = numbers
         if end > start:
             fns = [fn for one in made if one.requires_grad if (fn := one.grad_fn) is not None]
@@ -245,7 +245,10 @@ class Cuts(Listener):
     def _cut(
         self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
     ) -> tuple[Origin, ...]:
-        """Note a cut, if it is one: its operands, and the tensors without gradient it made."""
+        """Note a cut if the call is one: its operands, and its results without a gradient.
+
+        Note a cut, if it is one: its operands, and the tensors without gradient it made.
+        """
         key: Any = None
         if _PARAMETER.issuperset(map(type, operands)):
             # In a loop the same cut many times.
@@ -312,7 +315,7 @@ class Cuts(Listener):
                 self._tracker.lead(tensor, trail)
 
     def release(self, event: None) -> None:
-        """Let go of what made the operands of cuts, but for leaves."""
+        """Drop references to the makers of operands, except leaves."""
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
             if origin is not None:
@@ -328,10 +331,10 @@ class Cuts(Listener):
                 del self._reads[next(iter(self._reads))]
 
     def _take(self, *, failed: bool) -> list[LiveCut]:
-        """The cuts so far, with what made their operands.
+        """Return the cuts so far, with the makers of their operands.
 
-        But for a failure, what is done with weights between forwards is left out: an average of
-        them, a norm to log.
+        Except after a failure, operations on weights between forwards (an average, a norm to log)
+        are left out.
         """
         for trail in inwards(self._tracker.used):
             after = trail.after or []
@@ -368,15 +371,16 @@ class Cuts(Listener):
         return cuts
 
     def _forget(self) -> None:
-        """From now on others are collected."""
+        """Start a new collection of cuts."""
         self._records, self._of_parameters, self._reads = [], {}, {}
         self._tracker.forget_trails()
 
 
 def _reader(results: list[GradFn], start: int) -> int | None:
-    """The number of the first node of a call that read what needs no gradient; None: none did.
+    """Return the number of the first node of a call that read an operand without a gradient;
+    None if none did.
 
-    Of `kl_div(input, target)`, whose result is a quotient, the product of target and input.
+    For `kl_div(input, target)`, whose result is a quotient, it is the product of target and input.
     """
     least: int | None = None
     met = set(results)
@@ -395,7 +399,7 @@ def _reader(results: list[GradFn], start: int) -> int | None:
 
 
 def _sources(arguments: Any) -> dict[GradFn, Tensor]:
-    """The operands of a call that need a gradient, by what made them."""
+    """Return the operands of a call that require a gradient, by the node that created them."""
     needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
     found = {grad_fn_of(tensor): tensor for tensor in needing[:_OPERANDS]}
     return {fn: tensor for fn, tensor in found.items() if fn is not None}

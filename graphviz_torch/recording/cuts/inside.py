@@ -1,9 +1,9 @@
-"""Cuts inside compiled regions: what is done outside with results that were computed from theirs.
+"""Cuts inside compiled regions, and the use of their results outside.
 
-Of a region with a node of its own the cuts stand inside it, and what uses the results comes to
-them; where nothing but those was used, the node is before a cut. Of a region without a node, an
-encoder whose result is detached, nothing stands in the graph: its cuts are as any others, of the
-parameters and tensors that the region was given.
+For a region with a node of its own, the cuts are drawn inside it, connected to the users of their
+results; if only such results were used, the region's node is upstream of a cut. For a region
+without a node, such as an encoder whose result is detached, cuts are like any others, of the
+region's parameters and inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .record import CutRecord, Origin, leaf_or_maker
 
 
 class InsideTrails:
-    """The trails of the cuts inside a region that has run, which its results have.
+    """The trails of the cuts inside a region, which its results carry.
 
     Args:
         event: what ran.
@@ -35,7 +35,7 @@ class InsideTrails:
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
     def lead(self, event: RegionRan, tracker: Tracker) -> None:
-        """Give its results their trails, with those of what they were computed from."""
+        """Give the region's results their trails, with those of its inputs."""
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
             if isinstance(one, Tensor) and not one.requires_grad:
@@ -48,7 +48,8 @@ class InsideTrails:
 def used_outside(
     region: Region, number: int, ran: Iterable[InsideTrails], backward: Backward
 ) -> tuple[RegionCut, ...]:
-    """The cuts inside a region, with the nodes outside that used what was computed from theirs.
+    """Return the cuts inside a region, with the nodes outside that used results computed from
+    them.
 
     Args:
         region: what is inside.
@@ -66,10 +67,10 @@ def used_outside(
 
 
 def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin | None:
-    """What a cut inside a region cut off; None where that needs no gradient.
+    """Return the operand of a cut inside a region; None if it requires no gradient.
 
-    Of a region with a node of its own that is this node, so that it is in the graph, with the cut
-    in it; where the node is gone, as of any other.
+    For a region with a node of its own it is that node, so that the graph contains it; if the node
+    is gone, it is as for any other cut.
 
     Args:
         cut: inside.

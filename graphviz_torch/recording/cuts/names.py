@@ -1,4 +1,4 @@
-"""What a cut is called: the call that made it, or what switched gradients off."""
+"""Names of cuts: the call that made the cut, or the context that disabled gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _RUN_WITHOUT = {
 
 
 def cut_name(func: Any, made: list[Tensor]) -> str:
-    """What to call a cut; "" for a call that is none, though its result needs no gradient."""
+    """Return the name of a cut; "" for a call that is not a cut, though its result requires no
+    gradient.
+    """
     if func in METADATA_CALLS:
         return ""
     name = name_of(func)
@@ -45,13 +47,15 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
 
 
 def makes_alike(func: Any) -> bool:
-    """Does a call take what its first tensor is, and none of its values: `zeros_like(x)`."""
+    """Return True if a call takes the metadata of its first tensor and none of its values:
+    `zeros_like(x)`.
+    """
     name = name_of(func)
     return name.endswith("_like") or name.startswith("new_")
 
 
 def results_cut(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
-    """The results of a call that may be cut off; none for a read, None where nothing is.
+    """Return the results of a call that a cut may detach: [] for a read, None if there are none.
 
     Args:
         given: what it took, where one needs a gradient.
@@ -66,7 +70,9 @@ def results_cut(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
 
 
 def _switched_off_by(frame: FrameType | None) -> str:
-    """What of PyTorch's own runs under no_grad: sample() of a distribution, or one of these."""
+    """Return the PyTorch function that runs under no_grad by itself: sample() of a distribution,
+    and the like.
+    """
     while frame is not None:
         code = frame.f_code
         if code.co_name == "sample" and code.co_filename.startswith(_DISTRIBUTIONS):

@@ -1,4 +1,4 @@
-"""One cut: as plain values, and with what made its operands, which may be alive."""
+"""A cut as plain values, with live references to the makers of its operands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .names import PLAIN
 
 @dataclass(slots=True, eq=False)
 class CutRecord:
-    """One cut."""
+    """One cut as plain values."""
 
     how: str
     tensor: TensorMeta
@@ -35,19 +35,21 @@ class CutRecord:
 
     @property
     def name(self) -> str:
-        """The call that cut the gradient; "numpy" for a detach() that only serves numpy()."""
+        """Return the call that cut the gradient; "numpy" for a detach() that only serves
+        numpy().
+        """
         return self.read if self.read and not self.after and self.how in PLAIN else self.how
 
 
 class LiveCut(NamedTuple):
-    """A cut while a graph is read: with each operand that is still known, and what made it."""
+    """A cut while a graph is read, with its known operands and their makers."""
 
     cut: CutRecord
     operands: list[tuple[str, GradFn]]
 
 
 class Origin:
-    """What made the operands of a cut: nodes, and leaves themselves, which need not have one."""
+    """The makers of a cut's operands: nodes, and leaves themselves, which may have no node."""
 
     __slots__ = ("__weakref__", "cut", "operands")
 
@@ -57,19 +59,20 @@ class Origin:
 
     @property
     def of_leaves(self) -> bool:
-        """Were all operands leaves."""
+        """Return True if all operands were leaves."""
         return all(issubclass(type(operand), Tensor) for operand in self.operands)
 
 
 def behind(cuts: Iterable[LiveCut]) -> list[GradFn]:
-    """What made the operands of the cuts, each once."""
+    """Return the distinct makers of the cuts' operands."""
     return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))
 
 
 def leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
-    """A leaf itself, and not its node, which would count as an owner; else what made a tensor.
+    """Return a leaf itself (its node would count as an owner), or the node that created a
+    tensor.
 
-    A view taken under no_grad has no node: its base tells.
+    A view taken under no_grad has no node; its base's is used.
     """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     tensor = tensor if base is None else base

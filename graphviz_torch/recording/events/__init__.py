@@ -1,1 +1,1 @@
-"""What the program does that no node shows, and a rule may judge."""
+"""Observers of program behavior that no node shows, noted as events for rules."""

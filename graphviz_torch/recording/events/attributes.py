@@ -1,4 +1,7 @@
-"""Attributes of tensors that a program reads and sets: `.grad` of what has none, and `.data`."""
+"""Reads and writes of `.grad` and `.data`.
+
+Attributes of tensors that a program reads and sets: `.grad` of what has none, and `.data`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from ..program.events import TensorRecord
 
 
 class TensorAttributes(Listener):
-    """Notes a `.grad` that is None because its tensor is not a leaf, and a cut by `x.data = h`.
+    """Reports a `.grad` of a non-leaf tensor, and a cut by `x.data = h`.
+
+    Both also show the program which parameters are stepped by hand.
+
+    Notes a `.grad` that is None because its tensor is not a leaf, and a cut by `x.data = h`.
 
     From both the program learns which parameters are stepped by hand.
     """
@@ -64,6 +71,8 @@ class TensorAttributes(Listener):
 
 
 def _has_another_leaf(value: Tensor, tensor: Tensor) -> bool:
-    """Was a value computed from another leaf than this tensor, which a step by hand moves."""
+    """Return True if a value was computed from a leaf other than this tensor, which a step by
+    hand moves.
+    """
     fns, _ = collect_nodes([value.grad_fn])
     return any(leaf.variable is not tensor for leaf in leaves_of(fns))

@@ -1,4 +1,4 @@
-"""Where the text of a program does something: read from its compiled code, without running it."""
+"""Find source positions in the program's compiled code, without running it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ..program import Program
 def codes(
     program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
 ) -> Iterator[CodeType]:
-    """Code of the program: of the frames around the recording, the innermost first, then of its
-    classes of modules, then of the functions in them all."""
+    """Yield code of the program: frames around the recording, innermost first, its module
+    classes, then the functions inside.
+    """
     found: list[CodeType] = list(more)
     frame, files = program.frame, program.stack.files
     while frame is not None:
@@ -30,7 +31,7 @@ def codes(
 
 
 def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
-    """Where a method of this name is called, of this variable; None where that is not sure."""
+    """Return where a method of this name is called on this variable; None if not certain."""
     found: set[CodePosition] = set()
     for code in codes:
         before = ""
@@ -43,9 +44,9 @@ def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePositi
 
 
 def stored(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
-    """Where an attribute of this name is written; None where that is not sure.
+    """Return where an attribute of this name is assigned; None if not certain.
 
-    A line of the first code, that of the frame which enters the recording, comes before others.
+    Lines of the first code, that of the frame which enters the recording, come first.
     """
     lines: list[list[CodePosition]] = []
     for code in codes:
@@ -58,7 +59,9 @@ def stored(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
 
 
 def is_made_by_call(frame: FrameType, name: str) -> bool:
-    """Is a variable what a call in this frame returned, and not what existed before."""
+    """Return True if a variable holds the result of a call in this frame, and not an older
+    object.
+    """
     made, before = False, ""
     for step in dis.get_instructions(frame.f_code):
         if step.offset > frame.f_lasti:

@@ -1,4 +1,8 @@
-"""What becomes of the gradients of parameters: stepped with, cleared, clipped, or read.
+"""The lifetime of parameter gradients: stepped with, cleared, clipped or read.
+
+Reported are clearing of unused gradients, steps with gradients of two losses, and clipping without
+effect, of scaled gradients, or before ranks average. The program's own read of `.grad` counts as a
+use. PyTorch's readers (optimizers, clipping, the scaler) are recognized by their files.
 
 Noted are a clearing of gradients that nothing had used, a step with the gradients of two losses,
 and a clipping that changes nothing, or changes what is still multiplied by the loss scale or is
@@ -52,7 +56,7 @@ _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
 
 @dataclass(slots=True)
 class _Run:
-    """The last backward that a line ran, and what has become of its gradients so far."""
+    """The last backward of a line, and the use of its gradients so far."""
 
     reached: set[int]  # id() of parameters
     used: bool = False  # by a step, or by the program itself
@@ -60,7 +64,10 @@ class _Run:
 
 
 class GradientLife(Listener):
-    """Notes what goes wrong with gradients, from every backward, step, and access to `.grad`."""
+    """Reports misuse of gradients, from backwards, steps, and accesses to `.grad`.
+
+    Notes what goes wrong with gradients, from every backward, step, and access to `.grad`.
+    """
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
@@ -96,9 +103,9 @@ class GradientLife(Listener):
         self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
     def resumed(self, event: Resumed) -> None:
-        """What becomes of gradients from now on is not known of those of before.
+        """Forget earlier gradients: their use during the pause is unknown.
 
-        A backward before a CUDA graph is replayed may have been the warm-up for it.
+        A backward before a CUDA graph is replayed may have been its warm-up.
         """
         self._begin()
         self.events.forget(GradientClearing, DiscardedGradients)
@@ -123,7 +130,9 @@ class GradientLife(Listener):
             self._backward(set(reached), call.loss_scale is not None, call.place)
 
     def _backward(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
-        """A backward at a line has added to the gradients of the parameters with these id()."""
+        """Note that a backward at a line added to the gradients of the parameters with these
+        id()s.
+        """
         before = len(self._fresh)
         self._judge(place)
         if reached:
@@ -139,7 +148,7 @@ class GradientLife(Listener):
         self._forget_clips()
 
     def sent(self, event: CollectiveIssued) -> None:
-        """Tensors have gone over to other ranks: to be reduced?"""
+        """Handle tensors sent to other ranks: they may be reduced."""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
             self._averaged(event.given)
 
@@ -150,7 +159,7 @@ class GradientLife(Listener):
             self._norm_clip = None  # once for all parameters
 
     def _unscaled(self) -> None:
-        """The scaler has divided them by the loss scale; it may now skip the step."""
+        """Note that the scaler divided the gradients by the loss scale, and may skip the step."""
         self._scaled = False
         self._use()
 
@@ -171,7 +180,7 @@ class GradientLife(Listener):
         self._forget(used)
 
     def _add(self, reached: set[int], place: CodePosition | None) -> None:
-        """A backward at a line, outside of a step, has added to the gradients of these."""
+        """Note that a backward at a line, outside of a step, added to these gradients."""
         given, learnt = self._given, self._learnt
         known = {id(tensor): tensor for _, tensor in self.program.parameters()}
         for key in reached & known.keys():
@@ -188,7 +197,7 @@ class GradientLife(Listener):
         learnt.pop(place, None)
 
     def _mix(self, used: set[int], event: Stepping) -> None:
-        """An optimizer is about to step with the gradients of these parameters: of two losses?"""
+        """Check whether an optimizer is about to step with gradients of two losses."""
         if mixed := sorted(used & self._mixed.keys()):
             first, second, through = self._mixed[mixed[0]]
             line, program = self.program.line(), self.program
@@ -208,13 +217,13 @@ class GradientLife(Listener):
             self._learnt.clear()
 
     def _unmix(self, parameter: int) -> None:
-        """It has no gradient any more that a step has not used."""
+        """Note that the parameter has no unused gradient any more."""
         self._given.pop(parameter, None)
         if self._mixed:
             self._mixed.pop(parameter, None)
 
     def _read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
-        """`parameter.grad` was read."""
+        """Handle a read of `parameter.grad`."""
         code, key = frame.f_code, id(parameter)
         if code.co_filename == _CLIPPING:
             self._clip(parameter, gradient, frame)
@@ -230,7 +239,7 @@ class GradientLife(Listener):
             self._use()  # of an input: what the backward was for
 
     def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
-        """`parameter.grad` was set."""
+        """Handle an assignment to `parameter.grad`."""
         key = id(parameter)
         if key in self._fresh:
             if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:
@@ -245,7 +254,7 @@ class GradientLife(Listener):
             run.used = run.used or not run.cleared
 
     def _judge(self, place: CodePosition | None) -> None:
-        """A line runs backward again: was what it made before in vain?"""
+        """Check, when a line runs backward again, whether its earlier gradients were used."""
         run = self._runs.get(place)
         if run is None or place is None:
             return
@@ -274,7 +283,7 @@ class GradientLife(Listener):
             self._all_used()
 
     def _all_used(self) -> None:
-        """None is left with a gradient that was neither used nor cleared."""
+        """Note that all gradients were used or cleared."""
         if not self._used and self._clearing is not None:
             place, by_optimizer = self._clearing
             clearing = GradientClearing(by_optimizer=by_optimizer)
@@ -313,7 +322,7 @@ class GradientLife(Listener):
 
 
 def _limit(frame: FrameType | None) -> float:
-    """What clip_grad_norm_ was given as max_norm; 0 where it is not known."""
+    """Return the max_norm given to clip_grad_norm_; 0 if unknown."""
     while frame is not None and frame.f_code.co_filename.startswith(TORCH):
         if "max_norm" in frame.f_locals:
             return float(frame.f_locals["max_norm"])

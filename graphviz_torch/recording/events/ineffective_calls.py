@@ -1,7 +1,7 @@
-"""Calls in a mode that spoils them, and graphs that are kept for nothing: noted as events.
+"""Calls in the wrong mode, and retained graphs that are not needed, noted as events.
 
-Dropout that drops in eval mode, at a line that drops in train mode too; a step with gradients that
-came from a forward in eval mode; a backward that keeps its graph, which no other one runs through.
+Dropout that drops values in eval mode; a step with gradients of a forward in eval mode; a backward
+that keeps its graph though no other backward runs through it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GRAPHS = 4  # of a line that keeps them, that are still known
 
 @dataclass(slots=True)
 class _RetainedGraphs:
-    """What is known of the graphs that a line keeps, each time that it runs backward."""
+    """The graphs that one line keeps at its backwards."""
 
     by: RetainedBy
     count: int = 0  # of graphs
@@ -48,7 +48,10 @@ class _RetainedGraphs:
 
 
 class IdleCalls(Listener):
-    """Notes dropout in eval mode, and graphs that are kept for nothing."""
+    """Reports dropout in eval mode, and retained graphs that are not needed.
+
+    Notes dropout in eval mode, and graphs that are kept for nothing.
+    """
 
     needs = ("every_call",)
     functions = frozenset(
@@ -71,7 +74,7 @@ class IdleCalls(Listener):
         ] = {}  # by the line that runs backward
 
     def called(self, event: Called) -> None:
-        """Dropout: does it drop, and in which mode is the model?"""
+        """Check a dropout call: does it drop, and in which mode is the model?"""
         if not _drops(event.func, event.args, event.kwargs or {}):
             return
         path = self.program.module
@@ -87,7 +90,7 @@ class IdleCalls(Listener):
             self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
 
     def _goes_by_its_mode(self, path: str) -> bool:
-        """Is what runs a dropout of the model: its own mode is told by itself. Looked at once."""
+        """Return True if the dropout's own module decides by its mode; cached."""
         modules = self.program.table.modules()
         if not modules:
             return True
@@ -115,7 +118,7 @@ class IdleCalls(Listener):
         self._look_at_graphs({backward.call.place for backward in backwards})
 
     def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
-        """Does one of these lines keep its graph each time, and no backward run through it?"""
+        """Find lines that keep their graph each time, though no other backward runs through it."""
         for place, known in self._graphs.items():
             # What comes after the last is not known.
             if place in places and known.count > 1 and not known.runs_again:
@@ -123,7 +126,7 @@ class IdleCalls(Listener):
 
 
 def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Does this call of a dropout drop anything?"""
+    """Return True if this dropout call drops values."""
     if func is functional.scaled_dot_product_attention:
         rate = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
         return bool(rate)
@@ -133,7 +136,11 @@ def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 class EvalModes(Listener):
-    """Notes that an optimizer steps with what a backward gave in eval mode.
+    """Reports an optimizer step with gradients from a forward in eval mode.
+
+    An adversarial attack also runs such a backward, and steps in train mode.
+
+    Notes that an optimizer steps with what a backward gave in eval mode.
 
     An attack on a model runs such a backward too, and steps in train mode.
     """
@@ -166,10 +173,10 @@ class EvalModes(Listener):
 
 
 def _eval_mode(program: Program) -> EvalMode | None:
-    """All dropout and batch norm of a model is in eval mode, and the model too.
+    """Return an event if all dropout and batch norm of the model, and the model itself, are in
+    eval mode.
 
-    Frozen batch norm in a model that trains is another thing: there the model itself is in train
-    mode.
+    Frozen batch norm in a model that trains is intended: there the model itself is in train mode.
     """
     table = program.table
     every = table.modules()
@@ -190,5 +197,7 @@ def _eval_mode(program: Program) -> EvalMode | None:
 
 
 def _trains(module: Module) -> bool:
-    """Is it in train mode, as a module is without the attribute, which a program may delete."""
+    """Return True if a module is in train mode; also without the attribute, which a program may
+    delete.
+    """
     return bool(getattr(module, "training", True))

@@ -1,4 +1,4 @@
-"""The first NaN or Inf of each forward, as an event: where there is any, birth.py finds its node.
+"""The first NaN or Inf of each forward, as an event: where there is any, nonfinite_origin.py finds its node.
 
 Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
 from. On the CPU one reduction for all tells whether there is any; only then is each looked at.
@@ -42,13 +42,13 @@ from ..gradients.cpu import each_finite, sums_up
 from ..listener import BackwardBegan, Columns, Listener
 from ..program import Program
 from ..program.events import Events, NodeLine
-from .birth import Birth, Look, read
+from .nonfinite_origin import Birth, Look, read
 
 
 def look(
     fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
 ) -> Look | None:
-    """Look at what a backward starts from; None where all is finite, or nothing can be read.
+    """Examine the roots of a backward; return None if all is finite or unreadable.
 
     Args:
         fns: live nodes, inputs before users.
@@ -69,7 +69,10 @@ def look(
 
 
 class _Births:
-    """Notes the first NaN or Inf of each forward, until a loss is not finite: the rest follows.
+    """Notes the first NaN or Inf of each forward, until a loss is not finite: later ones follow
+    from it.
+
+    Notes the first NaN or Inf of each forward, until a loss is not finite: the rest follows.
 
     Args:
         events: where it notes them.
@@ -81,7 +84,7 @@ class _Births:
         self._in_loss = False
 
     def look(self, event: BackwardBegan) -> None:
-        """Has the forward of this backward made NaN or Inf?"""
+        """Check whether the forward of this backward made NaN or Inf."""
         live = event.live
         if self._in_loss:
             return
@@ -93,11 +96,14 @@ class _Births:
                 self.conclude()
 
     def begin_step(self) -> None:
-        """What the loss of a step was says nothing of the next one's."""
+        """Forget the last step's loss."""
         self._looks, self._in_loss = [], False
 
     def conclude(self) -> None:
-        """Note what is known on the devices."""
+        """Note the results computed on devices.
+
+        Note what is known on the devices.
+        """
         looks, self._looks = self._looks, []
         if looks:
             read([found for _, _, found in looks])
@@ -123,7 +129,7 @@ class _Births:
 
 
 class NonfiniteValues(Listener):
-    """Looks at each graph."""
+    """Examines each graph."""
 
     needs = ("every_call",)
 
@@ -142,7 +148,7 @@ class NonfiniteValues(Listener):
 
 
 class FiniteResults(Listener):
-    """Looks at the results of calls that made nodes, and at the graph where one was not finite."""
+    """Examines results of calls that created nodes, and the graph if one was not finite."""
 
     needs = ("light",)
 
@@ -191,7 +197,10 @@ class FiniteResults(Listener):
         return {"note": {node: text for node, text in found.items() if node is not None}}
 
     def _sum_up(self) -> None:
-        """Note what is known on other devices."""
+        """Note the results computed on other devices.
+
+        Note what is known on other devices.
+        """
         sums, self._sums = self._sums, []
         known = self._seen  # it is the first no more
         with no_functions(), no_operators(), no_autograd():

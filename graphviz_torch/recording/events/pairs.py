@@ -1,4 +1,4 @@
-"""What calls of tensors together tell: shapes that broadcast, constants added, inputs of losses."""
+"""Calls that combine tensors: accidental broadcasts, added constants, inputs of losses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _INTENDED = 256  # results of unsqueeze and the like that are remembered
 
 
 class PairedTensors(Listener):
-    """Notes calls that take tensors together: where they broadcast, and what losses are given."""
+    """Reports broadcasts of (N, 1) with (N,), constant terms, and inputs of losses.
+
+    Notes calls that take tensors together: where they broadcast, and what losses are given.
+    """
 
     needs = ("every_call",)
 
@@ -40,7 +43,7 @@ class PairedTensors(Listener):
             _LOOKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
-        """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
+        """Note a dimension of size 1 made on purpose: `x[:, None]`, unsqueeze, keepdim."""
         if type(event.result) is Tensor:
             self._shape(event.func, event.args, event.result)
 
@@ -60,7 +63,7 @@ class PairedTensors(Listener):
                 del self._intended_shapes[next(iter(self._intended_shapes))]
 
     def elementwise(self, event: Called) -> None:
-        """An operation on two tensors. Is one (N, 1) and the other (N,)?"""
+        """Check an operation on two tensors for shapes (N, 1) and (N,)."""
         if len(event.args) > 1:
             one, other = event.args[:2]
             if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -91,7 +94,7 @@ class PairedTensors(Listener):
         self._note_broadcast(func, one, other, result, frame)
 
     def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
-        """Two numbers were added: has one no gradient, and is not the 0 that a sum begins with?"""
+        """Check a sum of two numbers: one without a gradient that is not the initial 0 of a sum."""
         if one.requires_grad == other.requires_grad or result.grad_fn is None:
             return
         constant = other if one.requires_grad else one
@@ -128,7 +131,7 @@ class PairedTensors(Listener):
         return storage_id(column) != storage_id(row)
 
     def loss(self, event: Called) -> None:
-        """A call of a loss function: what made its inputs."""
+        """Note the makers of a loss function's inputs."""
         func, args, kwargs, result, frame, _, _ = event
         given = list(args[:2])
         given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
@@ -152,7 +155,7 @@ class PairedTensors(Listener):
 
 
 def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
-    """Is one (N, 1) and the other (N, k): a loss would compare one value with k."""
+    """Return True for (N, 1) and (N, k): a loss would compare one value with k."""
     if not (
         TensorBase.dim(one) == TensorBase.dim(other) == 2 and _is_plain(one) and _is_plain(other)
     ):
@@ -162,7 +165,9 @@ def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Are all sizes numbers: to compare a symbolic one would make it a part of the user's graph."""
+    """Return True if all sizes are numbers; comparing a symbolic one would add to the user's
+    graph.
+    """
     return all(type(size) is int for size in tensor.shape)
 
 

@@ -1,6 +1,6 @@
-"""Mistakes in how a training is set up: in its modules and optimizers as they are, in its leaves.
+"""Mistakes in the setup of a training: modules, optimizers and leaves.
 
-A program that makes a leaf by hand, from numbers that had a history, starts backward there.
+A program that creates a leaf from numbers with a history starts backward at that leaf.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def _is_suspect(name: str) -> bool:
 
 
 class TrainingSetup(Listener):
-    """Notes parameters that nothing trains or owns, and settings that set nothing."""
+    """Reports parameters that nothing trains or owns, and attributes without effect.
+
+    Notes parameters that nothing trains or owns, and settings that set nothing.
+    """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -89,7 +92,10 @@ class TrainingSetup(Listener):
 
 
 def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType]) -> None:
-    """Note attributes on modules and parameters that look like requires_grad and do nothing.
+    """Note attributes on modules and parameters that look like requires_grad, and have no
+    effect.
+
+    Note attributes on modules and parameters that look like requires_grad and do nothing.
 
     Args:
         more: code of the program, beside that of the frames around the recording.
@@ -112,6 +118,8 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
 
 def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:
     """Note parameters with a gradient that no module of the model owns and no optimizer holds.
+
+    Note parameters with a gradient that no module of the model owns and no optimizer holds.
 
     Args:
         events: where to note it.
@@ -143,7 +151,9 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
 
 
 def look_for_plain_lists(events: Events, program: Program, error: BaseException) -> None:
-    """Note the plain lists and dicts of layers in a model without parameters, which register none.
+    """Note plain lists and dicts of layers in a model without parameters: they register none.
+
+    Note the plain lists and dicts of layers in a model without parameters, which register none.
 
     Args:
         error: came through the frames that hold the model.
@@ -172,7 +182,9 @@ def look_for_steps(
     backwards: Sequence[Backward],
     first: MutableMapping[CodePosition | None, int],
 ) -> None:
-    """Note backwards that ran again and again for parameters of an optimizer that never stepped.
+    """Note repeated backwards for parameters of an optimizer that never stepped.
+
+    Note backwards that ran again and again for parameters of an optimizer that never stepped.
 
     Args:
         events: where to note it.
@@ -202,7 +214,7 @@ def look_for_steps(
 
 
 def _whose(parameter: Tensor, program: Program) -> UnregisteredParameters | None:
-    """What holds a parameter that no module of the model owns; None where that is not known."""
+    """Return the holder of a parameter that no module of the model owns; None if unknown."""
     owner: Any = parameter
     for module, _ in program.table.modules():
         if any(each is parameter for each in module._parameters.values()):
@@ -227,7 +239,7 @@ def _whose(parameter: Tensor, program: Program) -> UnregisteredParameters | None
 
 
 def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterable[Any]]]:
-    """The lists and dicts among the attributes of a module: name, kind, items."""
+    """Yield the lists and dicts among a module's attributes: name, kind, items."""
     for name, value in vars(module).items():
         if name not in _MODULES_OWN and isinstance(value, (list, tuple)):
             yield name, "list", value
@@ -246,7 +258,13 @@ _LEAVES = 256  # that were made by hand and are remembered
 
 
 class Leaves(Listener):
-    """Notes a backward that starts from a leaf, with what made it; and a parameter that is frozen.
+    """Reports a backward that starts from a leaf, with the call that created it, and frozen
+    parameters.
+
+    Recognized are `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x,
+    requires_grad=True)`.
+
+    Notes a backward that starts from a leaf, with what made it; and a parameter that is frozen.
 
     Told are `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
     """
@@ -281,7 +299,7 @@ class Leaves(Listener):
         self._look_at(event.outputs, event.frame)
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
-        """Is what backward starts from a leaf?"""
+        """Check whether backward starts from a leaf."""
         for tensor in outputs:
             if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
                 continue

@@ -1,9 +1,9 @@
-"""Targets of losses that the loss ignores, cannot tell apart, or does not take.
+"""Targets that a loss ignores, cannot distinguish, or does not accept.
 
-Looked at are class numbers, targets of losses that take a sign, a probability or a count, and what
-kl_div takes for log-probabilities, which are not above 0. Numbers that are to be met are looked at
-where a DataLoader gave them, in its last batch: a program's own may be all alike, as those of an
-adversarial loss. On another device than the CPU the answer waits there until the recording ends.
+Checked are class indices, targets of losses that take a sign, a probability or a count, and the
+log-probabilities of kl_div, which must not exceed 0. Regression targets are checked if a DataLoader
+gave them in its last batch: targets made by the program, as for an adversarial loss, may be
+constant. On other devices than the CPU the answer stays there until the recording ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _is_no_share(target: Tensor) -> Tensor:
 
 
 def _is_no_probability(target: Tensor) -> Tensor:
-    """Of a row that sums to more than 1 each."""
+    """Return whether each row sums to more than 1."""
     sums = torch.sum(target, min(1, TensorBase.dim(target) - 1), keepdim=True)
     return torch.logical_or(_is_no_share(target), torch.gt(sums, _SUMS_TO))
 
@@ -94,7 +94,7 @@ _SUMS_TO = 1.05  # what the probabilities of a sample may sum to, rounded to bfl
 
 @dataclass(slots=True)
 class _Answer:
-    """What a call's target is like, as numbers on its device."""
+    """Properties of a call's target, as numbers on its device."""
 
     event: LossTarget
     place: CodePosition | None
@@ -104,7 +104,10 @@ class _Answer:
 
 
 class Targets(Listener):
-    """Notes targets with which a loss teaches nothing, or something else than it is for."""
+    """Reports targets from which a loss learns nothing, or something unintended.
+
+    Notes targets with which a loss teaches nothing, or something else than it is for.
+    """
 
     needs = ("every_call",)
     functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
@@ -145,7 +148,7 @@ class Targets(Listener):
         what: TargetKind,
         outside: Callable[[Tensor], Tensor] | None,
     ) -> None:
-        """Ask what a target is like; of what `outside` is None, which classes there are."""
+        """Compute the properties of a target; the classes that occur if `outside` is None."""
         func, args, kwargs = event.func, event.args, event.kwargs or {}
         if type(target) is not Tensor or len(self._answers) >= _MOST:
             return
@@ -195,7 +198,10 @@ class Targets(Listener):
         rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],
     ) -> None:
-        """Note what is the matter with the targets that a line's loss was given."""
+        """Note problems of the targets given to the loss of one line.
+
+        Note what is the matter with the targets that a line's loss was given.
+        """
         if event.what in ("outside", "input"):
             if bad := sum(row[0] for row in rows):
                 self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
@@ -219,7 +225,7 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 
 def _classes(target: Tensor, ignored: int) -> Tensor:
-    """How many are ignored, and the least and the greatest of the others."""
+    """Return the number of ignored targets, and the smallest and largest of the others."""
     skip = torch.eq(target, ignored)
     info = torch.iinfo(target.dtype)
     least = torch.amin(torch.masked_fill(target, skip, info.max))
@@ -228,14 +234,17 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _ends(target: Tensor) -> Tensor:
-    """That none is ignored, and the least and the greatest."""
+    """Return 0 ignored targets, and the smallest and largest."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 
 
 def _are_scores(values: Any) -> bool:
-    """Are they made of scores of pairs, as a contrastive loss has them: of several parts, products
-    of features, or one number for each pair? What has no gradient does not tell."""
+    """Return True for scores of pairs, as in a contrastive loss: concatenated, products of
+    features, or one number per pair.
+
+    Tensors without a gradient do not tell.
+    """
     if type(values) is not Tensor or values.grad_fn is None:
         return True
     width, fns = values.shape[-1:], [values.grad_fn]
@@ -253,7 +262,7 @@ def _are_scores(values: Any) -> bool:
 
 
 def _is_weight(fn: Node) -> bool:
-    """Is it of a parameter, or of one that is turned?"""
+    """Return True if the node is of a parameter, or of a transposed one."""
     turned = sources_of(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
     return any(each.name().endswith("AccumulateGrad") for each in turned)
 

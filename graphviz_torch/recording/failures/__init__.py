@@ -1,1 +1,1 @@
-"""Why a call or a backward raised."""
+"""Explanations of exceptions raised by a call or a backward."""

@@ -1,4 +1,4 @@
-"""What was done before a backward that failed, and made it fail."""
+"""The earlier action that made a backward fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explained(
     before: Sequence[Backward],
     program: Program,
 ) -> Failure:
-    """A failure, with the node that backward could not run and what had been done before to it.
+    """Return a failure with the node that backward could not run, and the earlier action on it.
 
     Args:
         failure: the exception that ended a recording.
@@ -65,7 +65,7 @@ def explained(
 def _parted(
     run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
 ) -> Cause:
-    """An earlier run of a node, and where the two part."""
+    """Return an earlier run of a node, and where the two runs diverge."""
     last, user = _parts(run, node, other.has_run)
     # What was made later is the program's next step; what was made before it, not run, leads there.
     newest = max(other.numbers)
@@ -85,9 +85,9 @@ def _known(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _parts(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
-    """From a node towards the outputs: the last whose number is known, and its user.
+    """Return, from a node towards the outputs, the last node with a known number, and its user.
 
-    None for the user where an output is reached.
+    The user is None if an output is reached.
     """
     users: dict[int, list[int]] = {}
     for source, target, _, _ in run.reading.edges:
@@ -105,7 +105,9 @@ def _parts(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int,
 
 
 def _name(run: Backward, node: int, computed: Sequence[Computed], program: Program) -> str:
-    """What the caller calls a node's result, or what the same line has made of the kind since."""
+    """Return the caller's name of a node's result, or of a later result of the same line and
+    kind.
+    """
     columns = run.reading.columns
     label: str = columns["label"][node]
     if label and "," not in label:  # of one output

@@ -1,4 +1,6 @@
-"""What failed: the last call that raised, each backward that raised, and what ended the block."""
+"""Failures of a recording: the last call that raised, failed backwards, and the exception that
+ended the block.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class Failures(Listener):
         self._inner: FailingNode | None = None  # of a backward that the running one runs
 
     def raised(self, event: Raised) -> None:
-        """Its operands go by what the user's own frames call them."""
+        """Take the operands of a failed call, named as in the user's frames."""
         known = Error.of(event.error)
         if self._call is not None and self._call.error == known:
             return  # it passes through an outer call
@@ -72,7 +74,7 @@ class Failures(Listener):
         self._call = Failed(known, name_of(event.func), place, operands)
 
     def graph_read(self, live: LiveGraph) -> None:
-        """What was raised before it was caught."""
+        """Forget earlier exceptions: they were caught."""
         self._call = None
         if live.failed and self._block is not None:
             self._position, self._block = live.position, self._block.among(live.ids)
@@ -83,7 +85,7 @@ class Failures(Listener):
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
     def backward_ended(self, event: BackwardEnded) -> None:
-        """Look, while the nodes are alive, at which one it ended with an error."""
+        """Find the failed node while the nodes are alive."""
         if event.error is not None:
             live, order = event.live, event.live.ran.nodes or []
             fns = {i: fn for fn, i in live.ids.items() if fn in live.own}
@@ -121,7 +123,7 @@ class Failures(Listener):
         return _Rerun(None if part is None else part.position, found)
 
     def block_raised(self, event: BlockRaised) -> None:
-        """Where it came from: a call, a backward that handed it on, or neither."""
+        """Find the source of the exception: a call, a backward, or neither."""
         error, place = event
         known = Error.of(error)
         failed = self._call

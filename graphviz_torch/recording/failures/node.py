@@ -1,4 +1,4 @@
-"""At which node a backward failed, and what had been done to what that node keeps."""
+"""The node at which a backward failed, and earlier changes of its saved tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_failing_node(
     changes: Changes,
     ran_before: Callable[[int], bool],
 ) -> FailingNode | None:
-    """At which node a backward ended; None where that is not sure.
+    """Return the node at which a backward ended; None if not certain.
 
     Args:
         fns: the live nodes that backward may run, by id.
@@ -77,7 +77,9 @@ def find_failing_node(
 def find_node_in_checkpoint(
     fns: Mapping[int, GradFn], error: BaseException, changes: Changes
 ) -> FailingNode | None:
-    """At which node the backward of a reentrant checkpoint ended; None where that is not sure."""
+    """Return the node at which the backward of a reentrant checkpoint ended; None if not
+    certain.
+    """
     found, said = (
         find_failing_node(fns, [], error, changes, lambda node: False),
         _CHANGED.match(str(error)),
@@ -91,7 +93,7 @@ def find_node_in_checkpoint(
 def _changed(
     fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
 ) -> FailingNode | None:
-    """The node that keeps the tensor PyTorch complained about; None if there are several."""
+    """Return the node that saved the tensor in PyTorch's message; None if there are several."""
     found: dict[int, Tensor] = {}
     for node in _candidates(fns, order):
         for attribute, tensor in _saved_tensors(fns[node]):
@@ -108,8 +110,9 @@ def _changed(
 
 
 def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int]:
-    """The nodes that may have failed: the last that was given its gradients, then the others in
-    the order in which the engine comes to them."""
+    """Yield the nodes that may have failed: the last one given gradients, then the others in the
+    engine's order.
+    """
     ran = set(order)
     yield from order[-1:]
     others = [node for node in fns if node not in ran]
@@ -117,9 +120,8 @@ def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int
 
 
 def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
-    """What a node keeps and nobody packed: the attribute that gives it, and the tensor.
-
-    None for the tensor where there is none any more.
+    """Yield a node's unpacked saved tensors with the attribute that returns each; None for a
+    freed tensor.
     """
     for raw_name, name in SAVED_NAMES[type(fn)]:
         attribute = f"_saved_{name}" if name else "saved_tensors"
@@ -134,7 +136,7 @@ def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
 
 
 def _leaf(fns: Mapping[int, GradFn], tensor: Tensor) -> int | None:
-    """The node of the leaf that a tensor is, or has the elements of."""
+    """Return the node of the leaf that a tensor is, or shares elements with."""
     for node, fn in fns.items():
         if type(fn).__name__ == "AccumulateGrad" and same_memory(fn.variable, tensor):
             return node
@@ -147,7 +149,7 @@ def _is_freed(fn: GradFn) -> bool:
 
 
 def _error(fn: GradFn, attribute: str) -> str:
-    """What a node says when it is asked for what it keeps; "" if it gives it."""
+    """Return the node's error when a saved tensor is read; "" if there is none."""
     try:
         getattr(fn, attribute)
     except RuntimeError as error:
@@ -156,9 +158,9 @@ def _error(fn: GradFn, attribute: str) -> str:
 
 
 def _is_of_a_node(error: BaseException) -> bool:
-    """Did an error come from a node that this very run was running, and not from a hook.
+    """Return True if an error came from a node of this backward, and not from a hook.
 
-    From C++, where no frame tells, also what is said of a hook's result, or after the run.
+    From C++, where frames do not tell, errors about a hook's result count as well.
     """
     trace = error.__traceback__
     while trace is not None:

@@ -1,4 +1,4 @@
-"""The note that an exception carries out of a recording: why it came, and what to try."""
+"""The note added to an exception that leaves a recording: its cause, and what to try."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ...graph.text import printable
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
-    """Add the diagnosis to the exception; on Python 3.10, which shows no notes, write it to stderr.
+    """Add the diagnosis to the exception; on Python 3.10, which shows no notes, write it to
+    stderr.
 
-    An exception that leaves several recordings gets one note. One that ends the program on purpose
-    gets none. What fails here never reaches the user, who has an exception to look at.
+    An exception that leaves several recordings gets one note; one that ends the program on purpose
+    gets none. Errors of this function never reach the user.
     """
     with suppress(Exception):
         from ...findings import diagnosis  # the rules are loaded where they are needed

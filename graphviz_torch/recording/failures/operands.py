@@ -1,4 +1,4 @@
-"""What took part in the operation that ended a recording."""
+"""The operands of the operation that ended a recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...tracing.nodes import GradFn, grad_fn_of
 
 @dataclass(slots=True)
 class OperandRecord:
-    """A tensor that the failing call was given."""
+    """A tensor given to the failing call."""
 
     label: str
     tensor: TensorMeta
@@ -32,7 +32,7 @@ class OperandRecord:
 
 
 class Error(NamedTuple):
-    """What tells an exception from others, without holding it and the frames that it came by."""
+    """The identity of an exception, without a reference to it and its frames."""
 
     key: int  # id()
     kind: str
@@ -40,7 +40,7 @@ class Error(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Error:
-        """Of a live exception."""
+        """Create from a live exception."""
         try:
             return cls(id(error), type(error).__name__, str(error))
         except Exception:  # one of the user's that cannot be written
@@ -49,7 +49,7 @@ class Error(NamedTuple):
 
 @dataclass(slots=True)
 class Failed:
-    """A call that raised, or a block."""
+    """A call, or block, that raised."""
 
     error: Error
     operation: str = ""
@@ -58,14 +58,16 @@ class Failed:
     raised: CodePosition | None = None  # where an exception came from that backward handed on
 
     def among(self, ids: Mapping[GradFn, int]) -> Failed:
-        """The same with the nodes of the operands, and without what made them."""
+        """Return a copy with the operands' nodes, and without their makers."""
         operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
         return replace(self, operands=operands)
 
     def value(
         self, line: Callable[[int], str], where: Callable[[CodePosition | None], str]
     ) -> Failure:
-        """The plain value. `line` gives the user's line that made the node with a number."""
+        """Return the plain value. `line` returns the user's line that created the node with a
+        number.
+        """
         return Failure(
             self.error.kind,
             self.error.message,
@@ -85,10 +87,9 @@ class Failed:
 
 
 def operand(label: str, tensor: Tensor) -> OperandRecord:
-    """What is known of a tensor that a failing call was given.
+    """Return the record of a tensor that a failing call was given.
 
-    Without a label it goes by the expression that gives it in the user's code: "self.scale",
-    "batch['y']".
+    Without a label, its name is the expression in the user's code: "self.scale", "batch['y']".
     """
     meta = tensor_meta(tensor)
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
@@ -101,7 +102,7 @@ def operand(label: str, tensor: Tensor) -> OperandRecord:
 
 
 def refused_operands(error: BaseException) -> list[OperandRecord]:
-    """The tensor that an optimizer refused, as the frame that raised has it."""
+    """Return the tensor that an optimizer refused, from the frame that raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -113,7 +114,7 @@ def refused_operands(error: BaseException) -> list[OperandRecord]:
 
 
 def _expression(tensor: Tensor, frame: FrameType | None) -> str:
-    """What gives a tensor in this frame of the user's, or in the next one outwards that does."""
+    """Return the expression of a tensor in this frame of the user's, or in an outer one."""
     while frame is not None:
         for name, value in local_variables(frame).items():
             if value is tensor:
@@ -127,7 +128,7 @@ def _expression(tensor: Tensor, frame: FrameType | None) -> str:
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The items of a container, and the attributes of an object, without running its code."""
+    """Yield the items of a container, and the attributes of an object, without running its code."""
     kind = type(value)
     if issubclass(kind, dict):
         items: Iterable[tuple[Any, Any]] = dict.items(value)

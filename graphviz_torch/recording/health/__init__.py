@@ -1,1 +1,1 @@
-"""What can be seen of every step of a training at next to no cost."""
+"""Cheap checks of every step of a training, for `watch`."""

@@ -1,8 +1,9 @@
-"""An average of the weights, or a target network, that does not move while the model does.
+"""Detect an average of the weights, or a target network, that stays constant while the model
+moves.
 
-Looked for among the variables of the functions that train, by name: "ema", "average", "shadow",
-"target". A frozen copy is not a fault, so one is told where it is written and stays as it was, or
-after so many steps that no schedule of updates is left. Looked at: a few values of one weight.
+Candidates are variables of the training functions named "ema", "average", "shadow" or "target". A
+frozen copy is legitimate, so one is reported if it is written and stays equal, or after more steps
+than any schedule needs. A few values of one weight are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.nn import Module
 from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import has_memory
-from .signs import WatchReport
+from .checks import WatchReport
 
 _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
 _FRAMES = 4  # from the step outwards
@@ -34,7 +35,7 @@ _OTHERS = frozenset((ModuleType, type, FunctionType, BuiltinFunctionType, Tensor
 
 @dataclass(slots=True)
 class _Average:
-    """Values of one of its weights and of the model's of the same name, in a step."""
+    """A sampled weight of an EMA copy, and the model weight of the same name."""
 
     name: str
     ids: tuple[int, int]  # of the two
@@ -45,7 +46,7 @@ class _Average:
 
 
 class Averages:
-    """What follows the weights of a model, as far as it is found.
+    """The averages and targets found for a model.
 
     Args:
         model: whose.
@@ -57,7 +58,7 @@ class Averages:
         self._told: set[str] = set()
 
     def look(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Look whether they move."""
+        """Check whether they move."""
         model = self._model()
         if model is None:
             return
@@ -92,7 +93,7 @@ class Averages:
 
 
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """What is called like an average or a target, and its weights by name."""
+    """Yield variables named like an average or a target, with their weights."""
     for outer in user_frames(user_frame(frame))[:_FRAMES]:
         for name, value in local_variables(outer, _OTHERS).items():
             parts = [(name, value)]
@@ -119,7 +120,7 @@ def _weights(value: Any) -> dict[str, Tensor]:
 def _pairs(
     weights: dict[str, Tensor], own: dict[str, Tensor]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Weights that the model has too, under the same name and of the same shape, on the CPU."""
+    """Yield weights that the model has under the same name and shape, on the CPU."""
     for name, weight in weights.items():
         other = own.get(name)
         if other is not None and other is not weight and other.requires_grad:

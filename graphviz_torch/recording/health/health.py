@@ -29,11 +29,11 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
 from ...internals.tensors.norms import Norms, is_finite, quick_norms
 from .averages import Averages
-from .living_graphs import LivingGraphs
+from .checks import Signs, WatchReport, line_of
+from .frozen_weights import Still, Stillness
 from .model_parameters import ModelParameters
 from .optimizer_past import OptimizerPast
-from .signs import Signs, WatchReport, line_of
-from .stillness import Still, Stillness
+from .retained_graphs import LivingGraphs
 
 _SHARE = 0.03  # of a step, for all of this
 _LEAST = 6e-5  # seconds that may be spent in any case
@@ -60,7 +60,7 @@ class _Sample(NamedTuple):
 
 
 class Health:
-    """What the numbers of a training tell, step by step.
+    """Checks the numbers of a training, step by step.
 
     Args:
         model: whose parameters.
@@ -89,11 +89,11 @@ class Health:
 
     @property
     def current(self) -> int:
-        """The step that a backward of now belongs to."""
+        """Return the step that a backward belongs to now."""
         return self.step if self._computes else self.step + 1
 
     def backward_began(self, event: EngineCalled) -> None:
-        """Backward is about to run."""
+        """Handle the beginning of a backward."""
         began = perf_counter()
         with unseen_calls():
             if event.accumulates:
@@ -103,7 +103,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def backward_ended(self, event: EngineReturned) -> None:
-        """It has run."""
+        """Handle the end of a backward."""
         began = perf_counter()
         with unseen_calls():
             for past in self._pasts.values():
@@ -111,11 +111,11 @@ class Health:
         self._cost += perf_counter() - began
 
     def tell(self, report: WatchReport) -> None:
-        """Tell what somebody else has found, if it does not follow from what was told."""
+        """Report another check's finding, if it does not follow from an earlier one."""
         self._pass([report])
 
     def stepping(self, event: Stepping) -> None:
-        """An optimizer is about to step."""
+        """Handle the beginning of an optimizer step."""
         began = perf_counter()
         with unseen_calls():
             past = self._past_of(event)
@@ -133,7 +133,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def stepped(self, event: Stepped) -> bool:
-        """It has stepped; is it one of the model's?"""
+        """Handle the end of an optimizer step; return True if it is the model's optimizer."""
         began, self._computes = perf_counter(), False
         past = self._pasts.get(id(event.optimizer))
         if past is None or past.ref() is not event.optimizer or not past.own:
@@ -153,7 +153,7 @@ class Health:
         return True
 
     def _past_of(self, event: Stepping) -> OptimizerPast:
-        """What is known of an optimizer, and which of the model's parameters it has now."""
+        """Return the history of an optimizer, with the model's parameters that it holds now."""
         key, optimizer = id(event.optimizer), event.optimizer
         past = self._pasts.get(key)
         if past is None or past.ref() is not optimizer:
@@ -175,7 +175,7 @@ class Health:
         return past
 
     def _begin(self, past: OptimizerPast, event: Stepping) -> None:
-        """Does a step of the training begin with this one of an optimizer."""
+        """Begin a training step if this optimizer step is its first."""
         last, self._last = self._last, past
         again = not self._stepped or id(event.optimizer) in self._stepped
         if last is not None and past is not last and not past.steps:  # made anew
@@ -190,7 +190,7 @@ class Health:
         self._stepped.add(id(event.optimizer))
 
     def _report(self, past: OptimizerPast, event: Stepping) -> None:
-        """Tell what an optimizer's step shows that is about to be."""
+        """Report the findings of an optimizer step before it runs."""
         step, frame = self.step, event.frame
         if past.has_other_rates(event.optimizer.param_groups):
             self._pass(past.rates(step, event.optimizer.param_groups, frame))
@@ -241,7 +241,7 @@ class Health:
         self._sample_weight(own, norms)
 
     def _sample_weight(self, own: list[int], norms: Mapping[int, float | None]) -> None:
-        """Take a sample of one weight, now and then."""
+        """Sample one weight, from time to time."""
         wanted = self._stillness.wanted(own)
         if wanted is not None or self.step % _SAMPLE_EVERY == 0:
             if wanted is None:
@@ -256,7 +256,7 @@ class Health:
             return {i: g for i in parameters if (g := found[i][1].grad) is not None}
 
     def _read(self, read: Callable[[], None], tensors: Iterable[Tensor]) -> None:
-        """Read now, or before the next step, where a device would have to be waited for."""
+        """Read tensors now, or before the next step if a device would have to be waited for."""
         if _on_cuda(tensors):
             self._waiting.append(read)
         else:
@@ -267,7 +267,7 @@ class Health:
         self._pass(self._signs.gradients(step, {**absent, **there}))
 
     def _take(self, i: int, norms: Mapping[int, float | None]) -> None:
-        """Take a sample of one weight."""
+        """Sample one weight."""
         with unseen_calls(), torch.no_grad():
             tensor = self._parameters.tensors[i][1]
             if (
@@ -314,13 +314,15 @@ class Health:
                     self._tell(each)
 
     def _any(self, names: tuple[str, ...]) -> bool:
-        """Has one of them a gradient, though its norm is too small to be told from zero."""
+        """Return True if one of them has a gradient, though its norm is too small to be told
+        from zero.
+        """
         gradients = (p.grad for name, p in self._parameters.tensors if name in names)
         with unseen_calls(), torch.no_grad():
             return any(g is not None and bool(torch.any(g)) for g in gradients)
 
     def _ration(self) -> None:
-        """Look at fewer parameters in each step, where it takes too long."""
+        """Read fewer parameters in each step if reading takes too long."""
         now, steps = perf_counter(), self.step - self._rationed
         took, cost = (now - self._ended) / steps, self._cost / steps
         self.seconds += (min(took, 2 * self.seconds + _LEAST) - self.seconds) * _WEIGHT
@@ -335,9 +337,10 @@ class Health:
 
 
 def _guard(own: list[int], names: Sequence[str]) -> int:
-    """The parameter whose gradient tells of all: of the first module the bias, if it has one.
+    """Return the parameter whose gradient represents all: the first module's bias, if it has
+    one.
 
-    It is summed from the same values as the weight's, and is smaller.
+    It is summed from the same values as the weight's gradient, and is smaller.
     """
     first, *others = own or [-1]
     module, _, last = names[first].rpartition(".") if own else ("", "", "")
@@ -351,7 +354,7 @@ def _on_cuda(tensors: Iterable[Tensor]) -> bool:
 
 
 def _memory() -> int:
-    """Bytes in use: of the devices where CUDA runs, else of the process; 0 where nobody tells."""
+    """Return the bytes in use: on CUDA devices, else by the process; 0 if unknown."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
     with suppress(OSError), open("/proc/self/statm", "rb") as file:

@@ -1,10 +1,9 @@
-"""The seam of one module's calls: its class calls it by way of us while anybody watches.
+"""A patch point for the calls of one module, through its class.
 
-A hook on the module would be copied and saved with it, and hooks on all modules cost each call of
-each. A class is neither copied nor saved. A call that is traced or compiled passes as it is.
-
-A module of Lightning is called by its `training_step`, too, which takes in its forward and the
-loss. One that steps its optimizers itself, there, is not: it must not be made again.
+A hook on the module would be copied and saved with it, and global module hooks cost every call of
+every module; a class is neither copied nor saved. Traced and compiled calls pass unchanged. A
+Lightning module is also called through `training_step`, which contains forward and loss; not with
+manual optimization, where it must not be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Ended = Callable[[Any, Any], None]  # what `began` gave, the result
 
 
 class ModelCalls:
-    """Tells of the calls of a module, in the thread that opens it, until `close()`.
+    """Receives the calls of a module in the opening thread, until `close()`.
 
     Args:
         model: whose calls.
@@ -37,7 +36,7 @@ class ModelCalls:
         self.thread = 0
 
     def open(self) -> None:
-        """Watch from now on, in this thread."""
+        """Start watching this thread."""
         kind = type(self.model)
         self.thread = get_ident()
         if isinstance(self.model, torch.jit.ScriptModule):
@@ -51,7 +50,7 @@ class ModelCalls:
             _WATCHES[kind] = [*_WATCHES[kind], self]
 
     def close(self) -> None:
-        """Watch no more, if it does."""
+        """Stop watching."""
         kind = type(self.model)
         rest = [watch for watch in _WATCHES.get(kind, ()) if watch is not self]
         if rest:

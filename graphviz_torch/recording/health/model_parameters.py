@@ -1,7 +1,6 @@
-"""The parameters of a model that is trained, and those that were replaced under an old optimizer.
+"""Detect parameters that were replaced while an optimizer holds the old ones.
 
-Each step asks whether the modules still hold what they held, by identity; a large model's are asked
-a part in each step.
+Each step compares the modules' parameters by identity; those of a large model in parts.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph.text import listing
+from .checks import WatchReport, line_of
 from .optimizer_past import OptimizerPast
-from .signs import WatchReport, line_of
 
 _LINKS = 128  # in one step
 _PATIENCE = 3  # steps in which an optimizer may still be given what is new
@@ -30,7 +29,7 @@ class _Replaced(NamedTuple):
 
 
 class ModelParameters:
-    """The parameters that learn, by number: one that is replaced keeps its number with its name."""
+    """The trainable parameters by number; a replacement keeps number and name."""
 
     def __init__(self, model: Module) -> None:
         self._model = model
@@ -44,7 +43,7 @@ class ModelParameters:
         self._look_up(0)
 
     def look(self, step: int) -> None:
-        """Are they still what they were?"""
+        """Check whether parameters were replaced."""
         dicts, keys, objects = self._links[self._part]
         self._part = (self._part + 1) % len(self._links)
         try:
@@ -57,7 +56,7 @@ class ModelParameters:
     def reports(
         self, step: int, pasts: Sequence[OptimizerPast], frame: FrameType
     ) -> Iterator[WatchReport]:
-        """What was replaced, and no optimizer that steps has."""
+        """Report replaced parameters that no stepping optimizer holds."""
         for each in list(self._replaced):
             tensors = [self.tensors[i][1] for i in each.new]
             held = any(id(tensor) in past.held for tensor in tensors for past in pasts)
@@ -74,7 +73,7 @@ class ModelParameters:
 
     @property
     def waits(self) -> bool:
-        """Was anything replaced that no report was made of so far."""
+        """Return True if a replacement was not reported yet."""
         return bool(self._replaced)
 
     def _look_up(self, step: int) -> None:

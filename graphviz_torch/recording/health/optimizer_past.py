@@ -1,8 +1,8 @@
-"""What one optimizer of a training did so far: its rates, and whether its gradients are cleared.
+"""The history of one optimizer: its learning rates, and whether its gradients are cleared.
 
-A gradient tells of all: the first that the optimizer has. It is looked at when the optimizer steps,
-and before and after each backward; what changes it outside of backward has cleared it. A rate is
-held against those before: it may rise from nothing, or fall to nothing at the end.
+One gradient represents all: the optimizer's first. It is checked when the optimizer steps, and
+before and after each backward; a change outside of backward is clearing. A rate is compared with
+earlier ones: it may warm up from zero, and decay to zero at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ...graph.units import number_text
 from ...internals.functions import TensorBase
-from .signs import WatchReport, line_of
+from .checks import WatchReport, line_of
 
 _ZERO_FOR = 10  # steps with a rate of zero
 _RATE_JUMP, _RATE_AFTER = 500.0, 10  # times the largest so far, after so many steps
@@ -25,7 +25,7 @@ _UNCLEARED = 5  # steps in a row
 
 
 class OptimizerPast:
-    """The steps of an optimizer. It holds none of its gradients.
+    """The steps of an optimizer. Keeps no reference to its gradients.
 
     Args:
         optimizer: whose.
@@ -54,7 +54,7 @@ class OptimizerPast:
         self._since = 0
 
     def has_other_rates(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Does it step with other rates than before, as far as is known; else it is counted."""
+        """Return True if it steps with other rates than before; else count the step."""
         rates = [group.get("lr") for group in groups]
         if rates != self._rates or self._zero or {*map(type, rates)} != {float}:
             return True
@@ -64,7 +64,7 @@ class OptimizerPast:
     def rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType
     ) -> Iterator[WatchReport]:
-        """Look at the rates with which it is about to step."""
+        """Check the rates of the coming step."""
         self.steps += 1
         rates = [_rate(group.get("lr")) for group in groups]
         if rates == self._rates and not self._zero:
@@ -102,12 +102,14 @@ class OptimizerPast:
 
     @property
     def decayed(self) -> bool:
-        """Are its rates next to nothing of what they were."""
+        """Return True if its rates decayed to almost nothing."""
         pairs = zip(self._rates, self._largest, strict=False)
         return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
 
     def uses(self, step: int, parameters: Sequence[tuple[str, Tensor]]) -> bool:
-        """It steps with the gradients of now. Were they not cleared, so often as to be told?"""
+        """Note a step with the current gradients; return True if uncleared gradients must be
+        reported.
+        """
         if self._cleared or not self.backward_since:
             self._uncleared = 0
         else:
@@ -125,18 +127,18 @@ class OptimizerPast:
         return self._uncleared == _UNCLEARED
 
     def uncleared(self, step: int, frame: FrameType | None) -> Iterator[WatchReport]:
-        """Tell since when its gradients are not cleared."""
+        """Report since when its gradients are not cleared."""
         text = f"The gradients are not cleared from step {self._since} on: {self.name}"
         text += f"{line_of(frame)} steps with their sum."
         yield WatchReport(step, "missing-zero-grad", text)
 
     def backward_began(self) -> None:
-        """Backward is about to add to gradients, maybe to those of this one."""
+        """Handle the beginning of a backward, which may add to its gradients."""
         if not self._cleared and self._look() != self._gradient:
             self._cleared = True
 
     def backward_ended(self) -> None:
-        """It has."""
+        """Handle the end of a backward."""
         if not self.backward_since and self._sample is not None:
             self.backward_since = self._cleared or self._look() != self._gradient
 
@@ -148,7 +150,7 @@ class OptimizerPast:
 
 
 def _rate(rate: object) -> float | None:
-    """A learning rate; None where it is not known without waiting for a device."""
+    """Return a learning rate; None if a device would have to be waited for."""
     if type(rate) is float:
         return rate
     if isinstance(rate, Tensor):

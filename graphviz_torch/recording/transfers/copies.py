@@ -48,7 +48,7 @@ from .profiler import Memcpy
 
 @dataclass(slots=True, eq=False)
 class CopyRecord:
-    """One copy, with what is known while it happens. Told what becomes of the tensor it made."""
+    """One copy while the recording runs. Notified of later uses of its result."""
 
     kind: TransferKind
     source: str
@@ -74,32 +74,32 @@ class CopyRecord:
     def locate(
         self, place: CodePosition | None, module: str, in_forward: bool, moment: int
     ) -> None:
-        """Where in the program it was made."""
+        """Set the position in the program."""
         self.place, self.module = place, module
         self.in_forward, self.moment = in_forward, moment
 
     def attach_to_run(self, run: int, node: int | None) -> None:
-        """A backward made it, and this node of its graph."""
+        """Note that a backward made the copy, at this node."""
         self.run, self.node = run, node
 
     def attach_to_call(self, operation: str, label: str, library: str) -> None:
-        """A call of the user's or of a library's made it, of a tensor with this label."""
+        """Note that a call of the user or a library made the copy, of a tensor with this label."""
         self.operation, self.label, self.library = operation, label, library
 
     def time(self, seconds: float) -> None:
-        """The device took so long for it."""
+        """Set the duration measured on the device."""
         self.seconds = seconds
 
     def on_use(self) -> None:
-        """An operation read the copy."""
+        """Note that an operation read the copy."""
         self.used = True
 
     def on_free(self) -> None:
-        """The copy is gone; if nothing read it, it was for nothing."""
+        """Note that the copy was freed; if nothing read it, it was unused."""
         self.used = bool(self.used)
 
     def transfer(self, node: int | None, where: str) -> Transfer:
-        """The plain value, in a graph where it belongs to `node`."""
+        """Return the plain value for a graph in which the copy belongs to `node`."""
         used = self.used
         if used is False and self.memory is not None and not self.memory.expired():
             used = None  # another tensor has its memory, such as a parameter
@@ -134,7 +134,9 @@ class Transfers:
         self._numbers = 0
 
     def see(self, call: Dispatched) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
-        """Note what a dispatched operator copied between devices.
+        """Note the copies that a dispatched operator made between devices.
+
+        Note what a dispatched operator copied between devices.
 
         Returns what was noted, with the tensor that was copied and the tensor that the copy made.
         """
@@ -161,7 +163,7 @@ class Transfers:
         return noted
 
     def forget(self) -> None:
-        """The copies of a step are over: what data they moved is still known, while it is there."""
+        """Forget the copies of a step; the identity of their data is kept while the data exists."""
         self.records = []
         self._data = {key: row for key, row in self._data.items() if not row[0].expired()}
 
@@ -184,7 +186,7 @@ def _kind(source: torch.device, target: torch.device) -> TransferKind:
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tensors with the same memory and the same version of its contents."""
+    """Return a key that is equal for tensors with the same memory and version."""
     found = parts(tensor)
     if len(found) != 1:
         return (id(tensor),)
@@ -193,7 +195,7 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Transfer]:
-    """Give each copy that was seen its duration; returns the events that no copy explains."""
+    """Assign durations to the noted copies, and return the events without a copy."""
     open_: dict[tuple[str, int | None], deque[CopyRecord]] = defaultdict(deque)
     for copy in records:
         open_[copy.kind, copy.tensor.nbytes].append(copy)
@@ -215,7 +217,7 @@ def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Trans
 
 
 class Copies(Listener):
-    """The copies of a recording, each with its line, its module and its node."""
+    """The copies of a recording, each with line, module and node."""
 
     needs = ("transfers",)
 
@@ -230,7 +232,7 @@ class Copies(Listener):
         self._backwards = 0  # that have begun
 
     def copies_timed(self, event: Sequence[Memcpy]) -> None:
-        """The profiler has seen these copies, and how long they took."""
+        """Take the profiler's copies with their durations."""
         self._unmatched = match(self._transfers.records, event)
 
     def backward_began(self, event: BackwardBegan) -> None:
@@ -263,7 +265,7 @@ class Copies(Listener):
                     self._made.append((made, record))
 
     def called(self, event: Called) -> None:
-        """Follow the copies that the call made, as far as it returned them."""
+        """Follow the copies that a call returned."""
         if self._made:
             returned = {id(tensor) for tensor in tensors(event.result)}
             for made, record in self._made:
@@ -291,7 +293,7 @@ class Copies(Listener):
 
 
 def _operation(frame: FrameType) -> str:
-    """What copies, from `frame` outwards, as `Transfer` names it."""
+    """Return the name of the copying call, from `frame` outwards, for `Transfer`."""
     if is_packing(frame):
         return "pack"
     if replicates(frame):
@@ -301,7 +303,9 @@ def _operation(frame: FrameType) -> str:
 
 
 def _node(copy: CopyRecord, backward: Backward) -> int | None:
-    """The node that a copy belongs to: what backward was running, or what it made."""
+    """Return the node of a copy: the one that backward was running, or the one that the copy
+    created.
+    """
     if copy.run:
         return copy.node if copy.run == backward.position + 1 else None
     return next(iter(backward.made(copy.numbers)), None)

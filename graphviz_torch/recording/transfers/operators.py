@@ -1,7 +1,7 @@
-"""What PyTorch's operators copy between devices: the tensors, and the bytes that go over.
+"""Copies between devices made by PyTorch's operators: tensors and bytes.
 
-What PyTorch casts, broadcasts or looks up before a copy counts as it is then. Where it does so is
-written in its own sources, named beside each rule (2.11 to 2.15).
+Casts, broadcasts and lookups that PyTorch does before a copy are included as they happen. Each rule
+names the PyTorch source that does so (2.11 to 2.15).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DispatchedCopy(NamedTuple):
 
 
 def dispatched_copies(call: Dispatched) -> Iterator[DispatchedCopy]:
-    """What a dispatched operator copied between devices."""
+    """Yield the copies that a dispatched operator made between devices."""
     operator, args = call.operator, call.args
     first = args[0]
     if operator == "aten::_foreach_copy_":
@@ -92,7 +92,7 @@ def _copy(
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    """Do two tensors lie in memory alike, and without gaps."""
+    """Return True if two tensors have the same memory layout without gaps."""
     span = 1 + sum(
         (n - 1) * stride for n, stride in zip(a.shape, TensorBase.stride(a), strict=True)
     )
@@ -112,9 +112,9 @@ def _index_arguments(
 def _indexing(
     into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
 ) -> Iterator[DispatchedCopy]:
-    """What is copied to where the indexed tensor is: CPU indices, and a CPU number to put there.
+    """Yield the copies to the indexed tensor's device: CPU indices, and a CPU number to assign.
 
-    Of a mask that lies there the number of places is read, to know how large the result is.
+    For a mask on that device, the number of true elements is read, to know the size of the result.
     """
     fills = values is not None and not accumulate and _is_fill(values, into, indices)
     for index in indices:
@@ -152,8 +152,9 @@ def _indexing(
 
 
 def _count_of(counted: Tensor, dtype: torch.dtype) -> DispatchedCopy:
-    """What is read of a tensor to know how many results there are: one number, from pinned memory
-    where CUDA counts places (Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda)."""
+    """Return the read of the number of results: one number, from pinned memory where CUDA counts
+    (Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda).
+    """
     meta = TensorMeta((), str(dtype)[6:], "cpu")
     pinned = dtype == torch.int32 if counted.is_cuda else None
     return DispatchedCopy(counted, counted, torch.device("cpu"), meta, pinned, is_count=True)
@@ -167,8 +168,10 @@ def _moved(
 
 
 def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
-    """Is a number put where one mask is true: then it is read, not copied (canDispatchToMaskedFill
-    in ATen/native/TensorAdvancedIndexingUtils.h). For CUDA alone Python makes it on the CPU."""
+    """Return True if a number is assigned where one mask is true: it is read, not copied
+    (canDispatchToMaskedFill in ATen/native/TensorAdvancedIndexingUtils.h). Python creates it
+    on the CPU only for CUDA.
+    """
     number = TensorBase.numel(values) == 1 and (values.is_cpu or not into.is_cuda)
     mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
     return number and mask

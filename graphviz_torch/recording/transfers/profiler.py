@@ -43,7 +43,7 @@ class Memcpy(NamedTuple):
 
 
 class Clock:
-    """A context that profiles CUDA's copies. Another profiler cannot run meanwhile."""
+    """A context manager that profiles CUDA's copies. No other profiler can run at the same time."""
 
     def __init__(self) -> None:
         self.copies: list[Memcpy] = []
@@ -67,7 +67,7 @@ class Clock:
 
 
 def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
-    """The copies between devices in a trace of the profiler, in the order of the calls."""
+    """Return the copies between devices in a profiler trace, in the order of the calls."""
     copies = [event for event in events if event.get("cat") == "gpu_memcpy"]
     found = []
     for event in sorted(copies, key=_asked):

@@ -1,7 +1,7 @@
-"""Whether the graphs of a training's steps stay alive: a list of losses, a sum with its history.
+"""Detect graphs of earlier steps that stay alive, as in a list of losses or a sum with history.
 
-In every fourth step the node that backward starts from is marked, as in steps/history.py: the mark
-dies with it.
+In every fourth step the root of backward is marked, as in steps/history.py; the mark dies with the
+node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.hooks.nodes import hook_dictionaries
 from ...tracing.nodes import sources_of
-from .signs import WatchReport
+from .checks import WatchReport
 
 _MARKED = 4  # steps from one that is marked to the next
 _EVERY = 8  # steps from one look to the next
@@ -29,7 +29,7 @@ _Mark = weakref.ref[Any]
 
 
 class LivingGraphs:
-    """The graphs of the steps so far that are alive."""
+    """The live graphs of earlier steps."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, _Mark]] = deque()
@@ -46,11 +46,11 @@ class LivingGraphs:
                 return
 
     def due(self, step: int) -> bool:
-        """Is it time to look which are alive."""
+        """Return True if it is time to check."""
         return not (self._told or step % _EVERY)
 
     def stepping(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Look which are alive."""
+        """Report graphs that are still alive."""
         self._marks = deque((when, mark) for when, mark in self._marks if mark() is not None)
         steps = {when for when, _ in self._marks if when < step}
         if len(steps) < _MANY:
@@ -63,7 +63,7 @@ class LivingGraphs:
         yield WatchReport(step, "retained-graph", text)
 
     def _holder(self, frame: FrameType) -> tuple[str, str]:
-        """What a variable of the program that holds them is called, and where it is."""
+        """Return the name of the program's variable that keeps them, and its line."""
         marked = {id(mark()) for _, mark in self._marks}
         for outer in user_frames(user_frame(frame))[:_FRAMES]:
             for name, value in local_variables(outer).items():

@@ -15,7 +15,7 @@ _SURE = 20  # steps in a row
 
 
 class Still(NamedTuple):
-    """Weights that are changed no more, since a step that lies between two."""
+    """Weights that no longer change, since a step between two."""
 
     parameters: list[int]
     since: tuple[int, int]  # the last step that changed one, the first that did not
@@ -23,7 +23,7 @@ class Still(NamedTuple):
 
 
 class Stillness:
-    """Samples of weights, each before and after a step."""
+    """Samples of weights before and after steps."""
 
     def __init__(self) -> None:
         self._changed: dict[int, int] = {}  # the last step that did, by parameter
@@ -36,7 +36,7 @@ class Stillness:
         self._told: set[int] = set()
 
     def wanted(self, own: Sequence[int]) -> int | None:
-        """A weight of an optimizer to be looked at now; None: whichever is next."""
+        """Return the optimizer's weight to sample now; None: the next in turn."""
         if self._suspect is None or self._suspect not in own:
             return None
         return self._others[-1] if self._others else self._suspect
@@ -44,7 +44,7 @@ class Stillness:
     def sample(
         self, step: int, parameter: int, own: Sequence[int], *, still: bool, judged: bool
     ) -> Iterator[Still]:
-        """Take whether a step left a weight as it was.
+        """Note whether a step left a weight unchanged.
 
         Args:
             own: the weights of its optimizer.
@@ -73,7 +73,7 @@ class Stillness:
                 yield self._found()
 
     def skip(self, parameter: int) -> Iterator[Still]:
-        """A weight that was asked for cannot be looked at."""
+        """Note that a requested weight cannot be sampled."""
         if self._others and parameter == self._others[-1]:
             self._others.pop()
             self._looked_at -= 1

@@ -37,7 +37,7 @@ _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
 class Birth(NamedTuple):
-    """Where the first NaN or Inf came from."""
+    """The origin of the first NaN or Inf."""
 
     number: int  # sequence number of the node
     operation: str
@@ -74,7 +74,8 @@ _Place = tuple[int, int]  # what a flag is of: -1 and a tensor, or a node and on
 
 
 class Look:
-    """What backward starts from, and what its nodes keep for it. It holds none of them.
+    """The roots of a backward, and the tensors saved by its nodes. Keeps no reference to the
+    nodes.
 
     Args:
         fns: live nodes, inputs before users.
@@ -116,7 +117,7 @@ class Look:
         self._measure(tensors)
 
     def take(self, device: torch.device, numbers: Iterator[int]) -> None:
-        """Take what the flags of a device are."""
+        """Take the flags that a device computed."""
         for node, i in self._places.pop(device):
             if node < 0:
                 nan, inf, minus = next(numbers), next(numbers), next(numbers)
@@ -125,7 +126,7 @@ class Look:
                 self._reasons[node][i] = next(numbers), self._reasons[node][i][1]
 
     def birth(self) -> Birth | None:
-        """The node that made the first NaN or Inf, if there is any."""
+        """Return the node that made the first NaN or Inf, if any."""
         known: dict[int, _Counts] = {}  # NaN and Inf in what a node made
         data: list[_Saved] = []
         for saved in self._saved:
@@ -149,7 +150,9 @@ class Look:
         return self._first(min(bad), known, bool(bad_losses)) if bad else None
 
     def _first(self, first: int, known: Mapping[int, _Counts], in_loss: bool) -> Birth:
-        """Of the first node whose result is not finite, or of one before it, and why."""
+        """Return the origin: the first node with a non-finite result, or one before it, and the
+        reason.
+        """
         made = known[first]
         for node in self._unknown(first, known):
             origin: Origin = "operation"
@@ -170,7 +173,7 @@ class Look:
         return Birth(number, title, nan, inf, reason, origin, in_loss)
 
     def _unknown(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
-        """A node, and those before it that nothing is known about, the latest first."""
+        """Yield a node and the unexamined nodes before it, latest first."""
         stack, seen = [first], {first}
         while stack:
             stack.sort()
@@ -181,7 +184,7 @@ class Look:
             stack.extend(dict.fromkeys(fresh))
 
     def _reason(self, node: int, counts: _Counts) -> str:
-        """Why a node made NaN or Inf; "" if it did not, as far as is known."""
+        """Return why a node made NaN or Inf; "" if it did not, or if unknown."""
         for count, words in self._reasons.get(node, ()):
             if count:
                 return words.format(count, s="" if count == 1 else "s")
@@ -195,7 +198,7 @@ class Look:
         return ""
 
     def _count(self, node: int, masks: Iterable[tuple[Tensor, str]]) -> None:
-        """Count the elements that are reasons: now on the CPU, else on their device."""
+        """Count the elements that are a reason: now on the CPU, else on their device."""
         reasons = self._reasons[node] = []
         for mask, words in masks:
             count = torch.count_nonzero(mask)
@@ -204,7 +207,7 @@ class Look:
             reasons.append((int(TensorBase.item(count)) if is_on_cpu(count) else 0, words))
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
-        """Count what is not finite: now on the CPU, else on their device."""
+        """Count non-finite elements: now on the CPU, else on their device."""
         here = [tensor for tensor in tensors if is_on_cpu(tensor)]
         finite = each_finite(here)
         alike: dict[Any, list[int]] = defaultdict(list)
@@ -224,7 +227,7 @@ class Look:
 
 
 def read(looks: Sequence[Look]) -> None:
-    """Read the flags: one copy from each device."""
+    """Read the flags, with one copy from each device."""
     for device in {device for each in looks for device in each.flags}:
         asking = [each for each in looks if device in each.flags]
         with suppress(RuntimeError), unseen_calls(), unseen_operators(), unseen(), no_autograd():
@@ -235,7 +238,7 @@ def read(looks: Sequence[Look]) -> None:
 
 
 def _makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
-    """What a node keeps as it is: its name, the node that made it, its values."""
+    """Yield a node's unmodified saved tensors: name, creating node, value."""
     for attribute, name in SAVED_NAMES[type(fn)] if HAS_SAVED_TENSOR_DATA else ():
         try:
             raw: Any = getattr(fn, attribute)
@@ -259,7 +262,7 @@ def _counts(tensor: Tensor) -> _Counts:
 
 
 def _flags(tensors: list[Tensor]) -> Tensor:
-    """Of each tensor of a dtype and device: has it NaN, Inf, and else -Inf."""
+    """Return, for each tensor of a dtype and device: NaN, Inf, or else -Inf."""
     sizes, most = torch.stack(foreach_norm(tensors, math.inf)), torch.stack(foreach_max(tensors))
     plus = torch.isposinf(most)
     flags = torch.stack([torch.isnan(sizes), plus, torch.isinf(sizes) & ~plus], 1)
@@ -267,7 +270,9 @@ def _flags(tensors: list[Tensor]) -> Tensor:
 
 
 def _masks(title: str, by_name: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str]]:
-    """Elements that make an operation give NaN or Inf, and in which words; the first counts."""
+    """Yield masks of elements that make an operation return NaN or Inf, with a description; the
+    first match counts.
+    """
     given, made = by_name.get("self"), by_name.get("result")
     if title == "div" and (divisor := by_name.get("other")) is not None:
         yield torch.eq(divisor, 0), "its divisor has {} zero{s}"

@@ -38,8 +38,8 @@ from ...internals.tensors.pytree import flatten, tensors
 from ...tracing.tracer import collect_nodes
 from ..events.nonfinite import look
 from ..recording import record
+from .checks import line_of
 from .model_calls import ModelCalls
-from .signs import line_of
 
 _CALLS = 4  # of a step that are held, the latest
 _NBYTES = 1 << 26  # of arguments, or of gradients, of one call: else it is not run again
@@ -48,7 +48,7 @@ _RULES = ("nonfinite-value", "nonfinite-gradient")
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call of the model, as it can be made again."""
+    """A call of the model that can be repeated."""
 
     method: str
     args: tuple[Any, ...]
@@ -90,7 +90,7 @@ class SecondLook:
         self.seam = ModelCalls(model, self._call, self._ended)
 
     def release(self) -> None:
-        """The step is over."""
+        """Drop the calls at the end of the step."""
         for call in self._calls:
             if call.handles:
                 call.release()
@@ -120,7 +120,7 @@ class SecondLook:
         return ""
 
     def _birth(self, event: EngineCalled) -> str:
-        """The first operation whose result is not finite, by what the graph keeps."""
+        """Return the first operation with a non-finite result, from the graph's saved tensors."""
         fns = [o.grad_fn for o in event.outputs if isinstance(o, Tensor) and o.grad_fn is not None]
         ids, _ = collect_nodes(fns)
         found = look(ids, event.outputs, [])
@@ -142,7 +142,7 @@ class SecondLook:
         return not self._calls or any(c.first <= number < c.last for c in self._calls)
 
     def _datum(self, call: _Call) -> str:
-        """An argument of the model that is not finite."""
+        """Return a non-finite argument of the model."""
         name = "forward" if call.method == "__call__" else call.method
         signature = inspect.signature(getattr(self._model, name))
         given = signature.bind(*call.args, **call.kwargs).arguments
@@ -166,7 +166,7 @@ class SecondLook:
         return ""
 
     def _again(self, call: _Call) -> str:
-        """What a recording of the same call tells."""
+        """Return the finding of a recording of the same call."""
         if not call.unchanged():
             return ""
         self.running = True
@@ -254,13 +254,15 @@ class SecondLook:
 
 
 def _can_be_made_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Does a step talk to no other rank, and take its batch from no iterator."""
+    """Return True if a step talks to no other rank, and does not read its batch from an
+    iterator.
+    """
     alone = not (dist.is_available() and dist.is_initialized())
     return alone and not any(isinstance(a, Iterator) for a in (*args, *kwargs.values()))
 
 
 def _logs_nothing(*_: Any, **__: Any) -> None:
-    """Stands for what logs, in a second run."""
+    """Replacement for logging functions in a second run."""
 
 
 def _take(
@@ -277,7 +279,7 @@ def _outputs(result: Any) -> list[Any]:
 
 
 def _number(output: Any) -> list[float]:
-    """The value of a loss, if it can be read without waiting."""
+    """Return the value of a loss, if readable without waiting."""
     if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or output.dtype.is_complex:
         return []
     if type(output) is Tensor and output.is_cpu:
@@ -286,13 +288,13 @@ def _number(output: Any) -> list[float]:
 
 
 def _name(path: str) -> str:
-    """What an argument is called: "x" of "['x']"."""
+    """Return the name of an argument: "x" for "['x']"."""
     return path.replace("['", "", 1).replace("']", "", 1)
 
 
 @contextmanager
 def _as_called(call: _Call) -> Iterator[None]:
-    """The random numbers and autocast are those of a call."""
+    """Restore the random states and autocast of a call."""
     autocast = torch.autocast(call.autocast[0] if call.autocast else "cpu", enabled=False)
     if call.autocast is not None:
         autocast = torch.autocast(call.autocast[0], dtype=call.autocast[1])

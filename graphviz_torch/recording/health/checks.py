@@ -1,7 +1,7 @@
-"""What a few numbers of each step tell of a training: each step is held against its own past.
+"""Heuristic checks that compare each step's numbers with the training's past.
 
-Said once for each kind and parameter. Healthy trainings stay below these bounds: a norm ten times
-the largest of the last fifty steps, a weight that changes by a tenth in a step again and again.
+Each kind and parameter is reported once. Healthy trainings stay below the bounds: a norm ten times
+the largest of the last fifty steps, a weight that changes by a tenth in step after step.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _GROWTH, _LEAST_GROWTH = 1.1, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class WatchReport:
-    """Something that went wrong in a step of a training that is watched."""
+    """A problem in a step of a watched training."""
 
     step: int  # from 0
     rule: str  # its id, as `rules()` lists it
@@ -72,7 +72,7 @@ class WatchReport:
 
 
 class Signs:
-    """The past of a training, and what is wrong in a new step.
+    """The past of a training, and problems of a new step.
 
     Args:
         names: of the parameters; they are numbered as here.
@@ -94,7 +94,7 @@ class Signs:
         self._memory: deque[int] = deque(maxlen=_SAMPLES)
 
     def gradients(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
-        """Take the norms of gradients, by parameter; None: there is no gradient."""
+        """Check the norms of gradients by parameter; None: no gradient."""
         known = [norm for norm in norms.values() if norm]
         total = math.hypot(*known)
         if not math.isfinite(total):
@@ -141,7 +141,7 @@ class Signs:
     def update(
         self, step: int, parameter: int, weight: float, change: float
     ) -> Iterator[WatchReport]:
-        """Take a sample of a parameter: its norm before the step, and that of its change."""
+        """Check a parameter's sample: its norm before the step, and the norm of the change."""
         largest, when = self._weights.get(parameter, (0.0, step))
         if weight >= largest:
             self._weights[parameter] = weight, step
@@ -156,13 +156,13 @@ class Signs:
             yield from self._say(step, "large-update", (parameter,), f"{said}in a row.")
 
     def forget_weights(self) -> None:
-        """Hold no weight against what it was: some have been replaced."""
+        """Forget the weights' past: some were replaced."""
         self._weights.clear()
 
     def still(
         self, step: int, parameters: Sequence[int], since: tuple[int, int], *, all_of_them: bool
     ) -> Iterator[WatchReport]:
-        """Take parameters that no step has changed since one that lies between two."""
+        """Report parameters that no step has changed since a step between two."""
         what = "any weight" if all_of_them else "{}"
         first, last = since
         when = f"step {last}" if first >= last - 1 else f"a step between {first + 1} and {last}"
@@ -170,7 +170,7 @@ class Signs:
         yield from self._say(step, "no-update", parameters, text)
 
     def memory(self, step: int, nbytes: int) -> Iterator[WatchReport]:
-        """Take how much memory the process or the device has in use."""
+        """Check the memory in use by the process or device."""
         self._memory.append(nbytes)
         values = list(self._memory)
         growing = all(b > a for a, b in pairwise(values))
@@ -184,7 +184,7 @@ class Signs:
     def _say(
         self, step: int, kind: str, parameters: Iterable[int], text: str, *, once: bool = False
     ) -> Iterator[WatchReport]:
-        """A report of what was not said before."""
+        """Yield a report unless it was made before."""
         keys = {(kind, -1 if once else i) for i in parameters} or {(kind, -1)}
         if keys <= self._known:
             return
@@ -193,7 +193,7 @@ class Signs:
         yield WatchReport(step, kind, text.format(listing(names)), names)
 
     def judge(self, report: WatchReport) -> Iterator[WatchReport]:
-        """A report, if it does not follow from an earlier one."""
+        """Yield a report unless it follows from an earlier one."""
         told = self._causes.get(report.rule) if report.rule == "nonfinite-loss" else None
         if told is not None or any(
             report.rule in _EFFECTS.get(kind, ()) and report.step - step < _FOLLOWS
@@ -205,6 +205,6 @@ class Signs:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """Where the user's own code is in a call: " at train.py:36"."""
+    """Return the user's line of a call: " at train.py:36"."""
     here = user_frame(frame)
     return "" if here is None else f" at {Path(here.f_code.co_filename).name}:{here.f_lineno}"
