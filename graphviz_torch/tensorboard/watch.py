@@ -22,10 +22,10 @@ from ..internals.hooks.captures import CaptureWatch
 from ..internals.hooks.engine import EngineCalled, EngineReturned, EngineWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..internals.hooks.watch import Watch
+from ..recording.health.checks import WatchReport
 from ..recording.health.health import Health
 from ..recording.health.model_calls import ModelCalls
 from ..recording.health.rerun import SecondLook
-from ..recording.health.checks import WatchReport
 from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 

@@ -1,4 +1,4 @@
-"""The first NaN or Inf of each forward, as an event: where there is any, nonfinite_origin.py finds its node.
+"""The first NaN or Inf of each forward, as an event; nonfinite_origin.py finds its node.
 
 Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
 from. On the CPU one reduction for all tells whether there is any; only then is each looked at.

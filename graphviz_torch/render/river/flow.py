@@ -19,7 +19,7 @@ from ..groups.whole import whole_of
 from ..style import COLORS, NONFINITE
 from .lanes import courses
 from .river import river_of
-from .checks import (
+from .signs import (
     BROAD,
     SIDE,
     WATER,

@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
 from graphviz_torch.graph.events import NonfiniteValue
-from graphviz_torch.recording.events import birth, nonfinite
+from graphviz_torch.recording.events import nonfinite
 from graphviz_torch.recording.events.nonfinite import look
 from graphviz_torch.recording.events.nonfinite_origin import read
 from graphviz_torch.tracing.tracer import collect_nodes
@@ -42,7 +42,7 @@ FINE: list[Loss] = [
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU is as a device that would have to be waited for."""
-    for module in (birth, nonfinite):
+    for module in (nonfinite_origin, nonfinite):
         monkeypatch.setattr(module, "is_at_hand", lambda tensor: False)
 
 
