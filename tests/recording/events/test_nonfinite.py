@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
 from graphviz_torch.graph.events import NonfiniteValue
-from graphviz_torch.recording.events import nonfinite
+from graphviz_torch.recording.events import nonfinite, nonfinite_origin
 from graphviz_torch.recording.events.nonfinite import look
 from graphviz_torch.recording.events.nonfinite_origin import read
 from graphviz_torch.tracing.tracer import collect_nodes
