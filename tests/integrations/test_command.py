@@ -430,7 +430,10 @@ def test_the_app_runs_a_script_and_opens_what_it_recorded(
     assert "['learn', '--port', 'x']" in capfd.readouterr().out  # the script's own arguments
 
     assert main(["app", str(script), "rest"]) == 2
-    assert "train.py ended with exit code 0 and recorded no step" in capfd.readouterr().err
+    assert "train.py ended with exit code 2 and recorded no step" in capfd.readouterr().err
+    assert main(["app", "nosuch.py"]) == 2
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("graphviz-torch: nosuch.py: there is no such file")
     assert len(given) == 1
 
 

@@ -222,7 +222,7 @@ def test_a_report_is_printed_once_and_says_in_which_steps_a_finding_holds(
     main(["run", "--steps", "2", str(path)])
     said = capsys.readouterr().err
     assert said.count("they were not cleared") == 1
-    assert said.splitlines()[-2] == "1 warning: see above"
+    assert said.splitlines()[-2] == "graphviz-torch: 2 steps recorded; see above"
 
 
 SPARE = """\

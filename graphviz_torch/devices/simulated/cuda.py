@@ -70,6 +70,10 @@ class Stream:
         """Return True: all has run."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Return False: no CUDA graph is captured."""
+        return False
+
 
 class Event:
     """An event without a time: a simulated device has no clock."""

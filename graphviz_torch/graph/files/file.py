@@ -67,9 +67,7 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
     try:
         return _value(_read(unpacked(path, _CHUNK, limits, whole=True), limits), kind)
     except zlib.error as error:
-        raise ValueError(
-            f"{printable(str(path))}: the compressed data is damaged or cut short."
-        ) from error
+        raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from error
     except ValueError as error:
         raise ValueError(f"{printable(str(path))}: {error}") from None
 
@@ -81,8 +79,9 @@ def unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Ite
         whole: refuse a file that is cut short; else yield what is there.
 
     Raises:
-        zlib.error: for compressed data that is damaged, or cut short where it must be whole.
-        ValueError: for more gzip members than `limits` allows.
+        zlib.error: for compressed data that is damaged.
+        ValueError: for more gzip members than `limits` allows, and where data is cut short that
+            must be whole.
         OSError: as `open` does.
     """
     with open(path, "rb") as file:
@@ -107,7 +106,7 @@ def unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Ite
             if text:
                 yield text
         if whole and not unpack.eof:
-            raise zlib.error
+            raise ValueError(f"it was cut short at byte {os.fstat(file.fileno()).st_size:,}.")
 
 
 def text_of(value: Checked) -> str:
@@ -165,7 +164,11 @@ def json_of(text: str | bytes) -> Any:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise ValueError("the file is empty; pass one that `save` or `run -o` wrote.") from None
-        said = f"this is not JSON, or it was cut short: {error}."
+        ends = error.pos >= len(text.rstrip()) or "Unterminated" in error.msg
+        said = f"this is not JSON: {error}."
+        if ends and text[:1] in ("{", b"{"):
+            size = len(text) if isinstance(text, bytes) else len(text.encode())
+            said = f"it was cut short at byte {size:,}."
         raise ValueError(f"{said} Pass a file that `save` or `run -o` wrote.") from None
     except ValueError as error:
         if "digits" not in str(error):

@@ -155,8 +155,12 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
         ValueError: for a file that holds none, or more than its `Limits`, written out.
         OSError: as `open` does.
     """
+    size = os.path.getsize(path)
     try:
-        return tuple(_steps(path, Limits(os.path.getsize(path), max_bytes)))
+        steps = tuple(_steps(path, Limits(size, max_bytes)))
+        if not steps:
+            raise ValueError(f"it was cut short at byte {size:,}, before its first step ended.")
+        return steps
     except zlib.error:
         raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from None
     except RecursionError:

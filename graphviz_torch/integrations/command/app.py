@@ -9,6 +9,7 @@ started, and no file stays.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
@@ -133,7 +134,13 @@ def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes
 
 
 def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[bytes]:
-    """Start the script, whose steps are recorded into a file that grows."""
+    """Start the script, whose steps are recorded into a file that grows.
+
+    Raises:
+        FileNotFoundError: if there is no such script.
+    """
+    if not parsed.module and not Path(parsed.script).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), parsed.script)
     command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
     command += ["--compiled", parsed.compiled, "--no-hint", "--steps", "0", "--thinned"]
     if parsed.simulate is not None:

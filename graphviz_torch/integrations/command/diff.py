@@ -25,7 +25,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     """Arguments of `diff`."""
     from ... import diff
 
-    for name, says in (("a", "the graph before, or run.json.gz@0"), ("b", "the graph after")):
+    for name, says in (("a", "a graph, or run.json.gz@0"), ("b", "a second graph")):
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{says}; - reads stdin")
     says = "draw both in one picture, marked; - writes it to stdout"
     parser.add_argument("-o", "--out", type=Path, help=says)

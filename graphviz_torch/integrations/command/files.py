@@ -36,6 +36,9 @@ def read_saved(path: Path) -> Graph | Training | TrainingStep:
     Raises:
         ValueError, OSError: as `load`; also for a step that the training has not.
     """
+    if path.suffix == ".py" and path.exists():
+        recorded = f"graphviz-torch run -o run.json.gz {path}"
+        raise ValueError(f"{path} is a script, which runs first: {recorded}")
     if (file := on_disk(path)) != path:
         return _step(load(file), int(path.name.rpartition("@")[2]), file.name)
     if path != PIPE:
@@ -62,8 +65,11 @@ def _step(saved: Graph | Training, number: int, name: str) -> TrainingStep:
     for step in saved.steps:
         if step.number == number:
             return step
-    there = listing([str(step.number) for step in saved.steps], 5)
-    raise ValueError(f"{name} has no step {number}, but {there}.")
+    numbers = [str(step.number) for step in saved.steps]
+    there = (
+        f"it has one step, {numbers[0]}" if len(numbers) == 1 else f"steps {listing(numbers, 5)}"
+    )
+    raise ValueError(f"{name} has no step {number}: {there}.")
 
 
 def write_text(text: str, path: Path) -> None:

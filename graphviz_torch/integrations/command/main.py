@@ -1,7 +1,7 @@
 """The command `graphviz-torch`: record a script; draw, read, judge and compare saved graphs.
 
 Exit codes: 0 done; 1 what `--fail-on` names was found; 2 it could not be done. `run` has the exit
-code of its script. Only `run`, `rehearse` and `app` load torch.
+code of its script, and 2 where nothing was recorded. Only `run`, `rehearse` and `app` load torch.
 """
 
 from __future__ import annotations
@@ -74,14 +74,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
 
 
+# Words of other tools -> the command that does it here.
+_SYNONYMS = {
+    "search": "find",
+    "check": "find",
+    "lint": "find",
+    "report": "find",
+    "show": "view",
+    "open": "view",
+    "plot": "draw",
+    "render": "draw",
+    "print": "text",
+    "compare": "diff",
+    "record": "run",
+    "train": "run",
+    "why": "explain",
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that says in one sentence what is wrong with the arguments."""
 
     def error(self, message: str) -> NoReturn:
-        wrong = re.search(r"(invalid choice: '|arguments: )([\w-]+)", message)
-        near = get_close_matches(wrong[2], self._words(), 1) if wrong else []
-        hint = f". Did you mean {near[0]}?" if near else ";"
-        said = message.partition(" (choose from")[0] if near else message
+        wrong = re.search(r"(invalid choice: '|unrecognized arguments: )([\w-]+)", message)
+        near = get_close_matches(wrong[2], [*self._words(), *_SYNONYMS], 1) if wrong else []
+        hint = f". Did you mean {_SYNONYMS.get(near[0], near[0])}?" if near else ";"
+        said = message.partition(" (choose from")[0] if near or "COMMAND" in message else message
+        for action in self._actions:  # argparse names what is missing, and we say what it is
+            if "required" in message and action.metavar and action.help:
+                about = f"{action.metavar}, {action.help.partition(';')[0]}"
+                said = re.sub(rf"\b{re.escape(str(action.metavar))}$", about, said)
         said = printable(f"{self.prog}: {said}{hint} {self.prog} --help lists what there is.")
         self.exit(_FAILED, f"{said}\n")
 

@@ -144,8 +144,11 @@ class Outputs:
             if last or (not wanted and self._news):
                 news = [each for each in self._found if _is_among(each, self._news)]
                 new = self._judge.reported(_sorted(news))
-                lines = self._text(new) + ("" if new else " so far")
-                self._say(f"{self._count()}, and the script goes on", lines)
+                head = "found so far, while the script goes on"
+                if new:
+                    self._say(head, self._text(new))
+                else:
+                    self._say(f"nothing {head}")
                 self._said += new
                 self._at_step = self._recorded
                 self._news = []
@@ -183,7 +186,8 @@ class Outputs:
             threads: numbers of backwards that ran in other threads, by the thread's name.
 
         Returns:
-            The exit code that `--fail-on` asks for; 2 if a file could not be written.
+            The exit code that `--fail-on` asks for; 2 if a file could not be written, or if nothing
+            was recorded and no thread or child process trained.
         """
         try:
             if self._stall is not None:
@@ -222,6 +226,8 @@ class Outputs:
             warnings.simplefilter("default")  # the script may make errors of them
             errors = [*self._write(pictures=True), *self._gaps()]
         shown = self._parsed.format is None and self._run is not None and not unfinished
+        if shown and any(_is_among(each, self._said) for each in new):
+            said += "; see above"
         self._say(said, *self._lines(new) * shown)
         for path in self._files if self._parsed.hint else ():  # else a file of the caller's
             if path not in self._stale:
@@ -234,7 +240,8 @@ class Outputs:
             _print(to_sarif(new, self._root))
         elif self._parsed.format is not None:
             _print(REPORTS[self._parsed.format](new))
-        return code or (2 if errors else 0)
+        empty = self._run is None and begun and not (apart or unfinished)
+        return code or (2 if errors or empty else 0)
 
     def _is_unfinished(self, error: BaseException | None) -> bool:
         """Return whether Ctrl-C ended the script before a backward of its first step had run."""
@@ -251,7 +258,7 @@ class Outputs:
             )
 
     def _lines(self, found: list[Finding]) -> list[str]:
-        """What is to be said at the end: what is new, and a line for what was said before."""
+        """Return the lines of the end: what is new, and the steps of what was reported before."""
         said = [each for each in found if _is_among(each, self._said)]
         new = [each for each in found if not _is_among(each, self._said)]
         lines = []
@@ -262,8 +269,6 @@ class Outputs:
         for each in said if self._recorded > self._at_step else ():  # it may have ended since
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
-        if said:
-            lines.append(f"{totals(said)}: see above")
         return lines
 
     def _where_not_looked(self) -> str:

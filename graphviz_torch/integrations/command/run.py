@@ -1,8 +1,8 @@
 """`run`: a script or module as it is, its first steps recorded, and then what is wrong.
 
 What the script prints, its arguments, its exit code and its tracebacks are as without; where a file
-could not be written, a script that ended with 0 ends with 2. A step ends where the next
-one begins, as `StepEnds` tells. Only the thread that runs the script is recorded, in
+could not be written, or nothing was recorded, a script that ended with 0 ends with 2. A step ends
+where the next one begins, as `StepEnds` tells. Only the thread that runs the script is recorded, in
 this process: threads and processes that it starts are not; the report counts those that train.
 After the last recorded step the script runs as fast as without. Under torchrun every rank is
 recorded, and rank 0 writes one file and one report for all.
