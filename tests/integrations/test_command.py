@@ -125,6 +125,8 @@ def test_a_browser_opens_the_view(
         (["darw", "a.json"], "draw"),
         (["draw", "a.json", "--formta", "svg"], "--format"),
         (["find", "--fail-on", "eror", "a.json"], "error"),
+        (["serch", "a.json"], "find"),
+        (["plot", "a.json"], "draw"),
     ],
 )
 def test_a_word_that_is_not_known_is_told_the_nearest(
@@ -136,6 +138,29 @@ def test_a_word_that_is_not_known_is_told_the_nearest(
     with pytest.raises(SystemExit):
         main(["nothingalike"])
     assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_an_error_says_what_is_missing(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["diff", str(saved)])
+    assert "arguments are required: B, a second graph;" in capsys.readouterr().err
+    (script := tmp_path / "train.py").write_text("import torch\n")
+    assert main(["view", str(script)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(
+        f"is a script, which runs first: graphviz-torch run -o run.json.gz {script}\n"
+    )
+    for name in ("g.json", "g.json.gz"):
+        whole = load(saved).save(tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        assert main(["find", str(tmp_path / name)]) == 2
+        assert f"cut short at byte {len(whole) // 2:,}" in capsys.readouterr().err
+    step = TrainingStep(0, (graph_of(load(saved)),))
+    one = Training((step,)).save(tmp_path / "one.json")
+    assert main(["text", f"{one}@7"]) == 2
+    assert "one.json has one step, 0, and no step 7." in capsys.readouterr().err
 
 
 def test_colours_are_for_terminals(

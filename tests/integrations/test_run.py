@@ -174,7 +174,10 @@ def test_with_all_steps_recorded_what_is_new_is_said_at_once(
     )
     assert said.count("goes on") == 1
     last = "cut-gradient train.py:10, in each of 5 steps"
-    assert f"graphviz-torch: 5 steps recorded; see above\n{last}\ngraphviz-torch: to see the graph, " in said
+    assert (
+        f"graphviz-torch: 5 steps recorded; see above\n{last}\ngraphviz-torch: to see the graph, "
+        in said
+    )
     assert said.count("got no gradient") == 1
     assert "10 |         return self.b(self.a(x).detach())\n" in said
 

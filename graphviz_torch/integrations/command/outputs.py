@@ -39,7 +39,7 @@ from .files import SEVERITIES as COLORS
 from .files import say
 from .findings.baseline import write_baseline
 from .findings.judge import Judge
-from .findings.reports import REPORTS, go_on, to_lines, to_sarif, totals
+from .findings.reports import REPORTS, go_on, to_lines, to_sarif
 from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
