@@ -153,13 +153,13 @@ def test_an_error_says_what_is_missing(
         f"is a script, which runs first: graphviz-torch run -o run.json.gz {script}\n"
     )
     for name in ("g.json", "g.json.gz"):
-        whole = load(saved).save(tmp_path / name).read_bytes()
+        whole = Path(load(saved).save(tmp_path / name)).read_bytes()
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
         assert main(["find", str(tmp_path / name)]) == 2
         assert f"cut short at byte {len(whole) // 2:,}" in capsys.readouterr().err
     step = TrainingStep(0, (graph_of(load(saved)),))
     one = Training((step,)).save(tmp_path / "one.json")
-    assert main(["text", f"{one}@7"]) == 2
+    assert main(["find", f"{one}@7"]) == 2
     assert "one.json has one step, 0, and no step 7." in capsys.readouterr().err
 
 

@@ -84,7 +84,7 @@ _SYNONYMS = {
     "open": "view",
     "plot": "draw",
     "render": "draw",
-    "print": "text",
+    **dict.fromkeys(("html", "mermaid", "text", "flow", "tensorboard", "print"), "export"),
     "compare": "diff",
     "record": "run",
     "train": "run",
