@@ -66,10 +66,9 @@ def _step(saved: Graph | Training, number: int, name: str) -> TrainingStep:
         if step.number == number:
             return step
     numbers = [str(step.number) for step in saved.steps]
-    there = (
-        f"it has one step, {numbers[0]}" if len(numbers) == 1 else f"steps {listing(numbers, 5)}"
-    )
-    raise ValueError(f"{name} has no step {number}: {there}.")
+    if len(numbers) == 1:
+        raise ValueError(f"{name} has one step, {numbers[0]}, and no step {number}.")
+    raise ValueError(f"{name} has no step {number}, but {listing(numbers, 5)}.")
 
 
 def write_text(text: str, path: Path) -> None:
