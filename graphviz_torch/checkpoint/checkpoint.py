@@ -22,6 +22,7 @@ from ..devices.moving import to_device
 from ..devices.simulated.places import is_simulated
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement
+from ..graph.shown_text import print_text
 from ..graph.text import printable, type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
@@ -61,6 +62,8 @@ class CheckpointDiff:
         Differing dtypes and devices are converted while loading.
         """
         return not (self.missing or self.unexpected or self.shapes or self.optimizers)
+
+    _repr_pretty_ = print_text
 
     def __str__(self) -> str:
         lines = [f"missing in the file: {name}" for name in self.missing]

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..devices.moving import to_device
 from ..graph import Graph, Node
+from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names
@@ -77,6 +78,8 @@ class Verification:
 
     def __bool__(self) -> bool:
         return self.same
+
+    _repr_pretty_ = print_text
 
     def __str__(self) -> str:
         if self.same:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..graph.units import count_text, number_text
 from .changes import Change
@@ -71,6 +72,8 @@ class FirstDifference:
                 metas = ", ".join(str(meta) for meta in one.outputs if meta is not None)
                 lines.append(f"  {title or word}: {_node_text(one)} {metas}".rstrip())
         return "\n".join(map(printable, lines))
+
+    _repr_pretty_ = print_text
 
     def __str__(self) -> str:
         return self.to_text()

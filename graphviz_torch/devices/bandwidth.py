@@ -14,8 +14,10 @@ from typing import NamedTuple
 import torch
 
 from ..graph import TransferKind
+from ..graph.shown_text import print_text
 from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart
+from ..render.svg_picture import SvgPicture
 from .compare import median_seconds, present_devices
 
 SIZES = tuple(4**k for k in range(5, 15))  # 1 KiB to 256 MiB
@@ -49,6 +51,11 @@ class Bandwidth:
     rates: tuple[Rate, ...]
     absent: tuple[tuple[str, str], ...] = ()  # device and why it was not measured
 
+    _repr_pretty_ = print_text
+
+    def __str__(self) -> str:
+        return self.table()
+
     def table(self) -> str:
         """GB/s as text, a row for each size."""
         columns = list(dict.fromkeys(map(_name, self.rates)))
@@ -64,7 +71,7 @@ class Bandwidth:
         """The rates as plain rows, for a data frame."""
         return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
 
-    def plot(self) -> str:
+    def plot(self) -> SvgPicture:
         """An SVG: GB/s by size."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for rate in self.rates:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..graph.shown_text import print_text
 from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
 from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
+from ..render.svg_picture import SvgPicture
 from .moving import find_device
 from .simulated.places import is_simulated
 
@@ -53,6 +55,11 @@ class DeviceComparison:
     timings: tuple[Timing, ...]
     absent: tuple[tuple[str, str], ...] = ()  # device and why it was not timed
     threads: int = 1  # of the CPU
+
+    _repr_pretty_ = print_text
+
+    def __str__(self) -> str:
+        return self.table()
 
     def of(self, device: str) -> list[Timing]:
         """The timings of one device, by size."""
@@ -119,7 +126,7 @@ class DeviceComparison:
         """The times as plain rows, for a data frame."""
         return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
 
-    def plot(self) -> str:
+    def plot(self) -> SvgPicture:
         """An SVG: total seconds by size, and the work alone where a device needs copies."""
         lines = {}
         for device in self.devices():

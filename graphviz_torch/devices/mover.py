@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph import TensorMeta
+from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta
@@ -61,6 +62,8 @@ class Moves:
 
     moved: tuple[Move, ...] = ()
     stayed: tuple[tuple[str, str], ...] = ()
+
+    _repr_pretty_ = print_text
 
     @property
     def nbytes(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..graph.shown_text import print_text
 from ..graph.text import at_most, printable
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
@@ -75,6 +76,11 @@ class RehearsalDiff:
                 for name, changes in rows.items()
             },
         }
+
+    _repr_pretty_ = print_text
+
+    def __str__(self) -> str:
+        return self.to_text()
 
     def to_text(self) -> str:
         """Return the differences as text."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
 from ..render.style import COLORS, SCALE
+from ..render.svg_picture import SvgPicture
 from .blocks import LOOP
 from .order import ordinal
 from .rehearsal import ROLES, Moment, Rehearsal
@@ -34,7 +35,7 @@ _MIN_PHASE_WIDTH = 0.12  # least fraction of the width per phase
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
-def draw_memory(rehearsal: Rehearsal) -> str:
+def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
     """Return an SVG of a rank's memory over its step: an area per role, the peak, and its line.
 
     The horizontal axis is the order of allocations and frees, not time. If there are many, the one
@@ -108,7 +109,7 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     out += _phases(moments, places)
     axis = "memory given out or freed, in order (not seconds)"
     out.append(svg_text(_LEFT, _HEIGHT - _BOTTOM + 40, axis, "muted"))
-    return "".join([*out, "</svg>"])
+    return SvgPicture("".join([*out, "</svg>"]))
 
 
 def _x_coordinates(moments: Sequence[Moment]) -> list[float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..graph import Graph
+from ..graph.shown_text import print_text
 from ..graph.text import listing, printable
 from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
@@ -143,6 +144,8 @@ class Rehearsal:
 
     def __repr__(self) -> str:
         return f"Rehearsal(rank {self.rank} of {self.ranks}, peak {bytes_text(self.peak_bytes)})"
+
+    _repr_pretty_ = print_text
 
     def __str__(self) -> str:
         return "\n".join(map(printable, self._lines()))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from ..graph.shown_text import Text
 from ..graph.units import bytes_text, operations_text
 from .configurations import plan_of
 
@@ -68,7 +69,7 @@ def unchanged_trial(trials: Sequence[Trial]) -> Trial:
     return next(each for each in trials if not each.changes)
 
 
-def trial_table(trials: Sequence[Trial], size: int) -> str:
+def trial_table(trials: Sequence[Trial], size: int) -> Text:
     """Return a table with one row per trial, followed by the code to write for each plan.
 
     >>> print(trial_table([Trial((), 4096, 1024, 1000)], 2048))
@@ -103,7 +104,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> str:
             lines.append(f"{name}: {plan_of(name).says}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")
-    return "\n".join(lines)
+    return Text("\n".join(lines))
 
 
 def flops_more(trial: Trial, plain: Trial) -> str:

@@ -11,6 +11,7 @@ from ..graph.text import shortened
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
 from ..render.style import COLORS
+from ..render.svg_picture import SvgPicture
 from .trials import Trial, best_first, flops_more, unchanged_trial
 
 _WIDTH, _LEAST_HEIGHT = 1000, 420
@@ -19,7 +20,7 @@ _LINE, _NAME = 18, 54  # of the legend: height of a line, and characters of a na
 _DOT = 4
 
 
-def draw_trials(trials: Sequence[Trial], size: int) -> str:
+def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
     """Return an SVG of the trials: the peak against the bytes on the wire.
 
     A horizontal line marks the memory of a device: trials below it fit. The legend lists the
@@ -71,7 +72,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> str:
         weight = "bold" if fits and number == 1 else "normal"
         name = svg_text(end + 48, line, shortened(each.name, _NAME) + flops)
         out.append(f'<g font-weight="{weight}">{name}</g>')
-    return "".join([*out, "</svg>"])
+    return SvgPicture("".join([*out, "</svg>"]))
 
 
 def _number_label(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:

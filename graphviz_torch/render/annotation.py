@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..graph import Graph, GraphLike, graph_of
+from ..graph.shown_text import Text
 from ..graph.text import at_most
 from . import labels
 
@@ -23,7 +24,7 @@ _PACKAGE = Path(__file__).parents[1]
 _PLACE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
 
-def annotate_source(graph: GraphLike, file: str | Path | None = None) -> str:
+def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
     """The source of a program, and beside each line the shapes of what it made.
 
     Results that need no gradient are in no graph; copies between devices and cuts are named.
@@ -70,7 +71,7 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> str:
     for each, line, says in facts:
         if each == name:
             made.setdefault(line, []).append(says)
-    return _beside(text.splitlines(), made)
+    return Text(_beside(text.splitlines(), made))
 
 
 def _facts(graph: Graph) -> Iterator[tuple[str, int, str]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .labels import clipped
 from .style import COLORS, dark_rules, palette
+from .svg_picture import SvgPicture
 
 _LINES = ("operation_line", "input_line", "transfer_line", "output_line", "parameter_line")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
@@ -29,7 +30,7 @@ def line_chart(
     y: str,
     x_text: Callable[[float], str] = str,
     y_text: Callable[[float], str] = str,
-) -> str:
+) -> SvgPicture:
     """An SVG of `lines`: name -> points (x, y), both above 0; others are left out.
 
     Args:
@@ -48,7 +49,7 @@ def line_chart(
     ]
     if not every:
         out.append(svg_text(_LEFT, _HEIGHT / 2, "nothing was measured", "muted"))
-        return "".join([*out, "</svg>"])
+        return SvgPicture("".join([*out, "</svg>"]))
     across = _Axis([p[0] for p in every], _LEFT, _WIDTH - _RIGHT)
     up = _Axis([p[1] for p in every], _HEIGHT - _BOTTOM, _TOP)
     for value in across.ticks():
@@ -79,7 +80,7 @@ def line_chart(
         ends.append(end)
         out.append(f'<text x="{at_all[-1][0] + 10:.1f}" y="{end:.1f}" fill="{color}">')
         out.append(f"{svg_escape(name)}</text>")
-    return "".join([*out, "</svg>"])
+    return SvgPicture("".join([*out, "</svg>"]))
 
 
 class _Axis:

@@ -28,6 +28,7 @@ from .view.payload import view_payload
 from .view.title import title_of
 
 _STILL_SECONDS = 5.0
+_FRAME_HEIGHT = 560  # CSS pixels
 
 _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});
@@ -64,8 +65,10 @@ def to_html(
     inputs: Sequence[Any] = (),
     title: str = "",
     findings: FindingsLike = "auto",
-) -> str:
+) -> Page:
     """One self-contained HTML page with the interactive view of `graph`; written to `path`, if any.
+
+    What is returned is the text of the page, and in a notebook the view itself.
 
     Args:
         graph: what `draw_graph` draws: a graph, a recording, which is drawn whole, a tensor, a
@@ -99,7 +102,23 @@ def to_html(
     if path is not None:
         with replacement(path) as file:
             file.write(page.encode())
-    return page
+    return Page(page)
+
+
+class Page(str):
+    """The text of an HTML page; a notebook shows the page in a frame.
+
+    >>> Page("<!doctype html>...")
+    Page(18 characters; to_html(graph, "graph.html") writes it)
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f'Page({len(self):,} characters; to_html(graph, "graph.html") writes it)'
+
+    def _repr_html_(self) -> str:
+        return _frame(self, _FRAME_HEIGHT)
 
 
 class NotebookView:
@@ -117,24 +136,15 @@ class NotebookView:
         return f'NotebookView({nodes}; a notebook shows it, to_html(graph, "graph.html") saves it)'
 
     def _repr_html_(self) -> str:
-        page = html.escape(_page(self._shown, "", self._findings, _FRAMED))
-        # The frame lies on the still picture, which is seen where frames are taken out of a cell;
-        # and through the frame, which is empty, where no script runs in it.
-        height = f"height: {self._height}px"
-        still = _still(self.graph, self._findings, self._marks)
-        return (
-            f'<div style="position: relative; {height}; overflow: hidden">{still}'
-            f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" '
-            f'title="Autograd graph" style="position: absolute; top: 0; left: 0; width: 100%; '
-            f'{height}; border: 0"></iframe></div>'
-        )
+        page = _page(self._shown, "", self._findings, _FRAMED)
+        return _frame(page, self._height, _still(self.graph, self._findings, self._marks))
 
 
 def view(
     graph: GraphLike | Difference,
     *inputs: Any,
     findings: FindingsLike = "auto",
-    height: int = 560,
+    height: int = _FRAME_HEIGHT,
 ) -> NotebookView:
     """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
 
@@ -151,6 +161,20 @@ def view(
     True
     """
     return NotebookView(*_judged(graph, inputs, findings), height)
+
+
+def _frame(page: str, height: int, still: str = "") -> str:
+    """Return HTML that shows a page in a frame on its still picture.
+
+    The picture is seen where frames are taken out of a cell; and through the frame, which is empty,
+    where no script runs in it.
+    """
+    return (
+        f'<div style="position: relative; height: {height}px; overflow: hidden">{still}'
+        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-downloads" '
+        f'title="Autograd graph" style="position: absolute; top: 0; left: 0; width: 100%; '
+        f'height: {height}px; border: 0"></iframe></div>'
+    )
 
 
 def _judged(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike
+from ..graph.shown_text import Text
 from ..graph.text import at_most
 from . import labels, wording
 from .cuts import CutLine, cut_lines
@@ -49,7 +50,7 @@ _APART = "\u200b"  # of no width
 
 
 @drawing_options
-def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
+def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
     """The graph as the text of a Mermaid flowchart, bounded as the pictures are.
 
     In Markdown it stands in a code block of the language mermaid. Unless `depth` asks for
@@ -81,7 +82,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
             if len(text) <= MOST_CHARACTERS and _edges_in(text) <= MOST_EDGES:
                 break
             text = _written(graph, {**options, "limit": limit})
-    return text
+    return Text(text)
 
 
 def _edges_in(text: str) -> int:

@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, declared
+from ..graph.shown_text import Text
 from ..graph.tensors import elements_text
 from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
 from ..graph.text import printable, shortened
@@ -45,7 +46,7 @@ _WIDEST = 64  # characters of one cell; a longer name is cut
 _MOST_MODULES = 20
 
 
-def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> str:
+def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> Text:
     """The graph as text, inputs before users: its nodes below the names of their modules.
 
     A line is as long as the terminal allows, and 80 characters elsewhere. Identical blocks are
@@ -104,7 +105,7 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
         parts.append("\n".join(_untracked(graph, width)))
     if marked:
         parts.append("\n".join(line for finding in marked for line in _message(finding, width)))
-    return "\n\n".join(parts) + "\n"
+    return Text("\n\n".join(parts) + "\n")
 
 
 def _summary(graph: Graph, width: int | None) -> str:

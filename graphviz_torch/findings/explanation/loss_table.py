@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...graph import Graph
+from ...graph.shown_text import print_text
 from ...graph.terminal import TableColumn, hidden, line_width, table
 from ...graph.text import printable
 from ...graph.units import number_text
@@ -88,6 +89,8 @@ class LossTable:
             notes.append(hidden(missing, width))
         said = ["The norm of the gradient that each loss gave", *lines, *notes]
         return "\n".join(map(printable, said))
+
+    _repr_pretty_ = print_text
 
     def __str__(self) -> str:
         return self.to_text()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, GraphLike
 from ...graph.gc import with_gc_disabled
+from ...graph.shown_text import Text
 from .. import wording
 from ..drawing.steps import draw
 from ..groups.whole import picture_of
@@ -29,7 +30,7 @@ _MANY = 600
 
 
 @drawing_options
-def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions]) -> str:
+def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions]) -> Text:
     """The graph as DOT text.
 
     Args:
@@ -47,7 +48,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     True
     """
     shown, findings = picture_of(graph, findings=options.get("findings", "auto"))
-    return _written(shown, {**options, "findings": findings}, note)
+    return Text(_written(shown, {**options, "findings": findings}, note))
 
 
 @with_gc_disabled

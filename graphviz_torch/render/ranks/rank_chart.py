@@ -16,6 +16,7 @@ from ...graph.text import at_most, ranks_text
 from ...graph.units import seconds_text
 from ..chart import svg_escape, svg_line, svg_start, svg_text
 from ..style import COLORS
+from ..svg_picture import SvgPicture
 from .collectives import description
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
@@ -24,7 +25,7 @@ _MOST_WAITS = 5  # sentences
 _SHORT = 1e-3  # seconds: a shorter wait is not told
 
 
-def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> str:
+def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> SvgPicture:
     """An SVG of when each rank stood in a collective, a row for each rank.
 
     Args:
@@ -50,7 +51,7 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> str:
             "no times of two ranks were recorded: pass the file that `graphviz-torch run` writes "
             "under torchrun on gloo, or a graph of each rank."
         )
-    return rank_rows(sent, _WIDTH, wait_lines(sent))
+    return SvgPicture(rank_rows(sent, _WIDTH, wait_lines(sent)))
 
 
 def has_times(collectives: Iterable[Collective]) -> bool:

@@ -17,6 +17,7 @@ from ...graph.units import number_text
 from ..chart import svg_escape, svg_start, svg_text
 from ..groups.whole import whole_of
 from ..style import COLORS, NONFINITE
+from ..svg_picture import SvgPicture
 from .lanes import courses
 from .river import river_of
 from .signs import (
@@ -54,7 +55,7 @@ class _Row(NamedTuple):
     height: float  # pixels
 
 
-def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
+def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> SvgPicture:
     """The gradient of a step as a river: SVG text, from data above to the loss below.
 
     The width of a stream is the norm of the gradient of the result that it carries, on a
@@ -102,7 +103,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
         left = number * _WIDE / 2
         out += panel.written(left, ("before", "after")[number] if len(panels) > 1 else "")
     out += legend(scale, panels[0].slim, height)
-    return "".join([*out, "</svg>"])
+    return SvgPicture("".join([*out, "</svg>"]))
 
 
 def _norms(river: River) -> Iterator[float]:

@@ -1,0 +1,52 @@
+"""A picture that was written as SVG, with no layout of DOT."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from pathlib import Path
+
+from ..graph.files.replacement import replacement
+
+
+class SvgPicture(str):
+    """The text of an SVG; a notebook shows the picture.
+
+    It is saved as a `Picture` is, as SVG alone.
+
+    >>> SvgPicture('<svg width="20" height="10"></svg>')
+    SvgPicture(20 x 10; .render("picture.svg") saves it)
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        size = re.search(r'<svg[^>]* width="([\d.]+)[^>]* height="([\d.]+)', self)
+        shown = f"{size[1]} x {size[2]}; " if size else ""
+        return f'SvgPicture({shown}.render("picture.svg") saves it)'
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+    def render(self, outfile: str | PathLike[str], *, format: str | None = None) -> str:
+        """Write the picture, and return the path.
+
+        Raises:
+            ValueError: for another format than "svg".
+        """
+        path = Path(outfile)
+        if (format or path.suffix[1:]) != "svg":
+            raise ValueError(f"{path}: this picture is written as SVG; name a file that ends so.")
+        with replacement(path) as file:
+            file.write(self.encode())
+        return str(path)
+
+    def pipe(self, format: str = "svg") -> bytes:
+        """Return the bytes of the SVG.
+
+        Raises:
+            ValueError: for another format than "svg".
+        """
+        if format != "svg":
+            raise ValueError(f"this picture has the format svg, and not {format}.")
+        return self.encode()
