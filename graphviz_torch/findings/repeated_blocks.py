@@ -10,9 +10,9 @@ from itertools import zip_longest
 from ..graph import Finding
 from ..graph.text import listing
 
-_PATH = re.compile(r"(?<![\w./:])\w+(?:\.\w+)+(?![\w/:])")  # "layers.0.attn.weight"; "0.35"
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")  # of a block, in a path
-_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)")
+_PATH = r"(?<![\w./:])\w+(?:\.\w+)+(?![\w/:])"  # "layers.0.attn.weight"; "0.35"
+_INDEX = r"(?<![^.])\d+(?![^.])"  # of a block, in a path
+_NUMBER = r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)"
 
 
 def one_per_block(findings: Iterable[Finding]) -> list[Finding]:
@@ -24,9 +24,9 @@ def one_per_block(findings: Iterable[Finding]) -> list[Finding]:
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for each in findings:
-        message = _PATH.sub(lambda match: _INDEX.sub("*", match[0]), each.message)
+        message = re.sub(_PATH, lambda match: re.sub(_INDEX, "*", match[0]), each.message)
         same = each.rule, each.severity, each.where, each.cause, each.steps
-        groups.setdefault((*same, _NUMBER.sub("#", message)), []).append(each)
+        groups.setdefault((*same, re.sub(_NUMBER, "#", message)), []).append(each)
     return [finding for group in groups.values() for finding in _merged(group)]
 
 
@@ -43,7 +43,7 @@ def _merged(group: Sequence[Finding]) -> Sequence[Finding]:
 
 def _block(first: Finding, other: Finding) -> str:
     """Return the path of the other finding's block, "layers.1"; "" where no block differs."""
-    paths = (_PATH.findall(each.message) for each in (first, other))
+    paths = (re.findall(_PATH, each.message) for each in (first, other))
     for mine, theirs in zip(*paths, strict=False):
         parts = theirs.split(".")
         for i, (before, after) in enumerate(zip_longest(mine.split("."), parts)):

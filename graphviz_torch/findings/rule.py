@@ -10,7 +10,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from ..graph import Finding, Graph, Severity
@@ -47,8 +46,8 @@ _SILENCE: dict[Source, str] = {
     "rehearse": "Leave out `--order`.",
 }
 _SITE = "https://graphviz-torch.github.io/graphviz_torch/findings"
-_SECTION = re.compile(r"^## (.+)\n+", re.M)
-_PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+_SECTION = r"(?m)^## (.+)\n+"
+_PROGRAM = r"(?ms)^```python\n(.*?)^```$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +78,23 @@ class Rule:
     @property
     def summary(self) -> str:
         """The sentence that says which fault the rule reports."""
-        return " ".join(_SECTION.split(self.page)[0].split())
+        return " ".join(re.split(_SECTION, self.page)[0].split())
 
     @property
     def sections(self) -> dict[str, str]:
         """The text of each section, by heading."""
-        _, *parts = _SECTION.split(self.page)
+        _, *parts = re.split(_SECTION, self.page)
         return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
     @property
     def examples(self) -> list[str]:
         """Programs that have the fault: one for each of its causes."""
-        return _PROGRAM.findall(self.sections.get("Example", ""))
+        return re.findall(_PROGRAM, self.sections.get("Example", ""))
 
     @property
     def repaired(self) -> list[str]:
         """Programs without the fault."""
-        return _PROGRAM.findall(self.sections.get("Use instead", ""))
+        return re.findall(_PROGRAM, self.sections.get("Use instead", ""))
 
     def to_markdown(self, reports: Sequence[str] = ()) -> str:
         """Return the rule's page.
@@ -107,10 +106,11 @@ class Rule:
         parts = [f"# `{self.id}`", f"{self.severity.capitalize()}, reported by {by}.", self.summary]
         sections, texts = self.sections, iter(reports)
         if reports:
-            shown = _PROGRAM.sub(
-                lambda m: f"{m[0]}\n\n```text\n{next(texts)}\n```", sections["Example"]
+            sections["Example"] = re.sub(
+                _PROGRAM,
+                lambda match: f"{match[0]}\n\n```text\n{next(texts)}\n```",
+                sections["Example"],
             )
-            sections["Example"] = shown
         for heading in HEADINGS:
             if heading == "Not detected":
                 parts += ["## How to silence it", _SILENCE[self.sources[0]].format(id=self.id)]
@@ -135,6 +135,8 @@ class Rules(tuple[Rule, ...]):
         for rule in self:
             if rule.id == id:
                 return rule
+        from difflib import get_close_matches  # slow to import
+
         near = get_close_matches(id, [rule.id for rule in self], 1)
         hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all."
         raise ValueError(f"There is no rule {id!r}. {hint}")

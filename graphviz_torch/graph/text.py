@@ -12,9 +12,9 @@ _REQUIRED = object()
 _SPELLED = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel
 _CALLED = ", called at "
 _LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
-_BOTH_LINES = re.compile(rf"({_LINE}){_CALLED}({_LINE})")
+_BOTH_LINES = rf"({_LINE}){_CALLED}({_LINE})"
 _MAX_NAME, _MAX_PART = 40, 14  # characters of a name in a message, and of each part of a longer one
-_LONG_NAME = re.compile(rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)")
+_LONG_NAME = rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)"
 # Control characters and their pictures; what XML cannot hold, and what turns the direction of text.
 _PICTURES = {
     **{i: chr(0x2400 + i) for i in range(32) if i != ord("\n")},
@@ -169,7 +169,7 @@ def users_line_first(text: str) -> str:
     >>> users_line_first("sqrt at modeling_gpt2.py:312, called at train.py:41 made NaN.")
     'sqrt at train.py:41 (in modeling_gpt2.py:312) made NaN.'
     """
-    return _BOTH_LINES.sub(r"\2 (in \1)", text)
+    return re.sub(_BOTH_LINES, r"\2 (in \1)", text)
 
 
 def with_short_names(text: str) -> str:
@@ -180,7 +180,7 @@ def with_short_names(text: str) -> str:
     >>> with_short_names("backbone.encoder.layers.11.attention.output.dense.weight is frozen.")
     'backbone.encoder.….11.….dense.weight is frozen.'
     """
-    return _LONG_NAME.sub(lambda match: _short_name(match[0]), text)
+    return re.sub(_LONG_NAME, lambda match: _short_name(match[0]), text)
 
 
 def _short_name(name: str) -> str:

@@ -16,15 +16,12 @@ PACKAGE = Path(graphviz_torch.__file__).parent
 REPORTED = "  # <- reported"  # ends the line of an example that its finding is at
 # The rules whose pages lack a section. A rule leaves the list when its page has all of them.
 _LISTED = """
-called-for-each-sample collapsed-weight compile-graph-break compile-recompile compile-skipped
-compiled-differs constant-targets copy-in-backward ddp-bypassed ddp-unused-parameter
-diverged-buffers diverged-replicas divided-twice epsilon-underflow fsdp-regather
-fsdp-single-unit gradient-spike growing-memory ignored-targets large-update learning-rate-jump
-memory-order mismatched-collectives most-memory no-gradient non-differentiable-all-gather
-non-leaf-in-optimizer only-norms-train outside-autocast pageable-copy rank-only-sync
-redistributed-back redundant-all-reduce repeated-batch skipped-step stale-average tiny-copies
-unsynced-batch-norm untied-weights view-retains-storage weight-decay-on-norms zero-init-pair
-zero-second-derivative
+collapsed-weight compile-graph-break compile-recompile compile-skipped compiled-differs
+ddp-bypassed ddp-unused-parameter diverged-buffers diverged-replicas divided-twice
+epsilon-underflow fsdp-regather fsdp-single-unit gradient-spike growing-memory ignored-targets
+large-update learning-rate-jump memory-order mismatched-collectives most-memory no-gradient
+non-differentiable-all-gather pageable-copy rank-only-sync redistributed-back
+redundant-all-reduce repeated-batch skipped-step stale-average unsynced-batch-norm
 """
 INCOMPLETE = frozenset(_LISTED.split())
 EXAMPLES = {

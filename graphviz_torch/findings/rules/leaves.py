@@ -155,6 +155,11 @@ def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
 def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """An optimizer was given a tensor that is not a leaf, such as the result of to(device).
 
+    ## Why it matters
+
+    An optimizer updates leaves. `to(device)` and arithmetic return results, which are computed anew
+    from their leaf, so PyTorch refuses them.
+
     ## Example
 
     ```python
@@ -163,9 +168,35 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
     from graphviz_torch import record, simulate_accelerator
 
     with simulate_accelerator() as (gpu,), record() as recording:
-        scale = torch.ones(2, requires_grad=True).to(gpu)
+        scale = torch.ones(2, requires_grad=True).to(gpu)  # <- reported
         optimizer = torch.optim.SGD([scale], lr=0.1)
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        scale = torch.ones(2, device=gpu, requires_grad=True)
+        optimizer = torch.optim.SGD([scale], lr=0.1)
+        (scale * 2).sum().backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    It never is: the optimizer has refused the tensor.
+
+    ## Not detected
+
+    Lists that an optimizer of another library takes.
+
+    ## See also
+
+    - [torch.Tensor.is_leaf](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
     """
     failure = reading.graph.failure
     if failure is None or "can't optimize a non-leaf" not in failure.message:

@@ -470,6 +470,11 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 def view_retains_storage(reading: Reading) -> Iterator[Finding]:
     """A small view saved for backward keeps alive a large storage that nothing else needs.
 
+    ## Why it matters
+
+    A view shares the storage of the whole tensor. As long as backward keeps the view, none of the
+    storage can be freed.
+
     ## Example
 
     ```python
@@ -481,8 +486,34 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
     with record() as recording:
         table = torch.randn(2000, 1000)
         first = table[0]
+        (w * first).sum().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    w = torch.randn(1000, requires_grad=True)
+    with record() as recording:
+        table = torch.randn(2000, 1000)
+        first = table[0].clone()
         (w * first).sum().backward()
     ```
+
+    ## When it is intended
+
+    A table that lives for the whole training anyway.
+
+    ## Not detected
+
+    Views that the program itself keeps.
+
+    ## See also
+
+    - [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html)
     """
     nodes, activations = reading.graph.nodes, reading.activations
     large = [

@@ -142,6 +142,11 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """autograd.grad took a second derivative through activations made of straight pieces, such as
     ReLU: it is zero wherever it is defined, and what is made from it trains nothing.
 
+    ## Why it matters
+
+    ReLU and its kin are piecewise linear, so that their second derivative is zero. A
+    physics-informed loss or a gradient penalty that is made from it has a value and trains nothing.
+
     ## Example
 
     ```python
@@ -154,10 +159,39 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         u = model(x)
         (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        (ddu,) = torch.autograd.grad(du.sum(), x, create_graph=True)  # <- reported
+        loss = u[0].square().sum() + (ddu + torch.sin(x)).square().mean()
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    x = torch.linspace(0, 1, 20)[:, None].requires_grad_()
+    with record(model) as recording:
+        u = model(x)
+        (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
         (ddu,) = torch.autograd.grad(du.sum(), x, create_graph=True)
         loss = u[0].square().sum() + (ddu + torch.sin(x)).square().mean()
         loss.backward()
     ```
+
+    ## When it is intended
+
+    A gradient penalty on the first derivative: its parameters do learn, and it is not reported.
+
+    ## Not detected
+
+    Second derivatives by `torch.func`, unless they record nodes.
+
+    ## See also
+
+    - [torch.autograd.grad](https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)
     """
     nodes = reading.graph.nodes
     if any(node.leaf and node.order is not None for node in nodes):

@@ -541,6 +541,11 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
     """A group decays biases and weights of norms, while another group is there to not decay.
 
+    ## Why it matters
+
+    Names of parameters in a norm are often "weight", which a rule for names does not see. Decay
+    pulls the scale of the norm towards 0.
+
     ## Example
 
     ```python
@@ -555,8 +560,38 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.AdamW(groups)
     with record(model) as recording:
         model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    biases = [p for n, p in model.named_parameters() if p.ndim < 2]
+    others = [p for n, p in model.named_parameters() if p.ndim >= 2]
+    groups = [{"params": others, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
         optimizer.step()
     ```
+
+    ## When it is intended
+
+    Decay of everything, with one group: it is not reported.
+
+    ## Not detected
+
+    Groups whose decay is the same.
+
+    ## See also
+
+    - [AdamW](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html)
+    - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
     """
     for event in reading.events(ineffective_calls.DecayedNorms):
         names = listing(reading.call(node) for node in event.nodes)
@@ -859,6 +894,11 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module or a function is called once for each sample of a batch, on one slice of a tensor
     after the other.
 
+    ## Why it matters
+
+    Each call launches its own small kernels: a batch of 64 takes up to 64 times as long as one call
+    for all samples.
+
     ## Example
 
     ```python
@@ -870,9 +910,36 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(6, 3)
     with record(model) as recording:
         x, y = torch.randn(16, 6), torch.arange(16) % 3
-        out = torch.stack([model(row) for row in x])
+        out = torch.stack([model(row) for row in x])  # <- reported
         F.cross_entropy(out, y).backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        x, y = torch.randn(16, 6), torch.arange(16) % 3
+        out = model(x)
+        F.cross_entropy(out, y).backward()
+    ```
+
+    ## When it is intended
+
+    Samples of different lengths, which do not fit one tensor.
+
+    ## Not detected
+
+    Loops over other axes, such as the time of a recurrent model.
+
+    ## See also
+
+    - [torch.func.vmap](https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html)
     """
     calls = [(e.module, e.count, e.where) for e in reading.events(ineffective_calls.CallPerSample)]
     for what, count, where in calls or _products_of_slices(reading):

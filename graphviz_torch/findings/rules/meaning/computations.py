@@ -101,6 +101,11 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     """A layer computes in float32, while others of the step have their float32 weights cast to a
     smaller dtype, as autocast does: it ran outside of autocast.
 
+    ## Why it matters
+
+    A layer that runs outside of autocast computes in float32: it takes twice the memory of the
+    others, and on tensor cores several times their time.
+
     ## Example
 
     ```python
@@ -113,8 +118,35 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     with record(nn.ModuleDict({"body": body, "head": head})) as recording:
         with torch.autocast("cpu", torch.bfloat16):
             h = body(torch.randn(8, 6)).relu()
-        F.cross_entropy(head(h.float()), torch.arange(8) % 3).backward()
+        F.cross_entropy(head(h.float()), torch.arange(8) % 3).backward()  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    with record(nn.ModuleDict({"body": body, "head": head})) as recording:
+        with torch.autocast("cpu", torch.bfloat16):
+            h = head(body(torch.randn(8, 6)).relu())
+        F.cross_entropy(h.float(), torch.arange(8) % 3).backward()
+    ```
+
+    ## When it is intended
+
+    A last layer that is kept in float32 for its precision.
+
+    ## Not detected
+
+    Models whose parameters are in the smaller dtype themselves.
+
+    ## See also
+
+    - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html)
     """
     nodes = reading.graph.nodes
     cast, plain = list[int](), list[int]()

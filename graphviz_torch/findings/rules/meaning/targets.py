@@ -147,6 +147,11 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
 def constant_targets(reading: Reading) -> Iterator[Finding]:
     """All targets of a loss are the same class, or the same number.
 
+    ## Why it matters
+
+    A batch with one class, or one number, teaches a constant. Labels that were not read, sorted
+    data without shuffling, and a mask that covers all are common causes.
+
     ## Example
 
     ```python
@@ -158,8 +163,34 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(6, 3)
     with record(model) as recording:
         labels = torch.zeros(16, dtype=torch.long)
+        F.cross_entropy(model(torch.randn(16, 6)), labels).backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        labels = torch.arange(16) % 3
         F.cross_entropy(model(torch.randn(16, 6)), labels).backward()
     ```
+
+    ## When it is intended
+
+    The real and fake labels of a GAN, and one-class training.
+
+    ## Not detected
+
+    Batches that are almost constant.
+
+    ## See also
+
+    - [torch.utils.data: shuffling](https://docs.pytorch.org/docs/stable/data.html)
     """
     for event in reading.events(LossTarget):
         if event.what == "constant":

@@ -21,6 +21,12 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
     """An output layer begins with the values of the embedding, but is a parameter of its own: a
     copy, which each step makes less like it.
 
+    ## Why it matters
+
+    Tied weights save a table of the vocabulary and share what they learn. A copy begins equal and
+    drifts away with each step, so that the model has twice the parameters and is not the one that
+    was meant.
+
     ## Example
 
     ```python
@@ -33,8 +39,37 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
     head.weight = nn.Parameter(table.weight.detach().clone())
     with record(nn.ModuleDict({"table": table, "head": head})) as recording:
         words = torch.randint(12, (4, 6))
-        F.cross_entropy(head(table(words).tanh()).flatten(0, 1), words.flatten()).backward()
+        scores = head(table(words).tanh())  # <- reported
+        F.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    table, head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+    head.weight = table.weight
+    with record(nn.ModuleDict({"table": table, "head": head})) as recording:
+        words = torch.randint(12, (4, 6))
+        scores = head(table(words).tanh())
+        F.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
+    ```
+
+    ## When it is intended
+
+    An output layer that begins with the values of the embedding and learns apart from it.
+
+    ## Not detected
+
+    Copies that were changed before the recorded step.
+
+    ## See also
+
+    - [torch.nn.Embedding](https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html)
     """
     users = {
         p: [reading.graph.nodes[edge.target] for edge in _uses(reading, p.node)]
@@ -66,6 +101,11 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
     """Two weights on one way are both zero, as the two factors of a LoRA, or a gate and the last
     layer of what it opens: neither gets a gradient but zeros, and both stay as they are.
 
+    ## Why it matters
+
+    The gradient of each factor is a product with the other one, which is zero: neither ever
+    changes. One of two zeros is enough to begin as the identity.
+
     ## Example
 
     ```python
@@ -78,8 +118,34 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
     nn.init.zeros_(lora[1].weight)
     with record(lora) as recording:
         x = torch.randn(8, 6)
+        (x + lora(x)).square().mean().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    lora = nn.Sequential(nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False))
+    nn.init.normal_(lora[1].weight, std=1e-3)
+    with record(lora) as recording:
+        x = torch.randn(8, 6)
         (x + lora(x)).square().mean().backward()
     ```
+
+    ## When it is intended
+
+    Never: neither factor can learn.
+
+    ## Not detected
+
+    Pairs with more than one layer in between.
+
+    ## See also
+
+    - [torch.nn.init](https://docs.pytorch.org/docs/stable/nn.init.html)
     """
     zeros = [
         p
@@ -288,6 +354,10 @@ def _line(reading: Reading, node: int) -> str:
 def only_norms_train(reading: Reading) -> Iterator[Finding]:
     """The steps change norms and biases alone: no weight of more than one dimension learns.
 
+    ## Why it matters
+
+    Norms and biases have few parameters: a model of which nothing else learns hardly changes.
+
     ## Example
 
     ```python
@@ -304,6 +374,33 @@ def only_norms_train(reading: Reading) -> Iterator[Finding]:
         F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
         optimizer.step()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3).backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    Some kinds of fine-tuning train only norms or biases.
+
+    ## Not detected
+
+    Models in which one large weight learns, too.
+
+    ## See also
+
+    - [torch.nn.Module.requires_grad_](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_)
     """
     learning = [p for p in reading.graph.parameters if p.stepped and p.requires_grad]
     if len(learning) < 2 or any(len(p.tensor.shape) > 1 for p in learning):
