@@ -99,15 +99,15 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
             continue
         found = False
         others = [d for d in range(differs.dim()) if d != dim]
-        along = _any_along(differs, others)
+        along = _any_on_bytes(differs, others)
         for block in reversed(_divisors(size // count)):  # outer lanes first, the common case
-            lanes = _any_along(along.reshape(-1, count, block), [0, 2]).tolist()
+            lanes = _any_on_bytes(along.reshape(-1, count, block), [0, 2]).tolist()
             if all(lane in allowed for lane, is_other in enumerate(lanes) if is_other):
                 return True
     return found
 
 
-def _any_along(truths: Tensor, dims: list[int]) -> Tensor:
+def _any_on_bytes(truths: Tensor, dims: list[int]) -> Tensor:
     """As `truths.any(dims)`, computed on bytes, whose kernel is many times faster."""
     return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 

@@ -142,8 +142,8 @@ def is_moving_module(frame: FrameType | None) -> bool:
     return _is_running(_APPLY, frame)
 
 
-def replicates(frame: FrameType | None) -> bool:
-    """Does `nn.DataParallel` copy a tensor of a module to its replicas, from `frame` outwards?"""
+def is_replicating_module(frame: FrameType | None) -> bool:
+    """True if `nn.DataParallel` is copying a module to its replicas, from `frame` outwards."""
     return _is_running(_REPLICATE, frame)
 
 

@@ -298,7 +298,7 @@ class UntrackedCalls(Listener):
         if torch.is_inference_mode_enabled():
             entry.reason = "inference_mode"
         elif not torch.is_grad_enabled():
-            switch = self.program.switches.last
+            switch = self.program.switches.innermost
             by = "no_grad" if switch is None else switch.by
             entry.reason = "set_grad_enabled" if by == "switched_off" else by
             entry.switch = None if switch is None else switch.place

@@ -167,7 +167,7 @@ def charts(category: str, lines: dict[str, list[str]]) -> summary_pb2.Summary:
     return summary
 
 
-def markdown(tag: str, text: str) -> summary_pb2.Summary:
+def markdown_summary(tag: str, text: str) -> summary_pb2.Summary:
     """Return a summary for the Text tab, which shows Markdown."""
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)

@@ -169,7 +169,7 @@ def add_transfers(
     ...     add_transfers(recording, runs, step=0)
     """
     require()
-    from .events import markdown, writing
+    from .events import markdown_summary, writing
 
     with writing(logdir_or_writer) as write:
-        write(markdown(tag, transfers_markdown(graph_of(graph))), step)
+        write(markdown_summary(tag, transfers_markdown(graph_of(graph))), step)

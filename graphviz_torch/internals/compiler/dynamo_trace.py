@@ -40,26 +40,26 @@ class Recompiled(NamedTuple):
 class Trace(Protocol):
     """Callbacks invoked while Dynamo traces one graph."""
 
-    def begun(self, operands: list[Tensor]) -> None:
+    def on_operation_start(self, operands: list[Tensor]) -> None:
         """Called before an operation runs."""
 
-    def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
+    def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
         """Called after an operation with its function, Dynamo's metadata and its outputs."""
 
-    def called(
+    def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Called after `ended`, with the arguments and the result."""
+        """Called after `on_operation_end`, with the arguments and the result."""
 
-    def applied(
+    def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
         """Called after a custom `autograd.Function` was applied as one operation."""
 
-    def ordered(self, order: list[int]) -> None:
-        """Called after `applied`, with the argument position of each operand in the program."""
+    def on_operand_order(self, order: list[int]) -> None:
+        """Called after `on_apply`, with the argument position of each operand in the program."""
 
-    def complete(
+    def on_graph_complete(
         self,
         inputs: list[Tensor],
         results: list[Tensor | None],
@@ -75,7 +75,7 @@ class Trace(Protocol):
             again: the reason for a recompilation, if it is one.
         """
 
-    def compiled(self, kinds: list[Any]) -> None:
+    def on_graph_compiled(self, kinds: list[Any]) -> None:
         """Called with the classes of nodes that the compiler created for the graph."""
 
 
@@ -114,12 +114,12 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
     def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
         if tracer is not _thread_state.output:  # Dynamo starts or restarts a graph
             _thread_state.output, _thread_state.trace = tracer, new()
-        _notify("begun", _tensors((args, kwargs)))
+        _notify("on_operation_start", _tensors((args, kwargs)))
         result = _originals["run"](tracer, node, args, kwargs, nnmodule)
         method = node.op == "call_method"
         function = getattr(Tensor, node.target, None) if method else node.target
-        _notify("ended", function, node.meta, _tensors(result))
-        _notify("called", function, node.meta, args, kwargs, result)
+        _notify("on_operation_end", function, node.meta, _tensors(result))
+        _notify("on_call", function, node.meta, args, kwargs, result)
         return result
 
     def call_user_compiler(self: Any, gm: Any, examples: Any) -> Any:
@@ -127,13 +127,15 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
             return _originals["compile"](self, gm, examples)
         before = set(_region_node_classes())
         with suppress(Exception):  # otherwise the region is shown without its operations
-            _notify("complete", *_completed_graph(self, gm))
+            _notify("on_graph_complete", *_completed_graph(self, gm))
         if _thread_state.again:
             raise TraceComplete
         _thread_state.new = self.root_tx.f_code, _thread_state.trace
         try:
             compiled = _originals["compile"](self, gm, examples)
-            _notify("compiled", [kind for kind in _region_node_classes() if kind not in before])
+            _notify(
+                "on_graph_compiled", [kind for kind in _region_node_classes() if kind not in before]
+            )
         finally:
             _thread_state.output = _thread_state.trace = None
         return compiled
@@ -144,9 +146,9 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
         node = _last_applied(tx)
         if node is not before and tx.output is _thread_state.output:
             operands, made = _example_values(node.all_input_nodes), _example_values([node])
-            _notify("applied", self.fn_cls, node.meta, operands, made)
+            _notify("on_apply", self.fn_cls, node.meta, operands, made)
             with suppress(Exception):
-                _notify("ordered", _operand_positions(node, args))
+                _notify("on_operand_order", _operand_positions(node, args))
         return result
 
     utils.run_node, output.call_user_compiler = run_node, call_user_compiler
@@ -159,7 +161,7 @@ def record_recompile(code: CodeType, reason: str, before: int) -> None:
 
 
 def _completed_graph(output: Any, gm: Any) -> tuple[Any, ...]:
-    """Return the arguments of `Trace.complete`."""
+    """Return the arguments of `Trace.on_graph_complete`."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     given = [getattr(one, "meta", {}) for one in gm.graph.output_node().args[0]]
     results = [

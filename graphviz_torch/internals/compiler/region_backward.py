@@ -34,16 +34,16 @@ class RegionBackwardCallbacks(Protocol):
     def values(self) -> Collection[str]:
         """Names of the graph's values to report."""
 
-    def see(self, name: str, value: Tensor) -> None:
+    def on_value(self, name: str, value: Tensor) -> None:
         """Called with a value and its name."""
 
-    def describe(self) -> None:
+    def on_complete(self) -> None:
         """Called when all values have been reported, to describe them."""
 
-    def equal(self) -> None:
+    def on_equal(self) -> None:
         """Called if the gradients equal those of the compiled backward."""
 
-    def miss(self, why: str) -> None:
+    def on_mismatch(self, why: str) -> None:
         """Called with the reason if the gradients differ, or if the graph could not be run."""
 
 
@@ -87,12 +87,12 @@ def _compare(gradients: list[Any], result: Any, callbacks: RegionBackwardCallbac
         with unseen_calls(), unseen(), unseen_operators(), torch.no_grad():
             same = _all_equal(gradients, result)
     except Exception as error:
-        callbacks.miss(f"its gradients could not be compared ({type(error).__name__})")
+        callbacks.on_mismatch(f"its gradients could not be compared ({type(error).__name__})")
         return
     if same:
-        callbacks.equal()
+        callbacks.on_equal()
     else:
-        callbacks.miss("run operation by operation, it gives other bits than compiled")
+        callbacks.on_mismatch("run operation by operation, it gives other bits than compiled")
 
 
 def _run(node: Any, values: list[Any], callbacks: RegionBackwardCallbacks) -> list[Any] | None:
@@ -100,23 +100,23 @@ def _run(node: Any, values: list[Any], callbacks: RegionBackwardCallbacks) -> li
     info = getattr(type(node)._forward_cls, "_lazy_backward_info", None)
     module = getattr(info, "bw_module", None)
     if not isinstance(module, GraphModule):
-        callbacks.miss("the code came from a cache, without the graph of its backward")
+        callbacks.on_mismatch("the code came from a cache, without the graph of its backward")
         return None
     if not callbacks.values:
-        callbacks.miss("no value in the graph of its backward could be traced to a node inside")
+        callbacks.on_mismatch("no value in its backward graph could be traced to a node inside")
         return None
     reason = _refusal(module)
     if reason:
-        callbacks.miss(reason)
+        callbacks.on_mismatch(reason)
         return None
     try:
         with unseen_calls(), unseen(), unseen_operators(), torch.no_grad(), no_autocast():
             given = _ReportingInterpreter(module, callbacks).run(
                 *values, enable_io_processing=False
             )
-            callbacks.describe()
+            callbacks.on_complete()
     except Exception as error:
-        callbacks.miss(f"its graph could not be run again ({type(error).__name__})")
+        callbacks.on_mismatch(f"its graph could not be run again ({type(error).__name__})")
         return None
     return list(given)
 
@@ -131,7 +131,7 @@ class _ReportingInterpreter(Interpreter):
     def run_node(self, n: Any) -> Any:
         value = super().run_node(n)
         if n.name in self._callbacks.values and isinstance(value, Tensor):
-            self._callbacks.see(n.name, value)
+            self._callbacks.on_value(n.name, value)
         return value
 
 

@@ -64,7 +64,7 @@ def _trace(
     """Trace this code, or return None if Dynamo cannot."""
     found = list[dynamo_trace.Trace]()
 
-    def begun() -> dynamo_trace.Trace:  # Dynamo may restart a graph
+    def new_trace() -> dynamo_trace.Trace:  # Dynamo may restart a graph
         found.append(new())
         return found[-1]
 
@@ -72,7 +72,7 @@ def _trace(
     remove_module_hooks()
     with restored_counters():
         try:
-            dynamo_trace.begin_compilation(begun, again=True)
+            dynamo_trace.begin_compilation(new_trace, again=True)
             _run(code, frame)
         except dynamo_trace.TraceComplete:
             return found[-1] if found else None

@@ -1,9 +1,9 @@
-"""The user's line that switched gradients off, for as long as they are off.
+"""Find the user's line that has switched gradients off.
 
 `torch.no_grad()` and `torch.set_grad_enabled(False)` call `torch._C._set_grad_enabled`, which
-function modes see; `torch.inference_mode` does not.
+function modes see. `torch.inference_mode` does not.
 
-Private: the methods of the context managers that make that call (2.13).
+Uses the private methods of the context managers that make this call (2.13).
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Switch(NamedTuple):
 
 
 class GradModeSwitches:
-    """The blocks and calls in force that have switched gradients off or on."""
+    """The active blocks and calls that have switched gradients off or on."""
 
     def __init__(self) -> None:
         self._in_force: list[Switch] = []  # outermost first
 
     @property
-    def last(self) -> Switch | None:
-        """The innermost of them; None where it was not seen."""
+    def innermost(self) -> Switch | None:
+        """The innermost active switch, or None if it was not seen."""
         return self._in_force[-1] if self._in_force else None
 
     def note(self, enabled: bool, frame: FrameType) -> None:
@@ -73,16 +73,16 @@ class GradModeSwitches:
         elif code in _ENTER:
             self._enter(_ENTER[code], frame.f_back)
         elif code is _BLOCK:
-            if self.last is not None and self.last.by == "switched_off":
-                self._in_force[-1] = self.last._replace(by="set_grad_enabled")
+            if self.innermost is not None and self.innermost.by == "switched_off":
+                self._in_force[-1] = self.innermost._replace(by="set_grad_enabled")
         elif code is _CALL:
             self._call(enabled, frame.f_back)
 
     def _call(self, enabled: bool, frame: FrameType | None) -> None:
-        """Record `set_grad_enabled(enabled)`, which may be the begin of a block, or a call."""
+        """Record `set_grad_enabled(enabled)`, the start of a block or a plain call."""
         if frame is None or code_owner(frame.f_code.co_filename) == OTHER:
             return  # an optimizer's, which puts back what was
-        last = self.last
+        last = self.innermost
         if not enabled:
             self._enter("switched_off", frame)
         elif last is not None and last.by == "switched_off":

@@ -75,26 +75,26 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 class GraphCallbacks(Protocol):
     """Callbacks for compiled callables, and for the graphs that compiled code calls."""
 
-    def entered(self, given: tuple[Any, ...]) -> None:
+    def on_region_enter(self, given: tuple[Any, ...]) -> None:
         """Called when a compiled callable is called with `given`.
 
-        Our hooks are off until `left`.
+        Our hooks are off until `on_region_exit`.
         """
 
-    def left(self) -> None:
+    def on_region_exit(self) -> None:
         """Called when a compiled callable has run, whether Dynamo compiled or skipped it."""
 
-    def began(self, frame: FrameType, own: bool) -> None:
+    def on_graph_start(self, frame: FrameType, own: bool) -> None:
         """Called when `frame`, of Dynamo's code, is about to call a graph; our hooks are off.
 
         `own` is True if the graph runs the program's operations one by one, False if a backend
         compiled it.
         """
 
-    def gave(self, args: tuple[Any, ...], result: Any) -> None:
+    def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
         """Called with the arguments and the result of the graph."""
 
-    def ended(self) -> None:
+    def on_graph_end(self) -> None:
         """Called when the graph has run."""
 
 
@@ -228,7 +228,7 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
         given = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
         for watch in _INSTALLATION.watchers:
             if watch.graphs is not None:
-                watch.graphs.entered(given)
+                watch.graphs.on_region_enter(given)
     _disable_watches()
     return _ORIGINALS["_is_skip_guard_eval_unsafe_stance"]()
 
@@ -240,7 +240,7 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
             _restore_graph()
         for watch in _INSTALLATION.watchers if callback is not None else ():
             if watch.graphs is not None:
-                watch.graphs.ended()
+                watch.graphs.on_graph_end()
     elif _thread_state.begins:
         _thread_state.begins = False
         if callback is None:  # Dynamo was told to compile nothing
@@ -251,7 +251,7 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
             _enable_watches()
             for watch in _INSTALLATION.watchers if ended else ():
                 if watch.graphs is not None:
-                    watch.graphs.left()
+                    watch.graphs.on_region_exit()
     if callback is not None:
         _disable_watches()
     return _ORIGINALS["_maybe_set_eval_frame"](callback)
@@ -269,7 +269,7 @@ def _set_eval_frame(callback: Any) -> Any:
             own = isinstance(getattr(function, "__self__", None), GraphModule)
             for watch in _INSTALLATION.watchers:
                 if watch.graphs is not None:
-                    watch.graphs.began(frame, own)
+                    watch.graphs.on_graph_start(frame, own)
             _intercept_graph(cell, function)
         _enable_watches()
     return before
@@ -295,7 +295,7 @@ def _intercept_graph(cell: CellType, graph: Callable[..., Any]) -> None:
         if _thread_state.cell is cell:
             for watch in _INSTALLATION.watchers:
                 if watch.graphs is not None:
-                    watch.graphs.gave(args, result)
+                    watch.graphs.on_graph_result(args, result)
         return result
 
     _restore_graph()

@@ -1,9 +1,9 @@
-"""The values of small tensors: read at once on the CPU, copied and brought over later elsewhere.
+"""Read the values of small tensors: at once on the CPU, by a later copy from other devices.
 
-A tensor is read at the moment that it is given, for the program may change it afterwards. On
-another device than the CPU a copy of at most `MOST_ELEMENTS` elements is made there; all copies of
-a device are brought over together. Not read: a tensor without memory of its own (meta, fake,
-batched, sparse, nested), one part of a DTensor, and what a CUDA graph captures.
+A tensor is read when it is given, because the program may change it afterwards. On a device other
+than the CPU, a copy of at most `MOST_ELEMENTS` elements is made there, and all copies are fetched
+together. Not read: a tensor without memory of its own (meta, fake, batched, sparse, nested), the
+local shard of a DTensor, and tensors inside a CUDA graph capture.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Values = tuple[Any, ...]  # flat, row-major
 
 
 class _Shapes(dict[tuple[int, ...], bool]):
-    """True for a shape of at most `MOST_ELEMENTS` elements: no call for a shape that is known."""
+    """Cache of shapes with at most `MOST_ELEMENTS` elements: no Python call for a known shape."""
 
     def __missing__(self, shape: tuple[int, ...]) -> bool:
         if any(type(size) is not int for size in shape):
             return False  # a symbol, whose value nobody may ask
         found = 0 <= math.prod(shape) <= MOST_ELEMENTS
-        if len(self) < _REMEMBERED:
+        if len(self) < _MAX_CACHED_SHAPES:
             self[shape] = found
         return found
 
 
-_REMEMBERED = 10_000  # shapes
+_MAX_CACHED_SHAPES = 10_000  # shapes
 IS_SMALL = _Shapes()  # raises TypeError for a shape with symbols
 
 
@@ -51,7 +51,7 @@ def is_small(tensor: Tensor) -> bool:
 
 
 class SmallValues(Generic[Key]):
-    """Takes small tensors, and gives their values by the keys that they came with."""
+    """Collects the values of small tensors, by key."""
 
     def __init__(self) -> None:
         self._found: dict[Key, Values] = {}
@@ -62,9 +62,9 @@ class SmallValues(Generic[Key]):
         self.see_all([key], [tensor])
 
     def see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
-        """Do the same for several."""
+        """Read several tensors now."""
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
-            if _lie_on_cpu(tensors):  # as most: without a call of Python's for each
+            if _are_on_cpu(tensors):  # as most: without a call of Python's for each
                 flat = map(TensorBase.tolist, map(TensorBase.ravel, tensors))
                 self._found.update(zip(keys, map(tuple, flat), strict=True))
                 return
@@ -89,7 +89,7 @@ class SmallValues(Generic[Key]):
         group[1].append(torch.clone(TensorBase.detach(tensor)))
 
     def fetch(self) -> dict[Key, Values]:
-        """Return all values: one copy from each device for each dtype."""
+        """Return all values, with one copy from each device for each dtype."""
         copies, self._copies = self._copies, {}
         if copies:
             with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
@@ -111,7 +111,7 @@ class SmallValues(Generic[Key]):
 
 
 def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:
-    """Return the values of those tensors that are small, and wait for their devices.
+    """Return the values of those tensors that are small, synchronizing with their devices.
 
     >>> small_values({"x": torch.arange(3.0), "w": torch.ones(9)})
     {'x': (0.0, 1.0, 2.0)}
@@ -123,7 +123,7 @@ def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:
     return found.fetch()
 
 
-def _lie_on_cpu(tensors: Sequence[Tensor]) -> bool:
+def _are_on_cpu(tensors: Sequence[Tensor]) -> bool:
     """Return True if all are plain dense tensors in the memory of the CPU."""
     strided = torch.strided
     plain = [type(one) in PLAIN and one.is_cpu and one.layout is strided for one in tensors]

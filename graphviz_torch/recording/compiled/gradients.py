@@ -82,17 +82,17 @@ class _Run:
             _received[kind] = received_gradients(graph, self._region)
         self.values = _received.get(kind, {})
 
-    def see(self, name: str, value: Tensor) -> None:
+    def on_value(self, name: str, value: Tensor) -> None:
         [where, *_] = self.values[name]
         self._descriptions.see(where, value, self._descriptions.kind(tensor_meta(value)))
 
-    def describe(self) -> None:
+    def on_complete(self) -> None:
         self._descriptions.describe_all()
 
-    def equal(self) -> None:
+    def on_equal(self) -> None:
         self._equal = True
 
-    def miss(self, why: str) -> None:
+    def on_mismatch(self, why: str) -> None:
         self._remark = f"gradients inside are not known: {why}"
 
     def given(self, region: Region) -> Region:

@@ -44,14 +44,14 @@ class Regions:
         # number of the first node that it could make.
         self._entered: tuple[Iterable[Trail], int] | None = None
 
-    def entered(self, given: tuple[Any, ...]) -> None:
+    def on_region_enter(self, given: tuple[Any, ...]) -> None:
         """Handle the call of a compiled callable."""
         tracker = self._program.tracker
         if self._program.is_here() and tracker.known:
             with unseen_calls():
                 self._entered = tracker.trails(tensors(given)), sequence_number()
 
-    def left(self) -> None:
+    def on_region_exit(self) -> None:
         """Handle the end of a compiled callable.
 
         If it called no graph, Python ran it unobserved: its last node counts as the user of a cut.
@@ -62,7 +62,7 @@ class Regions:
             if trails and (end := sequence_number()) > start:
                 self._program.tracker.use(trails, [end - 1])
 
-    def began(self, frame: FrameType, own: bool) -> None:
+    def on_graph_start(self, frame: FrameType, own: bool) -> None:
         """Handle the frame of Dynamo's code that is about to call a graph."""
         self._entered = None
         if self._program.is_here() and original_code(frame) is not None:
@@ -78,7 +78,7 @@ class Regions:
             if self._program.tracker.known:
                 self._given = tensors(*frame_variables(frame, *_arguments(frame.f_code)))
 
-    def gave(self, args: tuple[Any, ...], result: Any) -> None:
+    def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
         """Handle the arguments and the result of a graph."""
         region = None if self._trace is None else self._trace.region
         if region is not None and self._program.in_compiled_graph:
@@ -86,7 +86,7 @@ class Regions:
             numbers = self._start, sequence_number()
             self._tell(RegionRan(region, given, list(result), *numbers))
 
-    def ended(self) -> None:
+    def on_graph_end(self) -> None:
         """Handle the end of a graph; a cut may have been in its inputs."""
         if not self._program.is_here():
             return

@@ -77,7 +77,7 @@ class OperationTrace:
         # The modules that ran: id(), path, class. None where the graph ends at a break.
         self.modules: tuple[tuple[int, str, str], ...] | None = None
 
-    def begun(self, operands: list[Tensor]) -> None:
+    def on_operation_start(self, operands: list[Tensor]) -> None:
         """Handle the beginning of an operation."""
         self._operands, self._makers = operands, []
         for tensor in operands:
@@ -88,7 +88,7 @@ class OperationTrace:
         self._tensors += operands
         self._start = sequence_number()
 
-    def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
+    def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
         """Handle the end of an operation."""
         behind = self._add(_Operation(self._start, sequence_number(), meta))
         lost = results_cut(self._operands, made) if self._makers else None
@@ -99,23 +99,23 @@ class OperationTrace:
             behind.append(cut)
         self._give(behind, made)
 
-    def called(
+    def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
         """Handle the end of a call, with all its arguments."""
         self._pairs.call(function, meta, args, kwargs, result)
 
-    def applied(
+    def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
         """Handle a custom Function: one operation with one Python node."""
-        self.begun(operands)
+        self.on_operation_start(operands)
         numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)
         operation = _Operation(start, start + bool(numbers), meta, function.__name__)
         self._give(self._add(operation), made)
 
-    def ordered(self, order: list[int]) -> None:
+    def on_operand_order(self, order: list[int]) -> None:
         """Take the argument positions of the operands of the last applied Function."""
         if self._operations and self._operations[-1].function:
             self._operations[-1] = self._operations[-1]._replace(order=order)
@@ -145,7 +145,7 @@ class OperationTrace:
                 self._behind[id(one)] = behind
         self._operands = []
 
-    def complete(
+    def on_graph_complete(
         self,
         inputs: list[Tensor],
         results: list[Tensor | None],
@@ -173,7 +173,7 @@ class OperationTrace:
         if self._region is not None:
             expect_region(start, end, self._region)
 
-    def compiled(self, kinds: list[Any]) -> None:
+    def on_graph_compiled(self, kinds: list[Any]) -> None:
         """Use it as the inside of the region."""
         if len(kinds) == 1 and self._region is not None:
             set_region(kinds[0], self._region)

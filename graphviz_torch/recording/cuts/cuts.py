@@ -278,7 +278,7 @@ class Cuts(Listener):
         self.program.cuts += 1
         outer = user_frame(frame)
         place, module = self.program.place(outer), self.program.module
-        switch = self.program.switches.last if name == "no_grad" else None
+        switch = self.program.switches.innermost if name == "no_grad" else None
         if switch is not None and switch.place is not None:
             name = switch.by
             if name == "switched_off":  # the call that is in force until another one

@@ -26,8 +26,8 @@ from ...internals.frames import (
     CodePosition,
     is_moving_module,
     is_packing,
+    is_replicating_module,
     library_of,
-    replicates,
     user_frame,
 )
 from ...internals.functions import TensorBase
@@ -296,7 +296,7 @@ def _operation(frame: FrameType) -> str:
     """Return the name of the copying call, from `frame` outwards, for `Transfer`."""
     if is_packing(frame):
         return "pack"
-    if replicates(frame):
+    if is_replicating_module(frame):
         return "replicate"
     name = name_of(running_function())
     return f"Module.{name}" if is_moving_module(frame) else name
