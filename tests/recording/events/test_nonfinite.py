@@ -43,7 +43,7 @@ FINE: list[Loss] = [
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU is as a device that would have to be waited for."""
     for module in (nonfinite_origin, nonfinite):
-        monkeypatch.setattr(module, "is_at_hand", lambda tensor: False)
+        monkeypatch.setattr(module, "is_on_cpu", lambda tensor: False)
 
 
 def verdict(loss: Loss, device: Any = "cpu") -> list[tuple[str, str, str]]:

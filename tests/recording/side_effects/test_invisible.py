@@ -187,7 +187,7 @@ def test_what_this_torch_does_not_tell_is_left_out_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for reader in (saved_tensors, memory, nonfinite, failing_node):
-        monkeypatch.setattr(reader, "TELLS", False)  # as torch 2.8
+        monkeypatch.setattr(reader, "HAS_SAVED_TENSOR_DATA", False)  # as torch 2.8
     x = torch.tensor([-1.0, 4.0], requires_grad=True)
     with record() as recording:
         x.log().square().sum().backward()
