@@ -40,8 +40,9 @@ from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from .difference import Difference, difference
 from .tables import Columns, Table
 from .title import title_of
+from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 
-_LEAVES = ("", "parameter", "buffer", "tensor")
+_LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _MOST_IN_ONE = 12  # nodes of a module that is one box until it is opened
 _KINDS = ("module", "run", "graph", "chain", "stack")
 _FEW = 60  # nodes, parameters aside: a graph with no more is shown whole, repeats and all
@@ -93,7 +94,8 @@ def view_payload(
         given, told = whole_of(graph, findings=findings)
     else:
         given, told = diff.union(), findings_of(diff, findings)
-    graph = _with_failed(given)
+    base = _with_failed(given)
+    graph, order = with_untracked(base)
     columns = Columns()
     header: dict[str, Any] = {
         "title": title or title_of(given if diff is None else diff),
@@ -103,7 +105,9 @@ def view_payload(
         "lossScale": _finite(graph.step.loss_scale),
         "failure": graph.failure and asdict(graph.failure),
         "failureTold": any(finding.rule in FAILURE_RULES for finding in told),
-        "failed": len(graph.nodes) > len(given.nodes),
+        "failed": len(base.nodes) > len(given.nodes),
+        "tracked": len(base.nodes),
+        "places": order,
         "difference": None if diff is None else difference(diff, given),
         "cuts": [asdict(cut) for cut in graph.cuts],
         "findings": [asdict(finding) for finding in told],
@@ -125,7 +129,7 @@ def view_payload(
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
     _add_gradients(graph, columns, header, metas)
-    _add_groups(graph, columns, header)
+    _add_groups(base, graph.nodes[len(base.nodes) :], columns, header)
     header["transfers"] = [
         {**asdict(transfer), "tensor": metas.at(transfer.tensor), "nbytes": transfer.nbytes}
         for transfer in graph.transfers
@@ -239,7 +243,9 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
     inputs = graph.inputs()
     columns.numbers("inputs", [len(edges) for edges in inputs])
     entries = [(edge, at) for edges in inputs for at, edge in enumerate(edges)]
-    columns.numbers("edgeSource", [edge.target - edge.source for edge, _ in entries])
+    distances = [edge.target - edge.source for edge, _ in entries]
+    write = columns.signed if min(distances, default=0) < 0 else columns.numbers
+    write("edgeSource", distances)
     columns.numbers("edgeOutput", [edge.output_nr for edge, _ in entries])
     columns.signed("edgeInput", [edge.input_nr - at for edge, at in entries])
 
@@ -319,11 +325,14 @@ def _values(values: Iterable[Any]) -> list[float | str]:
     ]
 
 
-def _add_groups(graph: Graph, columns: Columns, header: dict[str, Any]) -> None:
+def _add_groups(
+    graph: Graph, items: tuple[Node, ...], columns: Columns, header: dict[str, Any]
+) -> None:
     written = ("parameter", "buffer")
     few = sum(node.leaf not in written for node in graph.nodes) <= _FEW
     groups = group(graph) if few else stacked(group(graph, loops=True))
-    columns.steps("of", [0 if at is None else at + 1 for at in groups.of])
+    of = (*groups.of, *groups_around(groups, items))
+    columns.steps("of", [0 if at is None else at + 1 for at in of])
     header["groups"] = len(groups.groups)
     names = [
         one.name.partition("#")[0] if one.kind == "call" else one.name for one in groups.groups

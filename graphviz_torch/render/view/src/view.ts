@@ -155,7 +155,7 @@ export class View implements Keyed, Actions {
     await this.show(item, bring);
     if (!changed) return;
     this.visits.add(left, this.visit());
-    if (item === null || (!this.tree.isGroup(item) && item !== this.model.failed)) this.options.onSelect?.(item);
+    if (item === null || (item < this.model.payload.header.tracked && item !== this.model.failed)) this.options.onSelect?.(item);
   }
 
   /** Close a group or open it; with `inside` open all groups in it too. */
@@ -324,7 +324,7 @@ export class View implements Keyed, Actions {
     const changed = selected !== this.selected;
     await this.show(selected, false);
     this.camera.to(look);
-    if (changed && (selected === null || !this.tree.isGroup(selected))) this.options.onSelect?.(selected);
+    if (changed && (selected === null || selected < this.model.payload.header.tracked)) this.options.onSelect?.(selected);
   }
 
   private async redraw(): Promise<void> {

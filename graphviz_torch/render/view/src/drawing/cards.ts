@@ -1,13 +1,13 @@
 // What an item says, line by line, and how large that makes it.
 
-import { BUFFER, type Model, PARAMETER } from "../graph/model";
+import { BUFFER, DATA, type Model, PARAMETER, UNTRACKED } from "../graph/model";
 import type { Mark } from "../graph/payload";
 import { classOf, type Tree } from "../graph/tree";
 import { bytes, count, isSpoilt, number, shaped, shorten, tensor } from "../graph/units";
 import { spread } from "../graph/spread";
 
 /** What an item is to a reader; "failed" is an operation that raised an exception. */
-export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "collective" | "output" | "group" | "failed";
+export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "collective" | "output" | "group" | "failed" | "data" | "untracked";
 
 export interface Span {
   readonly text: string;
@@ -76,6 +76,7 @@ export class Cards {
     const { model } = this;
     if (node === model.failed) return "failed";
     const leaf = model.leaf[node];
+    if (leaf === DATA || leaf === UNTRACKED) return leaf === DATA ? "data" : "untracked";
     if (leaf) return leaf === PARAMETER ? "parameter" : leaf === BUFFER ? "buffer" : "input";
     if (model.isTransfer(node)) return "transfer";
     if (model.sending(node).length) return "collective";
@@ -123,6 +124,7 @@ export class Cards {
       lines.push([{ text: `${from} → ${transfer?.target ?? made.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
     }
     for (const line of model.sending(node)) lines.push([{ text: shorten(line, MOST_SENT), look: "quiet" }]);
+    if (role === "untracked" && model.text("note", node)) lines.push([{ text: shorten(model.text("note", node), MOST_SENT), look: "quiet" }]);
     lines.push(...this.values(node), ...this.gradient(node));
     const mark = model.mark(node);
     if (mark) lines.push([{ text: `${SIGNS[mark]} ${mark}`, look: "strong" }]);

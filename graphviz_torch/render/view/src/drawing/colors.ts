@@ -48,10 +48,10 @@ interface Sizes {
 }
 
 const MOST_NAMES = 12;
-const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group", "failed"] as const;
+const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group", "data", "untracked", "failed"] as const;
 const MARKS = ["removed", "added", "changed"] as const;
 const TINT = 0.16; // of a mark's colour in the fill
-const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", collective: "sent between ranks", group: "closed group", failed: "raised an exception" };
+const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", collective: "sent between ranks", group: "closed group", failed: "raised an exception", data: "data, no gradient", untracked: "made no node: frozen, or gradients were off" };
 
 export class Colors {
   by: ColorBy = "role";
@@ -105,6 +105,7 @@ export class Colors {
     const { role } = this.cards.card(item);
     const isUnreached = this.by === "influence" && sizes !== null && Number.isNaN(this.sizeOf(item, sizes).size);
     const fill = this.themes.color(role === "failed" || isUnreached ? "background" : role);
+    if (role === "data" || role === "untracked") return { fill, gauge: null, said: MEANINGS[role] ?? role };
     return { fill, ...(sizes ? this.gauge(this.sizeOf(item, sizes), sizes) : { gauge: null, said: role }) };
   }
 

@@ -34,7 +34,10 @@ export function outlines(role: Role, width: number, height: number): SVGElement[
       const back = `M6,0V-5H${width + 5}V${height - 6}H${width}`;
       return [rect(0, 4), svg("path", { class: "rim", d: back })];
     }
+    case "data":
+      return [rect(0, 3)];
     case "operation":
+    case "untracked":
     case "failed":
       return [rect(0, 6)];
   }

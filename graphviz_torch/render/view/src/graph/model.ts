@@ -46,6 +46,9 @@ export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
 export const BUFFER = 2;
+/** Data, and a call that made no node: items beside autograd's nodes. */
+export const DATA = 4;
+export const UNTRACKED = 5;
 
 export class Model {
   readonly count: number;

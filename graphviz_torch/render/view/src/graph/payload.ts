@@ -14,6 +14,10 @@ export interface Header {
   title: string;
   style: Style;
   count: number;
+  /** How many of them are autograd's: data and calls without a node come behind these. */
+  tracked: number;
+  /** Where those others stand in the order of the nodes. */
+  places: Record<string, number>;
   ordered: boolean;
   outputs: [number, number][];
   lossScale: number | null;

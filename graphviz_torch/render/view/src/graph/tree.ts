@@ -25,6 +25,7 @@ export class Tree {
   private readonly alike: Map<number, number>;
   private readonly children: Map<number, number[]>;
   private readonly lone = new Map<number, string>();
+  private readonly beside: Record<string, number>; // places of items that are no nodes
 
   /** How many nodes are cards when all is open. */
   get drawn(): number {
@@ -35,6 +36,7 @@ export class Tree {
     const { payload, count } = model;
     const groups = (this.groups = payload.header.groups);
     this.count = count;
+    this.beside = payload.header.places;
     this.of = levels(payload.column("of", count), count);
     this.parent = levels(payload.column("groupParent", groups), count);
     this.names = { at: payload.column("groupName", groups), table: payload.header.groupName };
@@ -144,7 +146,7 @@ export class Tree {
   /** What is drawn directly in a level, in topological order. */
   items(level: number): number[] {
     const items = this.children.get(level) ?? [];
-    const key = (item: number) => (this.isGroup(item) ? (this.nodes(item).at(0) ?? 0) : item);
+    const key = (item: number) => (this.isGroup(item) ? (this.nodes(item).at(0) ?? 0) : (this.beside[item] ?? item));
     return items.map((item) => [key(item), item] as const).sort((a, b) => a[0] - b[0]).map(([, item]) => item);
   }
 

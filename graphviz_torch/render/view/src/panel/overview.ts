@@ -32,7 +32,7 @@ export function overview(model: Model, leads: Leads): HTMLElement[] {
 }
 
 function numbers(model: Model): string {
-  const real = model.count - Number(model.failed !== null);
+  const real = model.payload.header.tracked - Number(model.failed !== null);
   let leaves = 0;
   for (let node = 0; node < real; node++) leaves += Number(model.leaf[node] !== 0);
   return `${count(real, "node")}, ${leaves.toLocaleString("en")} of them leaves`;

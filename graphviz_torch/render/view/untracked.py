@@ -1,0 +1,99 @@
+"""Data and calls without an autograd node as items of the view, behind the nodes of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...graph import Edge, Graph, Node
+from ..groups.groups import Groups
+
+DATA, UNTRACKED = "data", "untracked"  # kinds of items beside the kinds of leaves
+_MAX_ITEMS = 200
+
+
+def with_untracked(graph: Graph) -> tuple[Graph, dict[int, float]]:
+    """Return the graph with an item for each entry of `Graph.untracked` that leads to a node.
+
+    Returns:
+        The graph, whose nodes keep their ids and are followed by the items, and by item the place
+        in the order of the nodes: before what takes its results.
+    """
+    rows = graph.untracked
+    if not rows or graph.failure is not None:
+        return graph, {}
+    places: list[float | None] = [None] * len(rows)
+    for i, row in reversed([*enumerate(rows)]):
+        known = [float(node) for node in row.targets]
+        known += [place for place in (places[i],) if place is not None]
+        places[i] = min(known, default=None)
+        for j in row.inputs if places[i] is not None else ():
+            before = (places[i] or 0.0) - 0.5 / len(rows)
+            places[j] = before if places[j] is None else min(places[j] or 0.0, before)
+    shown = [i for i, place in enumerate(places) if place is not None][:_MAX_ITEMS]
+    ids = {i: len(graph.nodes) + at for at, i in enumerate(shown)}
+    counts = [0] * (len(graph.nodes) + len(shown))  # of inputs
+    for edge in graph.edges:
+        counts[edge.target] = max(counts[edge.target], edge.input_nr + 1)
+    nodes, edges = [*graph.nodes], [*graph.edges]
+    classes = _classes(graph)
+
+    def connect(source: int, target: int) -> None:
+        edges.append(Edge(source, target, 0, counts[target]))
+        counts[target] += 1
+
+    for i, item in ids.items():
+        row, leaf = rows[i], DATA if rows[i].kind == "data" else UNTRACKED
+        kind: Any = leaf
+        is_module = row.kind == "module"
+        module = _around(row.label) if is_module else row.module
+        named = replace(row, label=row.label.rpartition(".")[2]) if is_module else row
+        nodes.append(
+            Node(
+                item,
+                leaf,
+                row.tensors,
+                named.title,
+                leaf=kind,
+                module=module,
+                module_class=classes.get(module, ""),
+                where=row.where,
+                note=row.reason,
+                values=(row.values,) if row.values is not None else (),
+            )
+        )
+        for j in row.inputs:
+            if j in ids:
+                connect(ids[j], item)
+        for node in row.sources:
+            connect(node, item)
+        for node in row.targets:
+            connect(item, node)
+    order = {ids[i]: (places[i] or 0.0) - 0.5 for i in shown}
+    return replace(graph, nodes=tuple(nodes), edges=tuple(edges)), order
+
+
+def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
+    """Return the innermost group of a module around each item, or None."""
+    known = {group.path: group.id for group in groups.groups if group.kind == "module"}
+    found = []
+    for item in items:
+        path = item.module
+        while path and path not in known:
+            path = _around(path)
+        found.append(known.get(path) if path else None)
+    return found
+
+
+def _classes(graph: Graph) -> dict[str, str]:
+    """Return the classes along the path of each module that has a node."""
+    found: dict[str, str] = {}
+    for path, kinds in dict.fromkeys((node.module, node.module_class) for node in graph.nodes):
+        while path and path not in found:
+            found[path] = kinds
+            path, kinds = _around(path), kinds.rpartition("/")[0]
+    return found
+
+
+def _around(path: str) -> str:
+    return path.rpartition(".")[0]

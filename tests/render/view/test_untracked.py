@@ -1,0 +1,34 @@
+"""Data and calls without a node in the view: behind the nodes, which keep their ids."""
+
+from __future__ import annotations
+
+from graphviz_torch.render.groups.groups import group
+from graphviz_torch.render.view.untracked import groups_around, with_untracked
+from tests.render.test_untracked import model
+
+
+def test_nodes_keep_their_ids_and_each_entry_is_an_item_before_what_takes_it() -> None:
+    graph = model()
+    shown, places = with_untracked(graph)
+    assert shown.nodes[:2] == graph.nodes
+    image, backbone, target = shown.nodes[2:]
+    assert [image.label, backbone.label, target.label] == [
+        "image",
+        "backbone · ResNet",
+        "target",
+    ]
+    assert backbone.note == "frozen"
+    assert target.values == ((0.5,),)
+    ends = {(edge.source, edge.target) for edge in shown.edges}
+    assert ends == {(0, 1), (2, 3), (3, 0), (4, 1)}
+    assert places[2] < places[3] < 0
+    assert 0 < places[4] < 1
+
+
+def test_an_item_is_in_the_group_of_the_module_around_its_call() -> None:
+    graph = model(label="head.base", module="head.base")
+    shown, _ = with_untracked(graph)
+    groups = group(graph)
+    around = groups_around(groups, shown.nodes[2:])
+    [head] = [each.id for each in groups.groups if each.path == "head"]
+    assert around == [None, head, None]
