@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..graph import Untracked
@@ -13,6 +13,7 @@ from .drawing.tree import Box, Open
 
 _MAX_BOXES = 24  # of data and calls; of a loop that reads data in every step, the first
 _MAX_TITLE = 40  # characters
+_MANY_DATA = 4  # stubs of data: of more, those that enter what is closed are left out
 
 
 class Stub(NamedTuple):
@@ -56,8 +57,10 @@ def stubs_of(drawing: Drawing) -> Stubs:
         here = inside[i]
         for j in row.inputs if ends[i] or here is not None else ():
             ends[j].add(("stub", i) if here is None else ("key", here))
-    shown = [i for i in range(len(rows)) if ends[i] and inside[i] is None][:_MAX_BOXES]
-    made = {i: _stub(i, rows[i], places.frames(rows[i])) for i in shown}
+    shown = [i for i in range(len(rows)) if ends[i] and inside[i] is None]
+    alike = _merged(rows, ends, shown)
+    shown = _without_details(drawing, rows, ends, list(alike))[:_MAX_BOXES]
+    made = {i: _stub(i, [rows[j] for j in alike[i]], places.frames(rows[i])) for i in shown}
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         sources = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
@@ -70,9 +73,46 @@ def stubs_of(drawing: Drawing) -> Stubs:
     return Stubs(tuple(made.values()), tuple(edges))
 
 
-def _stub(position: int, row: Untracked, frames: tuple[int, ...]) -> Stub:
-    shapes = [", ".join(labels.shape(meta) for meta in row.tensors)] if row.tensors else []
-    few = row.values is not None and 0 < len(row.values) <= labels.FEW
+def _merged(
+    rows: Sequence[Untracked], ends: Sequence[set[tuple[str, int]]], shown: Sequence[int]
+) -> dict[int, list[int]]:
+    """Return the data of one name that enters the same places, by the first of them."""
+    first: dict[object, int] = {}
+    found: dict[int, list[int]] = {}
+    for i in shown:
+        row = rows[i]
+        kind = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
+        same = (row.label, frozenset(ends[i]), *kind) if row.kind == "data" else i
+        found.setdefault(first.setdefault(same, i), []).append(i)
+    return found
+
+
+def _without_details(
+    drawing: Drawing,
+    rows: Sequence[Untracked],
+    ends: Sequence[set[tuple[str, int]]],
+    shown: list[int],
+) -> list[int]:
+    """Leave out data that enters closed parts of open modules alone, where there is much data.
+
+    A mask that a library makes for each of its layers tells less than what the program gives.
+    """
+    if sum(rows[i].kind == "data" for i in shown) <= _MANY_DATA:
+        return shown
+    paths = drawing.tree.paths
+    return [
+        i
+        for i in shown
+        if rows[i].kind != "data"
+        or any(kind != "key" or key >= 0 or not paths[key] for kind, key in ends[i])
+    ]
+
+
+def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:
+    row = alike[0]
+    columns = zip(*[each.tensors for each in alike], strict=True)
+    shapes = [", ".join(map(labels.shapes, columns))] if row.tensors else []
+    few = len(alike) < 2 and row.values is not None and 0 < len(row.values) <= labels.FEW
     values = [elements_text(row.values, row.tensors[0].shape)] if few and row.values else []
     if row.kind == "data":
         return Stub(position, row.label or "data", (*shapes, *values), True, frames)

@@ -108,7 +108,7 @@ def test_the_payload_holds_every_value_of_every_node() -> None:
     header, columns = payload.header, payload.columns
     assert header["count"] == 90
     assert header["title"] == "chain"
-    for name in ("name", "operation", "module", "source"):
+    for name in ("name", "operation", "module", "where"):
         at = columns.get(name, [0] * 90)
         assert [header[name][i] for i in at] == [getattr(node, name) for node in graph.nodes]
     labels = [header["label"][i] for i in columns["label"]]
@@ -181,7 +181,7 @@ def test_hostile_names_do_not_change_the_page() -> None:
     hostile = plain.annotate(
         **{
             name: {1: HOSTILE}
-            for name in ("label", "operation", "module", "scope", "source", "note")
+            for name in ("label", "operation", "module", "scope", "where", "note")
         }
     )
     finding = Finding(HOSTILE, "error", HOSTILE, HOSTILE, nodes=(1,))

@@ -113,8 +113,9 @@ class _Opening:
             for each in together:
                 page.show(each, self._items(each))
             large = groups[number].kind == "graph" or (whole and bool(self.drawing.graph.segments))
-            alone = not any(groups[other].kind == "module" for _, _, other in waiting)
-            large = large or (alone and shown < _FEW_SHOWN and not whole)
+            if not (large or whole or self.passed) and shown < _FEW_SHOWN:
+                others = [other for _, _, other in waiting if other not in self.opened]
+                large = all(self._tells_all(other) for other in others)  # it alone can be opened
             if not page.open(together, large=large):
                 if whole:
                     return False

@@ -38,7 +38,7 @@ class Page:
         self._items: dict[int | None, Sequence[int]] = {}
         self._open: dict[int | None, _Size] = {}
         self._sizes = Sizes(drawing)
-        self._edges = _lifted(drawing)
+        self._edges, self._entered = _lifted(drawing)
         self._stacks = False
 
     def show(self, number: int | None, items: Sequence[int]) -> None:
@@ -89,13 +89,20 @@ class Page:
         sizes = {key: self._size(key) for key in items}
         place = {key: at for at, key in enumerate(sorted(items, key=self._drawing.place))}
         ends = [(a, b) for a, b in self._edges.get(number, ()) if a in place and b in place]
-        ends = [(a, b) for a, b in ends if place[a] < place[b]]
+        ends = [(a, b) for a, b in ends if place[a] < place[b] and not self._beside(a, b)]
         size = _laid_out([*place], sizes, ends)
         if number is None and self._drawing.graph.segments:
             self._stacks = size[0] > WIDTH
             if self._stacks:
                 size = _laid_out([*place], sizes, [*pairwise(place)])
         return size
+
+    def _beside(self, source: int, target: int) -> bool:
+        """Do two open groups stand beside each other, because one enters the other's middle?"""
+        if source >= 0 or target >= 0 or not {~source, ~target} <= self._open.keys():
+            return False
+        fed = {inner for _, inner in self._edges.get(~target, ())}
+        return self._entered.get((source, target), set()) <= fed
 
     def _size(self, key: int) -> _Size:
         if key < 0 and ~key in self._open:
@@ -141,8 +148,14 @@ def _laid_out(
     return width, height
 
 
-def _lifted(drawing: Drawing) -> dict[int | None, set[tuple[int, int]]]:
-    """By group, the edges between what is directly in it: those of what is inside, as one."""
+_Ends = tuple[int, int]  # keys
+
+
+def _lifted(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
+    """Return, by group, the edges between what is directly in it: those of what is inside, as one.
+
+    The second value has, for the edges into groups, what they enter there.
+    """
     groups = drawing.groups
     assert groups is not None
     drawn_for: dict[int, int] = {}  # group of a family -> the first of it
@@ -158,7 +171,8 @@ def _lifted(drawing: Drawing) -> dict[int | None, set[tuple[int, int]]]:
             continue
         home = drawn_in.get(part.id, part.parent)
         around.append((*(() if home is None else around[home]), part.id))
-    found: dict[int | None, set[tuple[int, int]]] = defaultdict(set)
+    found: dict[int | None, set[_Ends]] = defaultdict(set)
+    entered: dict[_Ends, set[int]] = defaultdict(set)
     of = groups.of
     for edge in drawing.inner.edges:
         one, other = of[edge.source], of[edge.target]
@@ -174,9 +188,13 @@ def _lifted(drawing: Drawing) -> dict[int | None, set[tuple[int, int]]]:
             depth += 1
         a = edge.source if depth == len(starts) else ~_first(starts[depth], drawn_for)
         b = edge.target if depth == len(ends) else ~_first(ends[depth], drawn_for)
-        if a != b:
-            found[level].add((a, b))
-    return found
+        if a == b:
+            continue
+        found[level].add((a, b))
+        if a < 0 and b < 0:
+            below = ends[depth + 1 : depth + 2]
+            entered[a, b].add(~_first(below[0], drawn_for) if below else edge.target)
+    return found, entered
 
 
 def _first(number: int, drawn_for: dict[int, int]) -> int:
