@@ -268,7 +268,7 @@ class LoopSteps(Steps):
         if due:
             self.begin(self.step)
         if self.step > self._due.last:
-            self._step_ends.rest()
+            self._step_ends.rest(last=True)
             self.drop()
 
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> bool:

@@ -137,15 +137,20 @@ class StepEnds:
         self._captures.close()
         tail = self._leave_tail()
         self._forget_tail()
-        self.rest()
+        self.rest(last=True)
         leave_program(self._key)
         if tail:
             self._end()
 
-    def rest(self) -> None:
-        """Let only optimizers end steps from now on; no call is observed before one stepped."""
-        if self._looks is not None:
+    def rest(self, *, last: bool = False) -> None:
+        """Let only optimizers end steps from now on; no call is observed before one stepped.
+
+        Args:
+            last: count no backward of another thread any more.
+        """
+        if last:
             self._engine.close()
+        if self._looks is not None:
             self._looks.close()
             self._looks = None
 
