@@ -178,7 +178,7 @@ class _Server:
     def __init__(self) -> None:
         self.door, theirs = socket.socketpair()
         self.lock = threading.Lock()
-        self.folder = tempfile.TemporaryDirectory(prefix="graphviz_torch-")
+        self.folder = tempfile.TemporaryDirectory(prefix=f"graphviz_torch-{os.getpid()}-")
         with theirs:
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; from {__package__}.server import serve; "

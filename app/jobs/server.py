@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -56,6 +57,7 @@ class _Server:
     def __init__(self, door: socket.socket, folder: Path) -> None:
         self.door, self.folder = door, folder
         self.children: dict[int, _Child] = {}
+        self.reading, self.writing = os.pipe()  # it ends with this process, however that ends
         self.selector = selectors.DefaultSelector()
         self.woken, waker = socket.socketpair()
         for end in (self.woken, waker):
@@ -99,6 +101,8 @@ class _Server:
         process = os.fork()
         if process == 0:
             self.forget(life)
+            os.close(self.writing)
+            threading.Thread(target=_end_with, args=(self.reading, folder), daemon=True).start()
             _work(Connection(handles[0]), folder)
             os._exit(0)
         with contextlib.suppress(OSError):  # the job does the same: whoever comes first
@@ -112,7 +116,8 @@ class _Server:
         """In a job: close what is the server's, the ends of other jobs' sockets too."""
         os.setpgid(0, 0)  # so that what the job starts ends with it
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         self.selector.close()
         ends = [self.door, self.woken, self.waker, life]
         for end in [*ends, *(child.life for child in self.children.values())]:
@@ -152,7 +157,8 @@ class _Server:
 
 def serve(handle: int, folder: str) -> None:
     """Fork for each pair of sockets that comes in; end when the app does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is for the app
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the app, with which this process ends
     import_module(".backward", __package__)  # loads torch, once for all jobs
     with socket.socket(fileno=handle) as door:
         server = _Server(door, Path(folder))
@@ -160,6 +166,15 @@ def serve(handle: int, folder: str) -> None:
             server.run()
         finally:
             server.close()
+
+
+def _end_with(handle: int, folder: Path) -> None:
+    """In a job: wait for the end of the server; then remove the job's folder and end the job."""
+    os.read(handle, 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the last job removes the server's folder
+        folder.parent.rmdir()
+    os.killpg(0, signal.SIGKILL)
 
 
 def _work(connection: Connection, folder: Path) -> None:

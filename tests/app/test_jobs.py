@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,25 @@ def test_leaving_the_block_ends_the_process(text: str) -> None:
     assert _gone(pid)
     with pytest.raises(JobError, match="was stopped"):
         _ = job.result
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
+def test_a_job_ends_with_its_server_and_its_folder_is_removed(name: str) -> None:
+    server = jobs.start()
+    folder = Path(server.folder.name)
+    with Job[Any]("builtins:eval", f"({REPORT_PID}, {SLEEPS})", seconds=600) as job:
+        pid = next(value for value in job if value is not None)
+        assert [*folder.glob("job-*")]
+        os.kill(server.process.pid, getattr(signal, name))
+        if name == "SIGKILL":
+            assert _gone(pid)
+            assert not [*folder.glob("job-*")]
+        else:  # a signal to the group is for the app: the server ends with it
+            assert server.process.poll() is None
+            server.door.close()
+            assert server.process.wait(60) == 0
+            assert _gone(pid)
+            assert not folder.exists()
 
 
 def test_reports_arrive_in_order_before_the_result() -> None:

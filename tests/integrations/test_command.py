@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from graphviz_torch.graph import (
     TrainingStep,
     graph_of,
 )
+from graphviz_torch.integrations.command.lifeline import remove_leftovers
 from graphviz_torch.integrations.command.main import COMMANDS, main
 from tests.support.models import worked_example
 
@@ -385,11 +387,14 @@ def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows
     from streamlit import config
 
     started: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "Popen", lambda command, env: started.append(command) or Done())
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **_: started.append(command[4:]) or Done()
+    )
     assert main(["app", "--port", "8600"]) == 0
     [command] = started
-    assert Path(command[4]).parts[-2:] == ("app", "main.py")
-    options = dict(zip(command[5::2], command[6::2], strict=True))
+    assert command[1:3] == ["streamlit", "run"]
+    assert Path(command[3]).parts[-2:] == ("app", "main.py")
+    options = dict(zip(command[4::2], command[5::2], strict=True))
     assert {name.removeprefix("--") for name in options} <= config.get_config_options().keys()
     assert options["--server.showEmailPrompt"] == "false"  # else it waits for an answer, once
     assert options["--server.address"] == "localhost"
@@ -440,9 +445,9 @@ def test_the_app_runs_a_script_and_opens_what_it_recorded(
 
     start = subprocess.Popen
 
-    def started(command: list[str], env: dict[str, str] | None = None) -> Any:
+    def started(command: list[str], env: dict[str, str] | None = None, **more: Any) -> Any:
         if env is None:  # the script
-            return start(command)
+            return start(command, **more)
         path = Path(env["GRAPHVIZ_TORCH_RECORDING"])
         given.append((path.name, " ".join(node.title for node in graph_of(load(path)).nodes)))
         return Done()
@@ -470,6 +475,7 @@ from graphviz_torch.integrations.command import app
 from graphviz_torch.integrations.command.main import COMMANDS, main
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+signal.signal(signal.SIGINT, signal.default_int_handler)
 fake = Path(sys.argv[1]) / "streamlit"
 fake.mkdir()
 (fake / "__init__.py").touch()
@@ -502,20 +508,44 @@ def app_of_a_script(tmp_path: Path, argument: str) -> Iterator[tuple[subprocess.
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows sends no such signal")
 @pytest.mark.parametrize("argument", ["learn", "go"])
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGKILL", -9), ("SIGINT", 0)]
+)
 def test_a_signal_that_ends_the_app_ends_its_server_and_its_script_and_leaves_no_file(
-    tmp_path: Path, name: str, argument: str
+    tmp_path: Path, name: str, code: int, argument: str
 ) -> None:
     with app_of_a_script(tmp_path, argument) as (process, server):
         assert [*tmp_path.glob("tmp/graphviz_torch-*/train.py.json.gz")]
         number = getattr(signal, name)
         process.send_signal(number)
-        assert process.wait(60) == 128 + number
+        assert process.wait(60) == code
         assert process.stdout is not None
         process.stdout.read()  # until nobody has it open: the script and the server have ended
     assert not [*tmp_path.glob("tmp/graphviz_torch-*")]
-    with pytest.raises(ProcessLookupError):
-        os.kill(server, 0)
+    wait_for(lambda: has_ended(server))
+
+
+def has_ended(process: int) -> bool:
+    """Return whether a process is gone, or waits for whoever asks how it ended."""
+    asked = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True)
+    return asked.stdout.strip()[:1] in (b"", b"Z")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a folder is known by its process's number")
+def test_what_nobody_was_left_to_remove_is_removed_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = [f"graphviz_torch-{ended.pid}-a", "graphviz_torch-page-old"]
+    kept = [f"graphviz_torch-{os.getpid()}-b", "graphviz_torch-page-new", "graphviz_torch-x", "y"]
+    for name in (*names, *kept):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    os.utime(tmp_path / "graphviz_torch-page-old", (0, 0))
+    remove_leftovers()
+    assert {path.name for path in tmp_path.iterdir()} == {*kept}
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import webbrowser
@@ -26,11 +25,13 @@ from typing import Any, NoReturn
 from urllib.request import urlopen
 
 from .files import say
+from .lifeline import remove_leftovers, start, temporary_folder
 from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
 _PATIENCE = 10  # seconds in which a process that is told to end has ended
 _SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # variables that tell of a graphical browser
+_INTERRUPTED = 2  # seconds in which a process that Ctrl-C has reached has ended
 _LOOK = 0.1  # seconds between two looks at what runs
 RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable with the file that the app opens
 LIVE = "GRAPHVIZ_TORCH_LIVE"  # the variable that is set where a script writes to that file
@@ -74,13 +75,14 @@ def _app(parsed: argparse.Namespace) -> int:
             "the app needs Python 3.11 and Streamlit: pip install 'graphviz-torch[app]'."
         )
     file = app_file()
+    remove_leftovers()
     with _ended_by_signals(), suppress(KeyboardInterrupt):  # Ctrl-C has ended what it started
         if parsed.script is None:
             return _serve(file, parsed, {})
         if parsed.script.endswith((".json", ".json.gz")):
             recording = Path(parsed.script).resolve(strict=True)
             return _serve(file, parsed, {RECORDING: str(recording)})
-        with tempfile.TemporaryDirectory(prefix="graphviz_torch-") as folder:
+        with temporary_folder() as folder:
             recording = Path(folder) / f"{Path(parsed.script).name}.json.gz"
             with _ending(_start(parsed, recording)) as script:
                 _await_step(script, recording, parsed.script)
@@ -120,12 +122,14 @@ def _end(process: subprocess.Popen[bytes], *, by: int = signal.SIGTERM) -> None:
 
 @contextmanager
 def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """End the process where the block is left; Ctrl-C has reached it too."""
+    """End the process where the block is left; Ctrl-C has reached it too, or does now."""
     try:
         yield process
     except KeyboardInterrupt:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE)
+            process.wait(_INTERRUPTED)
+        if process.poll() is None:  # the signal was sent to this process alone
+            _end(process, by=signal.SIGINT)
         raise
     finally:
         if process.poll() is None:
@@ -141,14 +145,14 @@ def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[byte
     """
     if not parsed.module and not Path(parsed.script).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), parsed.script)
-    command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
+    command = ["run", "-o", str(recording)]
     command += ["--compiled", parsed.compiled, "--no-hint", "--steps", "0", "--thinned"]
     if parsed.simulate is not None:
         command += ["--simulate", str(parsed.simulate)]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
     said = f"graphviz-torch: {parsed.script} runs; the app opens when it has recorded a step."
     say(said, file=sys.stderr)
-    return subprocess.Popen(command)
+    return start("graphviz_torch", command, str(recording.parent))
 
 
 def _await_step(script: subprocess.Popen[bytes], recording: Path, name: str) -> None:
@@ -198,10 +202,11 @@ def _serve(
         "server.showEmailPrompt": "false",  # where Streamlit runs for the first time
         "browser.gatherUsageStats": "false",
     }
-    command = [sys.executable, "-m", "streamlit", "run", str(file)]
+    command = ["run", str(file)]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
-    with _ending(subprocess.Popen(command, env=os.environ | environment)) as server:
+    folder = str(Path(environment[RECORDING]).parent) if LIVE in environment else ""
+    with _ending(start("streamlit", command, folder, os.environ | environment)) as server:
         if parsed.browser:
             given = f"http://localhost:{parsed.port}", server
             threading.Thread(target=_open_when_ready, args=given, daemon=True).start()

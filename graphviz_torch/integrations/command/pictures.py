@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import webbrowser
 from collections.abc import Callable, Sequence
 from inspect import signature
@@ -17,6 +16,7 @@ from ...graph import Training, TrainingStep
 from ...graph.text import listing
 from .files import PIPE, SEVERITIES, beside, read_saved, say, write_text
 from .formats import FORMATS, Format, format_of
+from .lifeline import page_folder, remove_leftovers
 from .options import add_options, given
 
 FILE = (
@@ -172,7 +172,8 @@ def _view(parsed: argparse.Namespace) -> int:
     options = _given(parsed, to_html)
     name = "graph" if parsed.file == PIPE else beside(parsed.file, "").name
     page = to_html(read_saved(parsed.file), **{"title": _title(parsed.file), **options})
-    out = parsed.out or Path(tempfile.mkdtemp(prefix="graphviz-torch-")) / f"{name}.html"
+    remove_leftovers()
+    out = parsed.out or page_folder() / f"{name}.html"
     if out == PIPE:
         raise ValueError("-o -: a browser opens a file; name one, or leave out -o.")
     write_text(page, out)

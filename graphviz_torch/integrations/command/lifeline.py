@@ -1,0 +1,102 @@
+"""Processes that end with the command that started them, and folders that nobody leaves behind.
+
+A child holds the reading end of a pipe whose writing end only the command holds. However the
+command ends, SIGKILL included, the pipe ends then: the child removes the command's folder and ends.
+A folder that nobody was left to remove is removed when a command is started the next time.
+
+Run as a module, it watches the pipe and runs another module:
+
+    python -m graphviz_torch.integrations.command.lifeline HANDLE FOLDER MODULE ARGS ...
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "graphviz_torch-"
+_PAGE = f"{_PREFIX}page-"
+_PATIENCE = 5  # seconds from SIGTERM to SIGKILL
+_PAGE_AGE = 86_400  # seconds after which a page that `view` opened is removed
+_writing_ends: list[int] = []  # held open until this process ends
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder whose name tells which process it belongs to."""
+    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
+
+
+def page_folder() -> Path:
+    """Return a new folder for a page that a browser reads after this process has ended."""
+    return Path(tempfile.mkdtemp(prefix=_PAGE))
+
+
+def remove_leftovers() -> None:
+    """Remove folders of processes that have ended without removing them, and old pages."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = folder.name[len(_PREFIX) :].partition("-")[0]
+        with suppress(OSError):
+            status = folder.lstat()
+            is_mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+            old = folder.name.startswith(_PAGE) and time.time() - status.st_mtime > _PAGE_AGE
+            if is_mine and (old or (owner.isdecimal() and not _is_alive(int(owner)))):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(
+    module: str, arguments: Sequence[str], folder: str, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Run a module in a process that ends with this one, and removes the folder then; "": none."""
+    if os.name != "posix":
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.Popen(command, env=environment)
+    reading, writing = os.pipe()
+    _writing_ends.append(writing)
+    command = [sys.executable, "-m", __name__, str(reading), folder, module, *arguments]
+    try:
+        return subprocess.Popen(command, env=environment, pass_fds=[reading])
+    finally:
+        os.close(reading)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
+
+
+def _watch(handle: int, folder: str) -> None:
+    """Wait for the end of the pipe; then remove the folder, and end this process."""
+    with suppress(OSError):
+        os.read(handle, 1)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _main() -> None:
+    handle, folder, module, *arguments = sys.argv[1:]
+    os.set_inheritable(int(handle), False)
+    threading.Thread(target=_watch, args=(int(handle), folder), daemon=True).start()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
