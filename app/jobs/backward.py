@@ -150,7 +150,8 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
     labels = own | {node: before.nodes[same].label for node, same in ids.items()}
     where = {node: script.place(label) for node, label in labels.items()}
     where |= {node: places[same] for node, same in ids.items() if same in places}
-    graph = graph.annotate(label=labels, where=where)
+    calls = {node.id: node.call.rpartition("/")[2] for node in graph.nodes}  # none of the app's own
+    graph = graph.annotate(label=labels, where=where, call=calls)
     transfers = tuple(
         replace(
             copy,

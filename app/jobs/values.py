@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from graphviz_torch import Finding, Graph
-from graphviz_torch.experiments import Experiment
+
+if TYPE_CHECKING:  # the first page does not need it
+    from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
 # Steps of a training that are judged: a file that grows is judged again and again.

@@ -358,6 +358,12 @@ def test_the_cards_stand_before_a_model_is_chosen() -> None:
     assert any("class CNN" in line for line in lines(opened))
 
 
+def test_no_function_of_the_app_is_drawn_around_a_visitors_expression() -> None:
+    run = play(example.CHOICE, backward=True)
+    assert run.opened is not None
+    assert [node.call for node in run.opened.graph.nodes] == ["", "to", "add", "pow", "add", "mean"]
+
+
 def test_the_first_page_shows_what_a_run_gives_now() -> None:
     assert example.forward() == play(example.CHOICE, backward=False)
 
