@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from ..graph import Graph, Node
 from ..graph.text import printable
-from ..render.groups.groups import Groups, group
+from ..render.groups.groups import Group, Groups, group
 
 # First segments that break the page's JavaScript objects, and the tab's name of its root.
 RESERVED = frozenset(
@@ -164,8 +164,19 @@ def _scopes(groups: Groups, top: Scope) -> list[Scope]:
     scopes: list[Scope] = []
     for entry in groups.groups:  # parents come before children
         parent = top if entry.parent is None else scopes[entry.parent]
-        scopes.append(Scope(parent.add(entry.name) + "/"))
+        scopes.append(Scope(parent.add(_scope_name(entry)) + "/"))
     return scopes
+
+
+def _scope_name(entry: Group) -> str:
+    """Return the name of a group's scope; a number, as `Sequential` has, with the class behind it.
+
+    The tab shows a scope by its name alone: "0[Linear]".
+    """
+    number = entry.name.partition("#")[0]
+    kind = entry.module_class.partition("(")[0]
+    named = entry.kind != "module" or not number.isdecimal() or not kind
+    return entry.name if named else f"{entry.name}[{kind}]"
 
 
 def _modules(groups: Groups) -> list[tuple[str, ...]]:

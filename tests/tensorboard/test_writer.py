@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import to_tensorboard, trace
+from graphviz_torch import record, to_tensorboard, trace
 from graphviz_torch.export import to_pbtxt
 from graphviz_torch.graph import Edge, GradientStats, Graph, Node, SavedTensor, TensorMeta, Transfer
 from graphviz_torch.tensorboard import add_autograd_graph
@@ -388,3 +388,11 @@ def test_a_missing_tensorboard_says_what_to_install(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert 'pip install -U "graphviz-torch[tensorboard]"' in done.stdout
+
+
+def test_the_scope_of_a_numbered_layer_has_its_class() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    with record(model) as recording:
+        model(torch.ones(4, 2)).sum().backward()
+    scopes = {path.partition("/")[0] for path in names(recording.graph).nodes if "/" in path}
+    assert scopes == {"0[Linear]", "1[Tanh]", "2[Linear]"}

@@ -37,7 +37,7 @@ export function mount(element: HTMLElement, payload: string, options: Options = 
   let view: View | null = null;
   let gone = false;
   const ready = (async () => {
-    const arranger = new Arranger();
+    const arranger = new Arranger(options.workers ?? true);
     const model = new Model(await decode(payload));
     if (gone) return arranger.stop();
     view = new View(inside, model, arranger, options);

@@ -36,6 +36,8 @@ export interface Options {
   colorBy?: ColorBy;
   /** Does the view fill a page? Then all keys are its own, and so is the page's address if it stands in no frame. */
   page?: boolean;
+  /** May layouts run in a worker? A page whose security policy forbids workers says false. */
+  workers?: boolean;
 }
 
 const PHONE = 480; // CSS pixels of width

@@ -76,7 +76,8 @@ export async function render() {
       mounted?.destroy?.();
       view.replaceChildren();
       say("");
-      mounted = mount(view, payload, { page: true }); // keys work without a click
+      // Keys work without a click. The security policy of TensorBoard forbids workers.
+      mounted = mount(view, payload, { page: true, workers: false });
     } catch (error) {
       if (number === asked) say(String(error.message ?? error));
     }

@@ -5,12 +5,13 @@ import { layout, type Placed, type Task } from "./layout";
 export class Arranger {
   private worker: Worker | null = null;
   private address = "";
-  private forbidden = false;
+  private forbidden: boolean;
   private pending: { tasks: Task[]; resolve: (placed: Placed[] | null) => void } | null = null;
   private readonly arrangeHere = layout();
   private readonly known = new Map<string, Placed>();
 
-  constructor() {
+  constructor(workers: boolean) {
+    this.forbidden = !workers;
     this.start(); // it comes up while the graph is being read
   }
 
