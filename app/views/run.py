@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from ..expression.grammar import GRAMMAR
+from ..expression.grammar import GRAMMAR, ExpressionError, input_lines, parse
 from ..jobs.values import Choice, Opened, Run
 from ..models import gallery
 from ..panels import devices, example, own, recording, text
@@ -125,6 +125,12 @@ def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
     """What the choice gives; the page that a visitor meets first needs no job."""
     if choice == example.CHOICE and not backward:
         return example.forward()
+    if choice.source == "expression":
+        try:  # what is refused takes no place in the queue
+            parse(choice.program)
+            input_lines(choice.inputs)
+        except ExpressionError as error:
+            return Run(None, str(error))
     doing = "Running backward" if backward else "Running forward"
     made: Run | None = result(
         "run", doing, ".backward:play", choice, backward, seconds=SECONDS, shared=shared

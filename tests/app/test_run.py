@@ -12,6 +12,7 @@ import torch
 
 from app.jobs import devices
 from app.jobs.backward import play
+from app.jobs.job import QUEUE
 from app.jobs.values import Choice
 from app.models import gallery
 from app.panels import example
@@ -216,6 +217,18 @@ def test_a_hostile_expression_gets_a_message_in_place(program: str) -> None:
     assert [each.disabled for each in app.button if "Run backward" in each.label] == [True]
     app.text_area(key="program").input("y = sum(x)").run()
     assert lines(press(app), "result") == ["x.grad = [1, 1, 1]"]
+
+
+@pytest.mark.parametrize("program", ["lambda: 1", "__import__('os')"])
+def test_a_refused_text_is_answered_while_all_places_are_taken(program: str) -> None:
+    taken = [QUEUE.enter(f"visitor {number}") for number in range(QUEUE.count)]
+    try:
+        app = page(source=OWN, program=program)  # a job would wait for a place until it is killed
+        assert app.error
+        assert not app.exception
+    finally:
+        for ticket in taken:
+            ticket.leave()
 
 
 def test_an_input_that_is_not_used_is_named() -> None:
