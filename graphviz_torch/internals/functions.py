@@ -61,3 +61,6 @@ def _metadata_calls() -> frozenset[Callable[..., Any]]:
 
 # Calls that read metadata of a tensor, not its values.
 METADATA_CALLS = _metadata_calls()
+
+# The code that copies the values of a state into a module's parameters (2.13).
+LOAD_STATE_CODE = torch.nn.Module._load_from_state_dict.__code__

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from graphviz_torch import find, record
+from graphviz_torch import Graph, find, record
+from graphviz_torch.graph import Edge, GradientStats, Node, Parameter, TensorMeta
 from tests.findings.by_hand.lost import passed
 from tests.support.recorded import only, serious, trained
 
@@ -288,3 +289,18 @@ def test_a_loop_that_updates_plain_leaves_has_no_parameters_and_no_findings() ->
                 w -= 0.1 * w.grad
                 w.grad = None
     assert [(graph.parameters, serious(graph)) for graph in recording.graphs] == [((), [])] * 3
+
+
+def test_a_leaf_that_a_custom_function_is_not_given_is_no_module_that_ran() -> None:
+    meta = TensorMeta((3,), "float32", "cpu")
+    some = (GradientStats(1.0, 1.0, 1.0, 0.0),)
+    nodes = (
+        Node(0, "AccumulateGrad", (meta,), label="rates[0]", leaf="tensor"),
+        Node(1, "AccumulateGrad", (meta,), leaf="tensor", grad_outputs=some, order=1),
+        Node(2, "AdjointBackward", (meta,), where="net.py:46", grad_outputs=some, order=0),
+    )
+    lost = Parameter("rates[0]", meta, True, 0, got_gradient=False)
+    graph = Graph(nodes, (Edge(1, 2),), ((2, 0),), parameters=(lost,))
+    [found] = [each for each in find(graph) if each.rule == "output-not-in-loss"]
+    assert found.message == "rates[0] got no gradient: the loss does not depend on it."
+    assert "at net.py:46 is a custom Function" in found.advice

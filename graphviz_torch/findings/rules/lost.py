@@ -215,7 +215,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         for edge in reading.users[node.id]:
             user = nodes[edge.target]
             slopeless = user.title in _FLAT or (
-                (user.title in _SATURATED or _is_custom(user))
+                (user.title in _SATURATED or is_custom(user))
                 and _zeros_only(node)
                 and len(reading.users[node.id]) == 1
             )
@@ -231,7 +231,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         flats = list(dict.fromkeys(flat for flat, _ in found))
         node, parameters = nodes[flats[0]], [p for _, p in found]
         more = f", and in {count_text(len(flats) - 1, 'other module')}," if flats[1:] else ""
-        custom = _is_custom(node)  # it may be meant: a factor that is 0 in this step
+        custom = is_custom(node)  # it may be meant: a factor that is 0 in this step
         yield finding(
             "info" if custom else "warning",
             f"{names_of(parameters)} got a gradient of zeros only: {reading.call(node.id)}"
@@ -255,14 +255,14 @@ def _why(reading: Reading, flat: int) -> tuple[str, str]:
         )
         why = "is over a dimension of size 1: its result is the same, whatever it is given"
         return why, "" if weighs else _SINGLE[node.title]
-    if _is_custom(node):
+    if is_custom(node):
         advice = f"torch.autograd.gradcheck compares the backward of {node.title} with its forward."
         return "received one and its backward gave zeros", advice
     advice = _ADVICE.get(node.title, _STRAIGHT).format(node.title)
     return _SATURATED.get(node.title, "has slope 0 everywhere"), advice
 
 
-def _is_custom(node: Node) -> bool:
+def is_custom(node: Node) -> bool:
     """Is it of a custom Function of the program's: PyTorch's own have a number at the end."""
     own = node.name.endswith("Backward") and not node.name.startswith(_TORCHS)
     return own and "compile" not in node.note

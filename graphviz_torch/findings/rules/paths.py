@@ -16,6 +16,7 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
 from .cuts import explained, module_of, to_learn, upstream
+from .lost import is_custom
 from .meaning.roles import idle_targets
 
 
@@ -157,6 +158,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     if not lost:
         return
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
+    custom = next((node for node in reading.graph.nodes if is_custom(node)), None)
     slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):
         names, name = names_of(parameters), module or "the model"
@@ -172,12 +174,18 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
         if any(p.module_called is None and p.node is None for p in parameters):
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
             advice = 'Record the step with record(compiled="eager"): it says which, and where.'
-        elif not module and module in alive:
+        elif not module and (module in alive or all(p.module_called is None for p in parameters)):
             them = "it" if len(parameters) == 1 else "them"
             why = f"the loss does not depend on {them}"
             advice = (
                 f"Use {names} in forward, or what is computed with it in the loss; else remove it."
             )
+            if custom is not None and module not in alive:
+                advice = f"{custom.title}{at(custom.where)} is a custom Function: it gives a "
+                advice += (
+                    f"gradient only to what apply() is given. Pass {names} to it; in a module "
+                )
+                advice += "they are registered as attributes or in an nn.ParameterList."
         elif module in alive:
             why = f"the loss depends on the rest of {name}, but not on this"
             advice = f"Use {names} in the forward of {name}, or remove what is not used."

@@ -80,6 +80,13 @@ class ConstantTerm(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class CopiedValues(Occurrence):
+    """The values of a tensor with a history were copied into a parameter without gradients."""
+
+    operation: str = ""  # "load_state_dict", "copy_"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class DataAssignment(Occurrence):
     """`x.data = h`, which separates h from its history."""
 
@@ -332,6 +339,7 @@ Event = (
     | Broadcast
     | ConstantLoss
     | ConstantTerm
+    | CopiedValues
     | DataAssignment
     | DiscardedForward
     | DiscardedGradients

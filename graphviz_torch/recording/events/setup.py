@@ -18,6 +18,7 @@ from torch import Tensor
 from ...graph import NO_PARAMETERS, Graph
 from ...graph.events import (
     AttributeAssignment,
+    CopiedValues,
     Holder,
     LeafBackward,
     ParameterFreeze,
@@ -25,7 +26,7 @@ from ...graph.events import (
     UnusedGradients,
 )
 from ...internals.frames import OWN, CodePosition, code_owner, local_variables, user_frames
-from ...internals.functions import SET_REQUIRES_GRAD, TensorBase
+from ...internals.functions import LOAD_STATE_CODE, SET_REQUIRES_GRAD, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.weak import Ref
@@ -266,11 +267,15 @@ class Leaves(Listener):
 
     Notes a backward that starts from a leaf, with what made it; and a parameter that is frozen.
 
+    And the values of a result that are copied into a parameter.
+
     Told are `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
     """
 
     needs = ("every_call",)
-    functions = frozenset((SET_REQUIRES_GRAD, TensorBase.requires_grad_, torch.tensor))
+    functions = frozenset(
+        (SET_REQUIRES_GRAD, TensorBase.requires_grad_, torch.tensor, TensorBase.copy_)
+    )
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -281,6 +286,9 @@ class Leaves(Listener):
         if self.program.steps.own(frame):
             return
         kwargs = kwargs or {}
+        if func is TensorBase.copy_:
+            self._look_at_copy(args, frame)
+            return
         if func is torch.tensor:
             wanted, tensor, name = kwargs.get("requires_grad"), result, "torch.tensor"
         else:
@@ -294,6 +302,16 @@ class Leaves(Listener):
             self._leaves[id(tensor)] = Ref(tensor), place, name
             while len(self._leaves) > _LEAVES:
                 del self._leaves[next(iter(self._leaves))]
+
+    def _look_at_copy(self, args: Sequence[Any], frame: FrameType) -> None:
+        """Are the values of a result copied into a parameter, which leaves its history behind?"""
+        target, value = args[0], args[1] if len(args) > 1 else None
+        if torch.is_grad_enabled() or not isinstance(target, torch.nn.Parameter):
+            return
+        if isinstance(value, Tensor) and value.grad_fn is not None:
+            loads = frame.f_code is LOAD_STATE_CODE
+            event = CopiedValues(operation="load_state_dict" if loads else "copy_")
+            self.events.note(event, self.program.place(frame))
 
     def backward_began(self, event: BackwardBegan) -> None:
         self._look_at(event.outputs, event.frame)

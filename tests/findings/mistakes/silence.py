@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.optim import SGD
 
@@ -229,3 +230,39 @@ def one_of_two_heads_is_dropped(record: Record) -> None:
             step(optimizer, out.square().mean())
             _, out = both(torch.randn(64, 4))
             step(optimizer, out.square().mean())
+
+
+def adapted(record: Record, *, loaded: bool) -> None:
+    """Two steps that learn from what a gradient step of the model gives."""
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with record(model):
+        for _ in range(2):
+            loss = model(torch.randn(8, 4)).square().mean()
+            grads = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+            pairs = zip(model.named_parameters(), grads, strict=True)
+            fast = {name: p - 0.1 * grad for (name, p), grad in pairs}
+            if loaded:
+                model.load_state_dict(fast)  # cause
+                out = model(torch.randn(8, 4))
+            else:
+                out = functional_call(model, fast, (torch.randn(8, 4),))
+            step(optimizer, out.square().mean())
+            model.load_state_dict(kept)
+
+
+@silent("unneeded-retain-graph")
+def weights_adapted_with_their_history(record: Record) -> None:
+    adapted(record, loaded=False)
+
+
+@says(
+    "unneeded-retain-graph",
+    "load_state_dict at ",
+    "copies values and leaves their history behind",
+    severity="warning",
+    advice="torch.func.functional_call",
+)
+def weights_adapted_and_loaded_as_values(record: Record) -> None:
+    adapted(record, loaded=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Edge, Finding
-from ....graph.events import RepeatedBatch, ineffective_calls
+from ....graph.events import CopiedValues, RepeatedBatch, ineffective_calls
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...axes import attribute
@@ -100,7 +100,7 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("info", reads="end", of=(ineffective_calls.UnneededRetainGraph,))
+@rule("warning", reads="end", of=(ineffective_calls.UnneededRetainGraph,))
 def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it.
@@ -155,7 +155,21 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
     """
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
+    copies = reading.events(CopiedValues)
     for event in reading.events(ineffective_calls.UnneededRetainGraph):
+        if copies and event.by == "create_graph":
+            copy = copies[0]
+            yield finding(
+                "warning",
+                f"{copy.operation}{at(copy.where)} copies values and leaves their history behind: "
+                f"nothing learns through what backward{at(event.where)} gives with "
+                "create_graph=True.",
+                cause="values copied out of a history",
+                advice="Run the module with the tensors themselves: torch.func.functional_call("
+                "model, tensors, (x,)).",
+                where=copy.where,
+            )
+            continue
         memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
         yield finding(
             "info",
