@@ -25,7 +25,7 @@ def available_devices() -> list[torch.device]:
     devices += [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append(torch.device("mps", 0))
-    return devices + simulated_devices()
+    return devices + [each for each in simulated_devices() if each not in devices]
 
 
 def to_device(

@@ -6,6 +6,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from graphviz_torch import find, record, simulate_accelerator, trace
+from graphviz_torch import find, load, record, simulate_accelerator, trace
+from graphviz_torch.devices import available_devices
 from graphviz_torch.devices.simulated.patches import table
+from graphviz_torch.integrations.command.main import main
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="CUDA is simulated where there is none"
@@ -235,6 +238,53 @@ def test_mixed_precision_trains_as_without_it(cuda: None) -> None:
         warnings.simplefilter("error")
         pairs = zip(train("cpu", False), train("cuda", True), strict=True)
         assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_adam_steps_as_on_the_cpu(cuda: None) -> None:
+    model, there = mlp(), mlp().cuda()
+    for each, device in ((model, "cpu"), (there, "cuda")):
+        optimizer = torch.optim.Adam(each.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            each(torch.ones(4, 3, device=device)).sum().backward()
+            optimizer.step()
+    for one, other in zip(model.parameters(), there.parameters(), strict=True):
+        assert torch.equal(one, other.cpu())
+
+
+def test_each_device_is_listed_once(cuda: None) -> None:
+    assert list(map(str, available_devices())) == ["cpu", "cuda:0", "cuda:1"]
+
+
+PROGRAM = """\
+import torch
+device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+x = torch.arange(1.0, 4.0, requires_grad=True)
+y = ((x.to(device) + 2) ** 2 + 3).mean()
+y.backward()
+print(y.device, [round(each, 4) for each in x.grad.tolist()])
+"""
+
+
+def test_run_simulates_cuda_for_a_script_and_reports_that_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script := tmp_path / "train.py").write_text(PROGRAM)
+    assert main(["run", "--simulate", "1", "-o", str(tmp_path / "g.json"), str(script)]) == 0
+    out, said = capsys.readouterr()
+    assert out == "cuda:0 [2.0, 2.6667, 3.3333]\n"
+    assert "1 step recorded on 1 simulated CUDA device" in said
+    [step] = load(tmp_path / "g.json").steps
+    assert [(t.kind, t.nbytes) for t in step.graph.transfers] == [("HtoD", 12), ("DtoH", 12)]
+    assert not torch.cuda.is_available()
+    assert main(["run", "--simulate", "99", str(script)]) == 2
+    assert "pass a number from 1 to 32" in capsys.readouterr().err
+
+
+def test_the_help_of_a_missing_device_names_the_simulation() -> None:
+    with pytest.raises((AssertionError, RuntimeError)), record() as recording:
+        (torch.ones(2, requires_grad=True) * 2).cuda()
+    assert any("--simulate" in found.advice for found in find(recording))
 
 
 def test_memory_is_counted_until_it_is_freed(cuda: None) -> None:
