@@ -32,6 +32,9 @@ def runs() -> bool:
 
 def open_own(*, key: str) -> Opened | None:
     """Return the last step that the script recorded; None if there is none, which is then said."""
+    known: tuple[str, Opened] | None = st.session_state.get(f"{key} own opened")
+    if known is not None and not st.session_state.get("follow", True):
+        return known[1]
     try:
         status = _path().stat()
         data = _path().read_bytes()
@@ -49,11 +52,13 @@ def follow(found: Opened) -> None:
 
     @st.fragment(run_every=LOOK if seen[0] else None)
     def draw() -> None:
-        if (runs(), _size()) != seen:
+        ended = runs() != seen[0]
+        if ended or (_size() != seen[1] and st.session_state.get("follow", True)):
             st.rerun()
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(_state(found), width="content")
             if seen[0]:
+                st.toggle("Follow", True, key="follow", help="Off: the step that is shown stays.")
                 asked = _path().with_name("stop").exists()
                 st.button("Stop", icon=":material/stop:", disabled=asked, on_click=_stop,
                           help="Ends the script as Ctrl-C in the terminal does.")  # fmt: skip

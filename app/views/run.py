@@ -43,14 +43,13 @@ LESSON = (
 def draw() -> None:
     """The page."""
     sources = [*filter(None, [own.title()]), *SOURCES.values()]
-    head, source = draw_head(
+    _, source = draw_head(
         "What does autograd do?", sources, key="source", label="What to run", about=LESSON
     )
     if source == own.title():
         opened = own.open_own(key="own")
         if opened is not None:
-            with head:
-                own.follow(opened)
+            own.follow(opened)
         _draw_recording(opened, key="own")
         return
     if source == SOURCES["recording"]:

@@ -159,8 +159,11 @@ def test_the_page_follows_a_script_that_runs_and_can_ask_for_its_end(
     monkeypatch.setenv("GRAPHVIZ_TORCH_LIVE", "1")
     app = page()
     assert "**train\\.py runs**: step 1, 2 steps recorded" in app.markdown[0].value
+    app.toggle(key="follow").set_value(False).run()
     file.append(*steps[2:])
     app.run()
+    assert "runs**: step 1, 2 steps recorded" in app.markdown[0].value
+    app.toggle(key="follow").set_value(True).run()
     said = "step 18, 19 steps recorded, the first 4 and the last 8 judged"
     assert said in app.markdown[0].value
     rows = zip(
