@@ -386,32 +386,32 @@ def stubs(recording: Recording) -> dict[str, str]:
     """What is said of data, and of what it enters."""
     drawn = Drawn(to_dot(recording))
     said = lambda name: " ".join(re.sub("<[^>]*>", " ", drawn.nodes[name]["label"]).split())  # noqa: E731
-    return {said(a): said(b) for a, b in drawn.edges if a.startswith("data_")}
+    return {said(a): said(b) for a, b in drawn.edges if a.startswith("untracked_")}
 
 
-def test_data_that_needs_no_gradient_enters_as_a_stub_with_its_name_and_shape() -> None:
+def test_data_that_needs_no_gradient_enter_by_the_name_of_the_parameter_of_forward() -> None:
     model, image = MLP(), torch.randn(3, 4)
     with record(model) as recording:
         model(image).sum().backward()
     ((stub, end),) = stubs(recording).items()
-    assert stub == "image f32[3, 4] no gradient"
+    assert stub == "x f32[3, 4]"
     assert "fc1 · Linear" in end
 
 
-def test_data_that_no_variable_holds_when_backward_runs_is_called_data() -> None:
+def test_data_that_no_variable_holds_have_the_name_of_the_parameter_too() -> None:
     model = MLP()
     with record(model) as recording:
         model(torch.randn(3, 4)).sum().backward()
-    assert [*stubs(recording)] == ["data f32[3, 4] no gradient"]
+    assert [*stubs(recording)] == ["x f32[3, 4]"]
 
 
-def test_a_target_enters_the_loss_under_its_name_though_no_model_was_given_it() -> None:
+def test_a_target_enters_the_loss_by_the_name_of_the_parameter_of_the_loss() -> None:
     model, x, truth = torch.nn.Linear(4, 2), torch.randn(3, 4), torch.randn(3, 2)
     with record(model) as recording:
         mse_loss(model(x), truth).backward()
     said = stubs(recording)
-    assert [*said] == ["x f32[3, 4] no gradient", "truth f32[3, 2] no gradient"]
-    assert "mse_loss" in said["truth f32[3, 2] no gradient"]
+    assert [*said] == ["x f32[3, 4]", "target f32[3, 2]"]
+    assert "mse_loss" in said["target f32[3, 2]"]
 
 
 def test_a_target_that_the_model_made_is_no_data() -> None:
@@ -419,18 +419,18 @@ def test_a_target_that_the_model_made_is_no_data() -> None:
     with record(model) as recording:
         made = model(x)
         mse_loss(made, made * 2).backward()
-    assert [*stubs(recording)] == ["x f32[3, 4] no gradient"]
+    assert [*stubs(recording)] == ["x f32[3, 4]"]
 
 
 def test_a_part_of_the_data_does_not_have_the_name_of_all_of_it() -> None:
     model, x = torch.nn.Linear(4, 2), torch.randn(6, 4)
     with record(model) as recording:
         model(x[:3]).sum().backward()
-    assert [*stubs(recording)] == ["data f32[3, 4] no gradient"]
+    assert [*stubs(recording)] == ["input f32[3, 4]"]
 
 
 def test_an_input_with_a_gradient_has_a_node_and_no_stub() -> None:
     model, x = MLP(), torch.randn(3, 4, requires_grad=True)
     with record(model) as recording:
         model(x).sum().backward()
-    assert "no gradient" not in to_dot(recording)
+    assert not stubs(recording)
