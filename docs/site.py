@@ -19,7 +19,7 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-from docs import gallery
+from docs import gallery, reference
 from docs.programs import BLOCK, Output, blocks, outputs
 
 _LINK = re.compile(r"\]\(([\w./-]+?)\.md(?:#[\w-]+)?\)")
@@ -98,14 +98,27 @@ def contents(index: str) -> str:
 
 
 def docstrings(table: str) -> str:
-    """Return the directives that write the signatures and docstrings of the names in a table."""
+    """Return the directives that write the signatures and docstrings of the names in a table.
+
+    A name that several namespaces hand out is indexed on the first one's page alone.
+    """
     parts = []
     module = table.partition("\n")[0].removeprefix("# ")
     for name in _NAME.findall(table):
-        is_class = isinstance(getattr(import_module(module), name), type)
-        directive, members = ("autoclass", "\n   :members:") if is_class else ("autofunction", "")
-        parts.append(f"\n```{{eval-rst}}\n.. {directive}:: {module}.{name}{members}\n```\n")
+        value = getattr(import_module(module), name)
+        directive, options = "autofunction", ""
+        if isinstance(value, type):
+            directive, options = "autoclass", "\n   :members:"
+        if module != _home(value, name):
+            options += "\n   :no-index:"
+        parts.append(f"\n```{{eval-rst}}\n.. {directive}:: {module}.{name}{options}\n```\n")
     return "".join(parts)
+
+
+def _home(value: object, name: str) -> str:
+    """Return the first namespace that hands out a value under this name."""
+    paths = [reference.ROOT, *(f"{reference.ROOT}.{each}" for each in reference.NAMESPACES)]
+    return next(path for path in paths if getattr(import_module(path), name, None) is value)
 
 
 def write_views(app: Sphinx, error: Exception | None) -> None:
