@@ -92,20 +92,20 @@ ROWS = """
     outputs       x    x    x   x    x           x    x    x        x        x
     label         x    x    x   x    x           .    x    x        x        x
     operation     x    x    x   x    x           .    x    x        x        x
-    leaf          x    .    x   x    x           .    x    x        x        .
+    leaf          x    .    x   x    x           .    x    x        x        x
     module        x    .    .   x    .           .    x    x        .        x
     scope         x    x    x   x    x           .    x    .        x        .
     where         x    x    x   x    x           .    x    x        x        x
     note          x    x    x   x    x           .    x    x        x        x
     saved         x    x    .   x    x           .    x    x        x        x
-    grad_outputs  x    x    x   x    x           x    x    x        x        .
+    grad_outputs  x    x    x   x    x           x    x    x        x        x
     order         x    .    .   x    x           .    x    x        x        .
     seconds       x    x    .   x    x           .    x    x        x        x
     attributes    x    x    .   x    x           .    x    x        x        x
     module_class  x    x    x   x    x           .    x    x        x        x
     placement     x    x    x   x    x           x    x    x        x        x
     fingerprints  x    x    .   x    x           .    x    x        x        .
-    values        x    x    x   x    x           .    x    x        x        .
+    values        x    x    x   x    x           .    x    x        x        x
     influence     x    x    x   x    x           .    x    x        x        .
     reruns        x    x    .   x    x           .    x    x        x        .
     call          x    .    x   .    .           .    x    .        .        .
