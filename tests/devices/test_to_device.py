@@ -234,7 +234,7 @@ def test_a_modules_globals_move_and_dunders_and_python_modules_do_not(
     there: torch.device, move: str
 ) -> None:
     scope: dict[str, Any] = {"there": there}
-    exec("import torch\nfrom graphviz_torch import move_locals, to_device", scope)
+    exec("import torch\nfrom graphviz_torch.devices import move_locals, to_device", scope)
     exec(f"x = torch.ones(2)\ny = x[0]\n{move}", scope)
     assert scope["x"].device == scope["y"].device == there
     assert scope["torch"] is torch
