@@ -135,7 +135,8 @@ class Side:
         if row == "find":
             return lambda: package.find(graph)
         if row == "dot":
-            return lambda: package.to_dot(graph)
+            home = getattr(package, "export", package)  # the root in older commits
+            return lambda: home.to_dot(graph)
         if row == "save":
             return lambda: graph.save(self.folder / "again.json")
         if row == "load":

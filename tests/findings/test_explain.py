@@ -153,7 +153,7 @@ def test_the_way_draws_alone_and_marks_the_whole() -> None:
         graph.nodes[point.node].grad_outputs for point in reversed(way.points)
     ]
     assert "tanh" not in draw_graph(way).source
-    assert "gradient-way" in draw_graph(graph, findings=[way.mark()]).source
+    assert "gradient-path" in draw_graph(graph, findings=[way.mark()]).source
     assert way._repr_mimebundle_()["text/plain"] == str(way)
 
 
@@ -259,4 +259,4 @@ def test_the_nodes_of_a_way_are_counted_in_singular_and_plural(steps: int, said:
     weight = torch.ones((), requires_grad=True)
     loss = weight * 2 if steps else weight
     way = explain(trace(loss, names={"weight": weight}), "weight")
-    assert way.to_text().splitlines()[0] == f"The gradient's way to weight: {said}"
+    assert way.to_text().splitlines()[0] == f"The gradient's path to weight: {said}"

@@ -243,8 +243,8 @@ def test_the_way_to_a_node_is_printed_and_drawn(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", str(saved), "0", "-o", str(tmp_path / "way.dot")]) == 0
-    assert "The gradient's way to" in capsys.readouterr().out
-    assert "gradient-way" in (tmp_path / "way.dot").read_text()
+    assert "The gradient's path to" in capsys.readouterr().out
+    assert "gradient-path" in (tmp_path / "way.dot").read_text()
     assert main(["explain", str(saved), "nobody"]) == 2
     assert "neither a parameter" in capsys.readouterr().err
 

@@ -44,7 +44,7 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
     >>> with record() as recording:
     ...     (x * 3).sum().backward()
     >>> print(explain(recording, "x"))
-    The gradient's way to x: 3 nodes
+    The gradient's path to x: 3 nodes
       node  operation  module  norm  factor
          2  sum                   1
          1  mul                   2       2

@@ -100,12 +100,13 @@ class GradientPath:
     def mark(self) -> Finding:
         """The way as a finding, for a drawing of the whole graph to mark."""
         nodes = tuple(point.node for point in self.points)
-        return Finding("gradient-way", "info", f"The gradient's way to {self.target}.", nodes=nodes)
+        message = f"The gradient's path to {self.target}."
+        return Finding("gradient-path", "info", message, nodes=nodes)
 
     def to_text(self) -> str:
         """The way as a table, then where it shrank or grew most, and where it ended."""
         count = len(self.points)
-        head = f"The gradient's way to {self.target}: {count} node{'' if count == 1 else 's'}"
+        head = f"The gradient's path to {self.target}: {count} node{'' if count == 1 else 's'}"
         if self.ways > 1:
             number = f"{self.ways:,}" if self.ways <= _MANY else "more than a million"
             head += f", the strongest of {number} ways"

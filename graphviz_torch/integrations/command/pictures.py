@@ -161,7 +161,8 @@ def _export(parsed: argparse.Namespace) -> int:
 def _check_out(out: Path | None, name: str) -> None:
     """Raise ValueError if a file's name belongs to another format."""
     other = "" if out is None else format_of(out)
-    if other and other != name and out is not None and out.suffix not in FORMATS[name].suffixes:
+    own = FORMATS[name].suffixes
+    if out is not None and other not in ("", name) and not any(s.endswith(out.suffix) for s in own):
         command = "draw" if other == "draw" else f"export --to {other}"
         raise ValueError(f"-o {out}: {command} writes that.")
 
