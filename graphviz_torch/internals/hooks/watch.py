@@ -122,7 +122,8 @@ def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
     ['SUM']
     """
     found = (getattr(listener, event, None) for listener in listeners)
-    return tuple(method for method in found if method is not None)
+    # Made of a list: a tuple that grows fails where another thread calls `gc.get_objects`.
+    return tuple([method for method in found if method is not None])
 
 
 @not_compiled
