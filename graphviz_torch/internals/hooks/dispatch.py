@@ -103,7 +103,8 @@ class OperatorWatch:
         self._key, self._state = _thread_state.key, _thread_state.state
 
     def __enter__(self) -> OperatorWatch:
-        _fall_through()
+        with _REGISTERING:  # else the first recordings of two threads register both
+            _fall_through()
         self._key, self._state = _thread_state.key, _thread_state.state
         try:
             _KERNELS.add(self)
@@ -223,6 +224,7 @@ def _state() -> tuple[bool, bool]:
 
 
 _thread_state = _ThreadState()
+_REGISTERING = threading.Lock()
 
 
 @cache
