@@ -70,7 +70,7 @@ def inside(graph: Graph) -> list[Any]:
 def described(nodes: Any) -> Counter[tuple[Any, ...]]:
     """Each with its first output: of others, such as a norm's mean, the region has none."""
     return Counter(
-        (node.name, node.module, node.module_class, node.source, node.outputs[0])
+        (node.name, node.module, node.module_class, node.where, node.outputs[0])
         for node in nodes
         if node.name not in NOTHING
     )

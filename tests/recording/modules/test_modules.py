@@ -209,7 +209,7 @@ def test_a_custom_function_belongs_to_the_line_that_applies_it(
         b = double.apply(a)
         b.sum().backward()
     here = test_a_custom_function_belongs_to_the_line_that_applies_it
-    sources = dict(column(recording.graph, "source"))
+    sources = dict(column(recording.graph, "where"))
     assert sources[double.__name__] == line_of(here, "b = double.apply(a)")
     assert sources["add"] == line_of(here, "a = x + 1")
 
@@ -219,7 +219,7 @@ def test_nodes_from_before_the_block_have_no_line() -> None:
     before = x * 2
     with record() as recording:
         before.sum().backward()
-    assert [bool(source) for _, source in column(recording.graph, "source")] == [False, True]
+    assert [bool(source) for _, source in column(recording.graph, "where")] == [False, True]
 
 
 def test_what_a_scripted_function_makes_does_not_get_the_line_of_the_call_after_it() -> None:
@@ -234,7 +234,7 @@ def test_what_a_scripted_function_makes_does_not_get_the_line_of_the_call_after_
     model = Model()
     with record(model) as recording:
         model(x).sum().backward()
-    sources = dict(column(recording.graph, "source"))
+    sources = dict(column(recording.graph, "where"))
     assert sources["mul"] == ""
     assert sources["add"] == line_of(Model, "return y + 1")
 
@@ -255,7 +255,7 @@ def test_files_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     x = torch.ones(2, requires_grad=True)
     with record() as recording:
         functions[1](functions[0](x)).sum().backward()
-    sources = [source for title, source in column(recording.graph, "source") if title == "mul"]
+    sources = [source for title, source in column(recording.graph, "where") if title == "mul"]
     assert sources == ["models/common.py:2", "losses/common.py:2"]
 
 
@@ -328,7 +328,7 @@ def test_of_nodes_that_another_thread_made_with_the_same_numbers_nothing_is_said
         return recording.graph
 
     (graph,) = in_threads(recorded)
-    rows = {node.title: (node.module, node.source) for node in graph.nodes}
+    rows = {node.title: (node.module, node.where) for node in graph.nodes}
     assert rows["clone"] == rows["sin"] == rows["cos"] == ("", "")
     assert rows["sum"][1].startswith("test_modules.py:")
 

@@ -19,7 +19,7 @@ def test_a_node_is_of_the_module_and_the_line_that_were_there_when_it_was_made()
     columns = origins.columns([100, 102, 103, 104], "train.py:{}".format, classes)
     assert columns["module"] == ["", "fc", "", ""]
     assert columns["module_class"] == ["Net", "Linear(4, 2)", "", ""]
-    assert columns["source"] == ["", "train.py:7", "", "train.py:9"]
+    assert columns["where"] == ["", "train.py:7", "", "train.py:9"]
 
 
 def test_of_leaves_and_of_nodes_from_before_the_block_nothing_is_known() -> None:
@@ -30,7 +30,7 @@ def test_of_leaves_and_of_nodes_from_before_the_block_nothing_is_known() -> None
         "module": [""] * 2,
         "module_class": [""] * 2,
         "scope": [""] * 2,
-        "source": [""] * 2,
+        "where": [""] * 2,
         "call": [""] * 2,
     }
 
@@ -58,4 +58,4 @@ def test_any_order_of_calls_gives_what_a_slow_reading_of_them_gives(
     asked = [n for n in asked if n < number]
     columns = origins.columns(asked, str, {})
     assert columns["module"] == [modules[n] if n >= 10 else "" for n in asked]
-    assert columns["source"] == [lines[n] if n >= 10 else "" for n in asked]
+    assert columns["where"] == [lines[n] if n >= 10 else "" for n in asked]

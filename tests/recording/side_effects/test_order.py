@@ -17,7 +17,7 @@ def leave(recording: Any) -> None:
 
 
 def lines(recording: Any) -> list[str]:
-    return [node.source for node in recording.graph.nodes if not node.leaf]
+    return [node.where for node in recording.graph.nodes if not node.leaf]
 
 
 def work(x: Tensor) -> None:
