@@ -210,7 +210,7 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
     for stub in untracked.stubs:
         shape = '["{}"]' if stub.is_data else '("{}")'
         yield _id(stub) + shape.format(_text([stub.title, *stub.details]))
-    yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.edges)
+    yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.links)
     for key, others in drawing.before.items():
         name = _id(key)
         yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'

@@ -30,10 +30,10 @@ End = int | Stub  # a key of the drawing, or a stub
 
 
 class Stubs(NamedTuple):
-    """What is drawn beside the nodes, and the edges of it, in the direction of the data."""
+    """Boxes beside the nodes, and their links in the direction of the data."""
 
     stubs: tuple[Stub, ...]
-    edges: tuple[tuple[End, End], ...]
+    links: tuple[tuple[End, End], ...]
 
 
 def stubs_of(drawing: Drawing) -> Stubs:

@@ -110,7 +110,7 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
     assert loaded > MUTATIONS // 10
 
 
-@pytest.mark.parametrize("column", ["label", "name", "operation", "source", "note"])
+@pytest.mark.parametrize("column", ["label", "name", "operation", "where", "note"])
 @pytest.mark.parametrize(
     "text", ["x y" * 170_000, '<"\\\u2028>' * 90_000], ids=["plain", "escaped"]
 )

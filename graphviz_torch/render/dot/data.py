@@ -50,7 +50,7 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
             name = "_".join(map(str, stub.frames[: number + 1]))
             text = f"\tsubgraph cluster_{name} {{{text.strip()}}}"
         lines.append(text)
-    for source, target in shown.edges:
+    for source, target in shown.links:
         data = isinstance(source, Stub) and source.is_data
         line = f'color="{colors["cluster_line"]}" arrowsize=0.5' if data else "style=dashed"
         lines.append(f"\t{_id(source)} -> {_id(target)} [{line}]")

@@ -411,7 +411,7 @@ def _row(first: list[str], last: list[str]) -> str:
     """What modules of one list are called together: of "h.0.norm" to "h.5.mlp" "h.0 … 5"."""
     lists = {name.partition(".")[0] for name in (*first, *last)}
     numbers = [name.split(".")[1:2] for name in (*first[:1], *last[-1:])]
-    if len(lists) != 1 or len(first) < 2 or not all(n and n[0].isdecimal() for n in numbers):
+    if len(lists) != 1 or len(first) < 2 or not all(part and part[0].isdecimal() for part in numbers):
         return ""
     return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
 
