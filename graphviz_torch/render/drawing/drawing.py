@@ -407,11 +407,12 @@ class Drawing:
         return labels.classed(self.title(number), self.groups.groups[number].module_class)
 
 
-def _row(first: list[str], last: list[str]) -> str:
-    """What modules of one list are called together: of "h.0.norm" to "h.5.mlp" "h.0 … 5"."""
-    lists = {name.partition(".")[0] for name in (*first, *last)}
-    numbers = [name.split(".")[1:2] for name in (*first[:1], *last[-1:])]
-    if len(lists) != 1 or len(first) < 2 or not all(part and part[0].isdecimal() for part in numbers):
+def _row(beginnings: list[str], endings: list[str]) -> str:
+    """Return the common name of modules of one list: "h.0 … 5" for "h.0.norm" to "h.5.mlp"."""
+    lists = {name.partition(".")[0] for name in (*beginnings, *endings)}
+    numbers = [name.split(".")[1:2] for name in (*beginnings[:1], *endings[-1:])]
+    counted = all(part and part[0].isdecimal() for part in numbers)
+    if len(lists) != 1 or len(beginnings) < 2 or not counted:
         return ""
     return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
 
