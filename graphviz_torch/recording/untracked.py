@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ..graph import Graph, TensorMeta, Untracked
+from ..internals.dynamo import is_jit_tracing
 from ..internals.frames import (
     OTHER,
     CodePosition,
@@ -355,7 +356,7 @@ class UntrackedCalls(Listener):
         """Return a new entry for data; None for a parameter or a buffer of a module."""
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None
-        if not TensorBase.numel(given):
+        if is_jit_tracing() or not TensorBase.numel(given):  # a size that is read is traced
             return None
         entry = self._new("data")
         entry.label = label or self._variable(given, frame)

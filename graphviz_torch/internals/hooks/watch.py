@@ -79,7 +79,7 @@ class Installation(Generic[Watcher]):
             self._remove()
 
     def _take(self, watcher: Watcher) -> None:
-        self.watchers = tuple(other for other in self.watchers if other is not watcher)
+        self.watchers = tuple([other for other in self.watchers if other is not watcher])
         if not self.watchers:
             self._remove()
 
