@@ -143,6 +143,8 @@ class UntrackedCalls(Listener):
 
     def called(self, event: Called) -> None:
         func, args, kwargs, _, frame, start, end = event
+        if is_jit_tracing():  # the tracer writes down each size that is read
+            return
         if end == start:
             if func not in METADATA_CALLS and not self.program.steps.running:
                 with no_functions():
@@ -263,6 +265,8 @@ class UntrackedCalls(Listener):
 
     def _module_ended(self, call: ModuleCall, output: Any, frame: FrameType) -> None:
         """Follow what a module call made that made no node."""
+        if is_jit_tracing():
+            return
         with no_functions():
             if type(output) is Tensor and output.requires_grad:
                 return
@@ -313,6 +317,8 @@ class UntrackedCalls(Listener):
 
     def _name_inputs(self, module: Module, frame: FrameType) -> None:
         """Name the data that an outermost forward is given after its parameters."""
+        if is_jit_tracing():
+            return
         args, kwargs = frame_variables(frame, "args", "kwargs")
         module = wrapped_module(module) or module
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
@@ -356,7 +362,7 @@ class UntrackedCalls(Listener):
         """Return a new entry for data; None for a parameter or a buffer of a module."""
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None
-        if is_jit_tracing() or not TensorBase.numel(given):  # a size that is read is traced
+        if not TensorBase.numel(given):
             return None
         entry = self._new("data")
         entry.label = label or self._variable(given, frame)

@@ -357,7 +357,7 @@ def test_what_cannot_be_a_file_is_the_error_that_open_raises(tmp_path: Path) -> 
 @pytest.mark.parametrize("ending", [".pt", ".safetensors"])
 def test_a_checkpoint_is_not_held_twice(ending: str, tmp_path: Path) -> None:
     program = (
-        "import resource, sys, torch\nfrom graphviz_torch import save_checkpoint\n"
+        "import resource, sys, torch\nfrom graphviz_torch.checkpoint import save_checkpoint\n"
         "save_checkpoint({'x': torch.ones(10)}, sys.argv[1])\n"
         "x = torch.ones(40_000_000)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
@@ -385,6 +385,8 @@ OWN = {
     "graphviz_torch/recording/transfers/profiler.py": "a temporary folder of its own",
     "graphviz_torch/integrations/command/files.py": "a temporary folder of its own",
     "graphviz_torch/integrations/command/main.py": "/dev/null in the place of a pipe",
+    "graphviz_torch/integrations/command/app.py": "a mark in a temporary folder of its own",
+    "app/panels/own.py": "a mark in the same folder",
     "app/jobs/recordings.py": "a temporary folder of its own",
     "app/jobs/checkpoints.py": "a temporary folder of its own",
 }

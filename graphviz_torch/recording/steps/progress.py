@@ -161,7 +161,9 @@ class Progress(Listener):
         with _quiet():
             readable = [(each, p) for each, p in alive if may_be_read(p)]
             changed = [
-                torch.logical_and(torch.ne(_flat(p)[each.places], each.values), each.learns).any()
+                torch.any(
+                    torch.logical_and(torch.ne(_at(p, each.places), each.values), each.learns)
+                )
                 for each, p in readable
             ]
             self._moves = len(readable) < len(pairs) or any(
@@ -214,16 +216,21 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_Sample]:
         plain = TensorBase.is_contiguous(leaf) and TensorBase.is_contiguous(gradient)
         if not plain or not TensorBase.numel(leaf) or torch.is_complex(leaf):
             continue
-        slopes = torch.abs(_flat(gradient)[:_SEARCHED])
+        searched = min(_SEARCHED, TensorBase.numel(gradient))
+        slopes = torch.abs(torch.narrow(_flat(gradient), 0, 0, searched))
         largest = torch.topk(slopes, min(_ELEMENTS, slopes.shape[0]))
-        if slopes.is_cpu and not TensorBase.item(largest.values[0]):
+        if slopes.is_cpu and not TensorBase.item(torch.amax(largest.values)):
             continue
-        values = _flat(leaf)[largest.indices]
-        yield _Sample(Ref(leaf), largest.indices, values, largest.values > 0)
+        values = _at(leaf, largest.indices)
+        yield _Sample(Ref(leaf), largest.indices, values, torch.gt(largest.values, 0))
 
 
 def _flat(tensor: Tensor) -> Tensor:
     return TensorBase.view(TensorBase.detach(tensor), -1)
+
+
+def _at(tensor: Tensor, places: Tensor) -> Tensor:
+    return torch.index_select(_flat(tensor), 0, places)
 
 
 @contextmanager

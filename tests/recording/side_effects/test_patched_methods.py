@@ -62,7 +62,7 @@ METHODS = [
 OPTIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "finite": {"gradients": "finite"},
-    "values": {"values": True},
+    "fingerprints": {"fingerprints": True},
     "experiments": {"experiments": True},
 }
 
@@ -165,7 +165,7 @@ def test_no_method_is_called_more_often_whatever_is_noted(
     options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Fingerprints are computed with operators, which are methods, too.
-    names = [n for n in METHODS if options != "values" or not n.startswith("__")]
+    names = [n for n in METHODS if options != "fingerprints" or not n.startswith("__")]
     bare = counted(monkeypatch, names, None)
     assert len(bare) > 20
     assert counted(monkeypatch, names, OPTIONS[options]) - bare == {}
