@@ -61,11 +61,13 @@ def test_a_line_of_a_cell_has_the_numbers_on_the_screen(
     assert "<pre> --&gt; In[2]:3\n" in shown._repr_html_()
     step = "with record() as r:\n    torch.ones(2, requires_grad=True).sum().backward()"
     shell.run_cell(
-        f"from graphviz_torch import record, annotate_source\n{step}", store_history=True
+        "from graphviz_torch import record\n"
+        f"from graphviz_torch.export import annotate_source\n{step}",
+        store_history=True,
     )
     shell.run_cell("print(annotate_source(r))", store_history=True)
     assert (
-        "3      torch.ones(2, requires_grad=True).sum().backward()  # sum"
+        "4      torch.ones(2, requires_grad=True).sum().backward()  # sum"
         in capsys.readouterr().out
     )
 

@@ -71,7 +71,9 @@ def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
     assert "mypy" in annotated("optim/optimizer.py:1")
     with pytest.raises(FileNotFoundError):
         annotated("call_stack.py:1")
-    assert "Which modules" in annotated("graphviz_torch/recording/program/call_stack.py:1")
+    assert "Running module forwards" in annotated(
+        "graphviz_torch/recording/program/call_stack.py:1"
+    )
     for name in ("call_stack.py", "optim/optimizer.py"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)

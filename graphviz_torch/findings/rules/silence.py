@@ -17,6 +17,7 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
+FORWARD_ALONE = "no backward"  # the cause of a note that no picture of a forward needs
 _TINY = 1e-12  # the largest element of a gradient that trains nothing
 # Of the largest gradient where parameters are used: what two ways that cancel leave is rounding.
 _ROUNDING = 1e-5
@@ -380,8 +381,8 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    To draw a model, a forward is enough. A note reports that no backward ran, a warning that an
-    optimizer stepped all the same.
+    A forward alone, as for a picture, is a note; it is a warning if an optimizer steps. A program
+    that sets `.grad` itself needs no backward: nothing is reported if a parameter has a gradient.
 
     ## Not detected
 
@@ -400,11 +401,13 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ends = tuple(dict.fromkeys(node for node, _ in reading.graph.outputs))
     where = next((line for end in ends if (line := reading.graph.nodes[end].where)), "")
     steps = [step for each in readings for step in each.events(OptimizerStep)]
+    if any(row.has_grad for graph in graphs for row in graph.parameters):
+        return  # the program sets gradients itself
     stepped = f", and {steps[0].optimizer} steps{at(steps[0].where)} all the same" if steps else ""
     yield finding(
         "warning" if steps else "info",
         f"No backward ran from {reading.call(ends[0])}{at(where)}{stepped}: nothing learns.",
-        cause="no backward",
+        cause=FORWARD_ALONE,
         advice="Call backward() on the loss. If nothing is to learn, run the forward under "
         "torch.no_grad().",
         where=where,

@@ -222,7 +222,9 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_Sample]:
         if slopes.is_cpu and not TensorBase.item(torch.amax(largest.values)):
             continue
         values = _at(leaf, largest.indices)
-        yield _Sample(Ref(leaf), largest.indices, values, torch.gt(largest.values, 0))
+        # A gradient that is NaN changes its weight, too.
+        learns = torch.logical_not(torch.le(largest.values, 0))
+        yield _Sample(Ref(leaf), largest.indices, values, learns)
 
 
 def _flat(tensor: Tensor) -> Tensor:

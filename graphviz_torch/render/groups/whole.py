@@ -38,9 +38,12 @@ def findings_of(value: Any, findings: FindingsLike = "auto") -> tuple[Finding, .
 
 
 def _find(value: Any) -> Sequence[Finding]:
-    from ...findings import find  # the rules are loaded where they are asked
+    """Return the findings of `value`, without the note that no backward ran: a picture shows it."""
+    from ...findings import find  # the rules are loaded where they are needed
+    from ...findings.rules.silence import FORWARD_ALONE
 
-    return find(value)
+    found = find(value)
+    return [each for each in found if each.severity != "info" or each.cause != FORWARD_ALONE]
 
 
 def whole_of(
