@@ -201,7 +201,7 @@ def test_a_script_that_fails_between_steps_has_the_last_step_and_the_failure(
     assert (graph.failure.error, graph.failure.where) == ("KeyError", "train.py:18")
     assert "addmm" in (training / "g.txt").read_text()
     rules = json.loads((training / "found.sarif").read_text())["runs"][0]["results"]
-    assert {each["ruleId"] for each in rules} == {"failed", "cut-gradient"}
+    assert {each["ruleId"] for each in rules} == {"exception", "cut-gradient"}
 
 
 def test_files_are_written_where_the_command_was_started(training: Path, command: Command) -> None:

@@ -286,7 +286,7 @@ def test_an_optimizer_that_steps_without_a_gradient_trains_nothing_in_turn(
         pytest.param(OTHER_NAMES_AT_FIRST, 6, "", id="other names at first"),
     ],
 )
-def test_nothing_is_found_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
+def test_nothing_is_wrong_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
     script: str,
     steps: int,
     turns: str,
@@ -300,7 +300,8 @@ def test_nothing_is_found_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
     said = capsys.readouterr().err
     run = load("run.json.gz")
     assert isinstance(run, Training)
-    assert list(find(run)) == []
+    # Notes are true: a rollout with gradients, a target network that no_grad cuts off on purpose.
+    assert [found for found in find(run) if found.severity != "info"] == []
     assert f"{len(run.steps)} steps recorded" in said
     hint = "--experiment tries changes\nrun.json.gz\ngraphviz-torch: see it: "
     assert re.search(rf"nothing found(?: in \d+ recorded steps; --steps 0 .*)?; {hint}", said)
