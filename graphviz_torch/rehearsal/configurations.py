@@ -142,7 +142,7 @@ def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
 def apply_plans(names: Sequence[str]) -> Iterator[None]:
     """Context manager in which some plans are in effect.
 
-    >>> with planned(("fused",)):
+    >>> with apply_plans(("fused",)):
     ...     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
     >>> optimizer.defaults["fused"], torch.optim.AdamW(optimizer.param_groups).defaults["fused"]
     (True, None)

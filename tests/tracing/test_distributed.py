@@ -64,7 +64,7 @@ def test_an_fsdp_model_traces_with_whole_parameters_under_their_names(four: dict
 
 def test_a_rank_that_dies_or_is_silent_is_named_and_hangs_nobody() -> None:
     seen = launched("tests.support.processes.ranks", "silent", ranks=4)
-    assert seen["message"].startswith("gather: no graph from ranks 1, 2 of 4 within 2 s")
+    assert seen["message"].startswith("gather_graphs: no graph from ranks 1, 2 of 4 within 2 s")
     assert seen["seconds"] < 30
 
 

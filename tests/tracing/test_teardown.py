@@ -94,7 +94,7 @@ def test_deep_outputs_that_were_traced_are_dropped_in_the_ordinary_way(tmp_path:
 
 def test_it_is_safe_however_it_goes_on(tmp_path: Path) -> None:
     ways = [
-        "walk(y); del y",
+        "iter_grad_fns(y); del y",
         "trace(y); trace(y); bare(y); del y",
         "trace(y * 2); del y",
         "trace(y); z = y\nfor _ in range(50_000):\n    z = z * 1.0\ndel y, z",

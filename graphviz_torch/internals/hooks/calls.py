@@ -251,7 +251,7 @@ def original_method(function: Any) -> Any:
     Returns:
         `function` itself if it replaces no method, or more than one.
 
-    >>> original(torch.relu) is torch.relu, original(Tensor.norm) is Tensor.norm
+    >>> original_method(torch.relu) is torch.relu, original_method(Tensor.norm) is Tensor.norm
     (True, True)
     """
     names = [name for name, method in vars(Tensor).items() if method is function]

@@ -118,7 +118,7 @@ def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
     >>> class Loud:
     ...     def called(self, event):
     ...         return event.upper()
-    >>> [notify("sum") for notify in methods([Loud(), object()], "called")]
+    >>> [notify("sum") for notify in listener_methods([Loud(), object()], "called")]
     ['SUM']
     """
     found = (getattr(listener, event, None) for listener in listeners)
