@@ -47,7 +47,7 @@ assert len(graph.nodes) > 4000
 # With more than 100 nodes to draw, blocks of the same structure are drawn as one.
 whole = draw_graph(graph)
 whole.render(outfile="large_folded.svg")
-assert "blocks.0 … 299  \N{MULTIPLICATION SIGN}300, in sequence" in whole.source
+assert "blocks.0 … 299  \N{MULTIPLICATION SIGN}300 · Block" in whole.source
 
 # One level of modules, everything deeper closed.
 draw_graph(graph, depth=1).render(outfile="large_depth_1.svg")

@@ -53,10 +53,10 @@ def cards(page: Page) -> set[int]:
 
 
 def bring(page: Page, name: str) -> str:
-    """Brings the layer of that number into sight, and returns its item."""
+    """Brings the group of that name into sight, and returns its item."""
     page.locator("input[type=search]").fill(name)
     found = page.locator(".found button").filter(
-        has=page.get_by_text(re.compile(rf"^group · layers . {name}$"))
+        has=page.get_by_text(re.compile(rf"^group · {re.escape(name)}$"))
     )
     item = found.get_attribute("data-found")
     assert item is not None

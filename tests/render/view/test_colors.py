@@ -99,7 +99,7 @@ def test_a_group_is_shaded_by_its_median_and_says_its_range(
     opened: Open, transformer: Graph
 ) -> None:
     page = opened(transformer)
-    item = bring(page, "6")
+    item = bring(page, "layers.6")
     card = page.locator(f'.card[data-item="{item}"]')
     inside = [n for n in transformer.nodes if n.scope.startswith("layers.6")]
     norms = [max(s.norm for s in n.grad_outputs if s) for n in inside if any(n.grad_outputs)]

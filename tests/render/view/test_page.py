@@ -90,7 +90,7 @@ def test_hostile_names_stay_text(opened: Open) -> None:
     graph = worked().annotate(
         **{
             name: dict.fromkeys(range(5), HOSTILE)
-            for name in ("label", "operation", "module", "source", "note")
+            for name in ("label", "operation", "module", "where", "note")
         }
     )
     graph = graph.annotate(scope={i: HOSTILE.replace(".", "") + str(i // 2) for i in range(5)})
@@ -140,7 +140,7 @@ def test_it_draws_where_workers_are_forbidden(browser: Browser, tmp_path: Path) 
     (tmp_path / "graph.html").write_text(strict, encoding="utf-8")
     page.goto((tmp_path / "graph.html").as_uri())
     page.wait_for_selector(".view[data-cards]")
-    assert page.locator(".wire").count() == 3  # two layers, relu and sum in a row
+    assert page.locator(".wire").count() == 4  # the input, two layers, relu and sum in a row
     page.close()
 
 
@@ -245,5 +245,5 @@ def test_what_ended_the_recording_leads_to_its_node_and_is_told_once(opened: Ope
     assert told.locator(".message").all_inner_texts() == ["no gradient"]
     told.get_by_role("button").click()
     page.wait_for_selector('.selected[data-item="1"]')
-    page = opened(graph, findings=[Finding("failed", "error", "backward ended.", nodes=(1,))])
+    page = opened(graph, findings=[Finding("exception", "error", "backward ended.", nodes=(1,))])
     assert page.locator(".finding .message").all_inner_texts() == ["backward ended."]
