@@ -172,7 +172,7 @@ def test_a_panel_that_changes_its_width_keeps_the_graph_in_the_middle(opened: Op
 
 
 def test_a_graph_that_can_be_read_whole_opens_whole(opened: Open) -> None:
-    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(8)]
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(6)]
     model = nn.Sequential(*blocks)
     with record(model) as recording:
         model(torch.ones(2, 4)).sum().backward()
