@@ -11,12 +11,10 @@ iterator's attributes.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Container
 from contextlib import suppress
 from functools import cache
-from itertools import compress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -29,6 +27,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 
 from ..dynamo import not_compiled_hook
+from ..tensors.heap import instances_of, subclasses_of
 from .captures import is_captured
 from .watch import Installation, Watch
 
@@ -105,25 +104,12 @@ def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]
         without: sets of parameter ids; an optimizer with exactly such a set is left out, as are its
             wrappers.
     """
-    kinds = _kinds()
     # No optimizer was ever created.
-    if not any(getattr(kind.step, "hooked", False) for kind in kinds):
+    if not any(getattr(kind.step, "hooked", False) for kind in subclasses_of(Optimizer)):
         return set()  # skips the scan of all objects in the process
-    # Garbage not collected yet is included, which does no harm. `map` avoids a Python call per
-    # object.
-    there = gc.get_objects()
-    found = list(compress(there, map(kinds.__contains__, map(type, there))))
-    del there
+    found = instances_of(Optimizer)  # garbage not collected yet does no harm
     held = (frozenset(map(id, parameters_of(o))) for o in found if hasattr(o, "param_groups"))
     return set().union(*(parameters for parameters in held if parameters not in without))
-
-
-def _kinds() -> set[Any]:
-    """Return `Optimizer` and all of its subclasses."""
-    kinds: list[Any] = [Optimizer]
-    for kind in kinds:  # the list grows while it is iterated
-        kinds += kind.__subclasses__()
-    return set(kinds)
 
 
 @cache

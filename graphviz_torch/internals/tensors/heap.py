@@ -1,4 +1,4 @@
-"""Find live tensors created by autograd, and modules of a class, through the garbage collector.
+"""Find live objects of a class, through the garbage collector.
 
 Uses the private `torch._C.TensorBase`, whose `grad_fn` no subclass can override (2.13).
 """
@@ -8,31 +8,45 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain, compress, tee
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 # Not read as an attribute, which a subclass may override.
 _grad_fn: Any = torch._C.TensorBase.grad_fn.__get__  # type: ignore[union-attr]
 
 
+def subclasses_of(kind: type) -> list[Any]:
+    """Return `kind` and all of its subclasses.
+
+    >>> [each.__name__ for each in subclasses_of(ArithmeticError)][:2]
+    ['ArithmeticError', 'FloatingPointError']
+    """
+    kinds: list[Any] = [kind]
+    for each in kinds:  # the list grows while it is iterated
+        kinds += type.__subclasses__(each)
+    return kinds
+
+
+def instances_of(kind: type) -> list[Any]:
+    """Return the objects tracked by the garbage collector whose type is `kind` or a subclass.
+
+    No other thread runs during the scan: it is a single call into C. A reference from here to a
+    tuple that another thread is building makes that thread fail with a SystemError (3.11).
+    """
+    is_kind = set(subclasses_of(kind)).__contains__
+    objects, again = tee(chain.from_iterable(map(gc.get_objects, (None,))))  # called by `list`
+    return list(compress(objects, map(is_kind, map(type, again))))
+
+
 def tensors_made_since(number: int) -> Iterator[tuple[int, Any, Tensor]]:
     """Yield (sequence number, node, tensor) for nodes with sequence number `number` or later."""
     with torch._C.DisableTorchFunction():
-        for value in gc.get_objects():
-            if issubclass(type(value), Tensor):
-                fn: Any = None
-                with suppress(Exception):  # raised for some views that were changed in place
-                    fn = _grad_fn(value)
-                if fn is not None and fn._sequence_nr() >= number:
-                    yield fn._sequence_nr(), fn, value
-
-
-def modules_of_class(kind: type[Module]) -> list[Any]:
-    """Return all live modules of class `kind` or of a subclass of it."""
-    kinds = [kind]
-    for each in kinds:
-        kinds += each.__subclasses__()
-    return [value for value in gc.get_referrers(*kinds) if issubclass(type(value), kind)]
+        for value in instances_of(Tensor):
+            fn: Any = None
+            with suppress(Exception):  # raised for some views that were changed in place
+                fn = _grad_fn(value)
+            if fn is not None and fn._sequence_nr() >= number:
+                yield fn._sequence_nr(), fn, value

@@ -23,7 +23,7 @@ from ...graph import Graph
 from ...graph import Replica as Value
 from ...internals.sharding import replica_ranks
 from ...internals.tensors.checksums import Checksums
-from ...internals.tensors.heap import modules_of_class
+from ...internals.tensors.heap import instances_of
 from ...internals.tensors.memory import PLAIN
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener
@@ -121,7 +121,7 @@ class Replicas(Listener):
         if self._promises is None or self._promises[0] != known:
             promised: dict[int, tuple[int, ...]] = {}
             broadcast: set[int] = set()
-            for wrapper in modules_of_class(DistributedDataParallel):
+            for wrapper in instances_of(DistributedDataParallel):
                 try:
                     ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
                 except Exception:  # of a group that was destroyed
