@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain, compress, tee
+from itertools import chain, compress
 from typing import Any
 
 import torch
@@ -37,8 +37,11 @@ def instances_of(kind: type) -> list[Any]:
     tuple that another thread is building makes that thread fail with a SystemError (3.11).
     """
     is_kind = set(subclasses_of(kind)).__contains__
-    objects, again = tee(chain.from_iterable(map(gc.get_objects, (None,))))  # called by `list`
-    return list(compress(objects, map(is_kind, map(type, again))))
+    objects: list[Any] = []
+    fill = map(objects.extend, map(gc.get_objects, (None,)))  # called once, by `list` below
+    found = compress(objects, map(is_kind, map(type, objects)))
+    empty = map(list.clear, (objects,))
+    return list(chain(fill, found, empty))[1:-1]  # without the None of `extend` and `clear`
 
 
 def tensors_made_since(number: int) -> Iterator[tuple[int, Any, Tensor]]:

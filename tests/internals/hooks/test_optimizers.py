@@ -24,7 +24,7 @@ def test_objects_are_looked_through_once_an_optimizer_was_made(
         def step(self, closure: Any = None) -> Any:
             return None
 
-    def looked() -> NoReturn:
+    def looked(*_: object) -> NoReturn:
         raise AssertionError("every object of the process was looked at")
 
     monkeypatch.setattr(optimizers, "Optimizer", First)  # as if there were no other classes

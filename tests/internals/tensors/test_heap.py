@@ -1,0 +1,62 @@
+"""Live objects are found by class, and a thread that builds a tuple meanwhile builds it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from graphviz_torch.internals.tensors.heap import instances_of
+
+
+def test_objects_of_a_class_and_of_its_subclasses_are_found() -> None:
+    model = nn.Linear(2, 1)
+    sgd, adam = SGD(model.parameters(), lr=0.1), Adam(model.parameters())
+    assert {id(sgd), id(adam)} <= {id(found) for found in instances_of(Optimizer)}
+    assert id(model) not in {id(found) for found in instances_of(Optimizer)}
+    assert id(sgd) not in {id(found) for found in instances_of(Adam)}
+
+
+def test_nothing_found_is_held_afterwards() -> None:
+    tensor = torch.ones(1)
+    before = sys.getrefcount(tensor)
+    instances_of(Optimizer)
+    assert sys.getrefcount(tensor) == before
+
+
+@contextmanager
+def switching() -> Iterator[None]:
+    """Let threads take turns as often as Python can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_tuples_that_other_threads_build_during_a_scan_are_built() -> None:
+    done, failed = Event(), []
+
+    def build() -> None:
+        while not done.is_set():
+            try:
+                assert len(tuple(i for i in range(40))) == 40
+            except SystemError as error:  # the tuple was held by someone else as it grew
+                failed.append(error)
+
+    threads = [Thread(target=build) for _ in range(3)]
+    with switching():
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            instances_of(Optimizer)
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
