@@ -21,7 +21,7 @@ from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
 from ..render.svg_picture import SvgPicture
 from .moving import find_device
-from .simulated.places import is_simulated
+from .simulated.device_names import is_simulated
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -12,7 +12,7 @@ import torch
 from ..internals.frames import caller_frame
 from ..internals.tensors.metadata import DEVICE_LABELS
 from .mover import Mover, Moves
-from .simulated.places import is_simulated, simulated_devices
+from .simulated.device_names import is_simulated, simulated_devices
 
 
 def available_devices() -> list[torch.device]:

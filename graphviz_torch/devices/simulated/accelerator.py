@@ -39,8 +39,8 @@ from ...internals.hooks.dispatch import watch_devices
 from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from ...internals.hooks.watch import Installation
 from .cuda import legacy_type
+from .device_names import CPU, LIMIT, Block, cuda_block, is_place, opened, place_of
 from .patches import PATCHES
-from .places import CPU, LIMIT, Block, cuda_block, is_place, opened, place_of
 from .tensor import SimulatedTensor, become, indices, run
 
 _PINNED = "_simulated_pin"

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from . import memory
-from .places import Block, cuda_block, place_of
+from .device_names import Block, cuda_block, place_of
 
 _Answer = Callable[..., Any]
 _NAME = "simulated"

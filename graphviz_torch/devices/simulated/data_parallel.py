@@ -17,7 +17,7 @@ from torch.nn.parallel import _functions, comm
 # Private: walks containers in the order of their values (2.11 to 2.14).
 from torch.utils._pytree import tree_leaves
 
-from .places import CPU, cuda_block, current_device, is_simulated, simulated_devices
+from .device_names import CPU, cuda_block, current_device, is_simulated, simulated_devices
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:

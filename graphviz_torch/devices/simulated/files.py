@@ -18,7 +18,7 @@ import torch
 # Private: walks containers in the order of their values (2.11 to 2.14).
 from torch.utils._pytree import tree_leaves
 
-from .places import CPU, cuda_block, is_place, place_of, program_device, simulated_devices
+from .device_names import CPU, cuda_block, is_place, place_of, program_device, simulated_devices
 from .tensor import LOCATION, SimulatedTensor, become
 
 

@@ -26,7 +26,7 @@ from ...internals.hooks.engine import EngineWatch
 from ...internals.hooks.modes import FUNCTIONS
 from ...internals.hooks.watch import Installation
 from . import cuda, data_parallel, files
-from .places import (
+from .device_names import (
     Block,
     cuda_block,
     innermost_block,

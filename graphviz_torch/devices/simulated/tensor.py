@@ -15,8 +15,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from .device_names import CPU, error_name, is_place, program_device
 from .memory import count
-from .places import CPU, error_name, is_place, program_device
 
 LOCATION = "_simulated_location"  # of a storage that is saved or loaded: its device in the file
 

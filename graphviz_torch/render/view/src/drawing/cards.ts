@@ -204,7 +204,7 @@ export class Cards {
     if (spoilt) return `${spoilt.toLocaleString("en")} NaN or Inf`;
     const { low, high } = spread(this.model, nodes);
     if (Number.isNaN(low)) return "";
-    return low === high ? `norm ${number(low)}` : `${number(low)} to ${number(high)}`;
+    return low === high ? number(low) : `${number(low)} to ${number(high)}`;
   }
 
   /** What the frame of an open group says. */
