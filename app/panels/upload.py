@@ -57,7 +57,7 @@ def _uploaded(file: UploadedFile, *, key: str) -> Opened | None:
         _offer(file.name, file.getvalue())
         return None
     if not file.name.endswith((".json", ".gz")):
-        said = f"{escape(file.name)} is no recording: pass a .json or a .json.gz."
+        said = f"{escape(file.name)} is not a recording: pass a .json or a .json.gz file."
         st.error(said, icon=":material/error:")
         return None
     return opened(file.getvalue(), file.name, file.file_id, key=key)

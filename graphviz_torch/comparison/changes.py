@@ -162,7 +162,7 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
     """Yield changes of attributes that both nodes have, if their shapes are equal.
 
-    Attributes such as sizes follow from shapes. A changed name of the same data is no change.
+    Attributes such as sizes follow from shapes. Renamed data with equal values is not a change.
     """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return

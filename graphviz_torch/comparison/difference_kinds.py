@@ -262,7 +262,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 
 
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
-    """Return the factor from the first to the second result, or None if there is no single one."""
+    """Return the factor from the first to the second result, or None if it varies."""
     if (
         not (is_identifying(a) and is_identifying(b))
         or a.elements != b.elements

@@ -50,7 +50,7 @@ class FirstDifference:
     equal_to: float  # largest relative difference among those before the divergence
     before: int | None = None  # id in a where they diverge, or None if a has no such result
     after: int | None = None  # id in b
-    relative: float | None = None  # relative difference there, or None if there is no counterpart
+    relative: float | None = None  # relative difference there, or None without a counterpart
     at_end: float | None = None  # relative difference at the first output
     kind: str = ""  # kind of the difference, if known
     titles: tuple[str, str] = ("", "")
@@ -225,7 +225,7 @@ def first_difference(
     known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]
     beside = None if partner is None else _value_distance(a.nodes[partner], b.nodes[place])
     if after.pairs.get(place) != partner:
-        if beside is None:  # of another size, so it is no counterpart
+        if beside is None:  # its size differs, so the two cannot be compared
             partner = None
         elif beside > _UNRELATED_DISTANCE:
             beside = None

@@ -10,8 +10,8 @@ Path = tuple[str, ...]
 def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return (path before, path after) of modules whose own name changed, sorted.
 
-    A changed number is no rename: inserting a module into an `nn.Sequential` renumbers all later
-    ones. A module whose nodes went to several modules is not renamed either.
+    A changed number does not count as a rename: inserting a module into an `nn.Sequential`
+    renumbers all later ones. A module whose nodes went to several modules is not renamed either.
 
     Args:
         modules: for each matched node, its module in the first and in the second graph.

@@ -304,7 +304,7 @@ def test_a_hostile_checkpoint_gets_a_message_and_runs_nothing(data: bytes | None
             "a $(b).py is a script.",
             ["graphviz-torch app --simulate 2 'a $(b).py'"],
         ),
-        ("cat.png", b"\x89PNG", "cat.png is no recording: pass a .json", []),
+        ("cat.png", b"\x89PNG", "cat.png is not a recording: pass a .json", []),
         ("cut.json", b'{"format', "cut.json: it was cut short at byte 8", []),
     ],
 )

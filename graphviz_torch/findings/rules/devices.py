@@ -57,7 +57,7 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Tensors inside of a compiled region, of which only the region is known.
+    Tensors inside a compiled region: only the region itself is recorded.
 
     ## See also
 

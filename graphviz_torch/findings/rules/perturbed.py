@@ -77,7 +77,7 @@ def future_leak() -> None:
     ## Why it matters
 
     In training the model can read the answer from its input, so the loss falls far; when it
-    generates, there is no later position to read. Usually a causal mask is missing, or a
+    generates, the later positions do not exist yet. Usually a causal mask is missing, or a
     convolution is padded on both sides.
 
     ## Example

@@ -1,0 +1,475 @@
+"""Optimizers: their groups of parameters, learning rates and epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ....graph.events import ineffective_calls
+from ....graph.text import listing
+from ...graph_reading import Reading
+from ...rule import finding, finds, rule
+from ...words import at
+from ..cuts import explained
+
+
+@rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,), also=("watch",))
+def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
+    """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
+    loses what it has learnt or counted.
+
+    ## Why it matters
+
+    Adam and SGD with momentum remember earlier gradients. A new optimizer in each step has no
+    memory: momentum does nothing, Adam takes steps of the same length for all parameters, and a
+    scheduler stays at its first rate.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer = torch.optim.Adam(model.parameters())
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    An inner loop of meta-learning, which begins anew for each task.
+
+    ## Not detected
+
+    An optimizer that is made once in each epoch.
+
+    ## See also
+
+    - [Constructing an optimizer](https://docs.pytorch.org/docs/stable/optim.html#constructing-it)
+    """
+    for event in reading.events(ineffective_calls.RecreatedObject):
+        steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "
+        if event.what != "optimizer":
+            steps = f"The {event.what} {event.name} of the step{at(event.where)} was made anew for "
+            steps += "each of "
+        yield finding(
+            "warning",
+            f"{steps}{event.count} steps: {_LOSES[event.what]}.",
+            cause=f"{'a' if event.what[0] == 's' else 'an'} {event.what} made anew",
+            advice=f"Make the {event.what} once, before the loop.",
+            where=event.where,
+        )
+
+
+_LOSES = {
+    "optimizer": "its moments begin at zero each time",
+    "scheduler": "it begins at its first rate each time, and never comes to the next",
+    "scaler": "it begins with its first scale each time, and learns none",
+}
+
+
+@rule("warning", reads="end", of=(ineffective_calls.StepWithoutGradients,))
+def step_without_gradients(reading: Reading) -> Iterator[Finding]:
+    """An optimizer steps, and no backward has given any of its parameters a gradient.
+
+    ## Why it matters
+
+    The step changes nothing, or only applies weight decay and old momentum. Its network is not
+    trained.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first = torch.optim.Adam(maker.parameters())
+    second = torch.optim.Adam(judge.parameters())
+    with record(judge) as recording:
+        for _ in range(3):
+            judge(maker(torch.randn(8, 6)).detach()).mean().backward()
+            first.step()  # <- reported
+            second.step()
+            second.zero_grad()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    maker, judge = nn.Linear(6, 6), nn.Linear(6, 1)
+    first = torch.optim.Adam(maker.parameters())
+    second = torch.optim.Adam(judge.parameters())
+    with record(judge) as recording:
+        for _ in range(3):
+            judge(maker(torch.randn(8, 6))).mean().backward()
+            first.step()
+            second.step()
+            first.zero_grad()
+            second.zero_grad()
+    ```
+
+    ## When it is intended
+
+    A warm-up in which one network waits: do not step its optimizer, so that its state stays as it
+    is.
+
+    ## Not detected
+
+    Parameters of which some have a gradient.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
+    """
+    if reading.leaf_losses:
+        return
+    told = {parameter.node for _, parameter in explained(reading)}
+    for event in reading.events(ineffective_calls.StepWithoutGradients):
+        if event.nodes and told.issuperset(event.nodes):
+            continue  # cut-gradient tells why
+        yield finding(
+            "warning",
+            f"{event.optimizer} stepped {event.count} times{at(event.where)}, and none of its "
+            "parameters had a gradient then: no backward had reached them.",
+            cause="steps without gradients",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule("info", reads="end", of=(ineffective_calls.EmptyParameterGroup,))
+def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
+    """A group of an optimizer has no parameters: its options apply to nothing.
+
+    ## Why it matters
+
+    Groups are often picked by name, such as "LayerNorm" or "bias". Where no name fits, the group is
+    empty, and its learning rate or weight decay applies to nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    rest = list(model.parameters())
+    none = [p for n, p in model.named_parameters() if "LayerNorm" in n]
+    groups = [{"params": rest, "weight_decay": 0.1}, {"params": none, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    rest = [p for n, p in model.named_parameters() if "bias" not in n]
+    none = [p for n, p in model.named_parameters() if "bias" in n]
+    groups = [{"params": rest, "weight_decay": 0.1}, {"params": none, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A script for several models, some of which have no such parameters.
+
+    ## Not detected
+
+    Groups that contain the wrong parameters.
+
+    ## See also
+
+    - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
+    """
+    for event in reading.events(ineffective_calls.EmptyParameterGroup):
+        yield finding(
+            "info",
+            f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
+            f"steps{at(event.where)}, is empty: no parameter fitted it, and its options apply to "
+            "nothing.",
+            cause="an empty group",
+            advice="Compare the names by which parameters are picked with "
+            "dict(model.named_parameters()).",
+            where=event.where,
+        )
+
+
+@rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
+def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
+    """A group decays biases and weights of norms, while another group is there to not decay.
+
+    ## Why it matters
+
+    Names of parameters in a norm are often "weight", which a rule for names does not see. Decay
+    pulls the scale of the norm towards 0.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    biases = [p for n, p in model.named_parameters() if "bias" in n or "LayerNorm" in n]
+    others = [p for n, p in model.named_parameters() if not ("bias" in n or "LayerNorm" in n)]
+    groups = [{"params": others, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    biases = [p for n, p in model.named_parameters() if p.ndim < 2]
+    others = [p for n, p in model.named_parameters() if p.ndim >= 2]
+    groups = [{"params": others, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    Decay of everything, with one group: it is not reported.
+
+    ## Not detected
+
+    Groups whose decay is the same.
+
+    ## See also
+
+    - [AdamW](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html)
+    - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
+    """
+    for event in reading.events(ineffective_calls.DecayedNorms):
+        names = listing(reading.call(node) for node in event.nodes)
+        if event.nodes:
+            yield finding(
+                "info",
+                f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
+                f"steps{at(event.where)}, decays {names} by {event.decay:g}, while another group "
+                "is there for biases and norms that are not to decay.",
+                cause="biases and norms that decay",
+                advice="Pick by the number of dimensions, p.ndim < 2, rather than by names.",
+                where=event.where,
+                nodes=event.nodes,
+            )
+
+
+@rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
+def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
+    """Two optimizers that step hold the same parameter: each of them changes it, by its own
+    moments and rate.
+
+    ## Why it matters
+
+    Both optimizers change the parameter in each step, with moments that do not know of each other:
+    it moves twice as far, and a schedule of one does not hold for the other.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    model = nn.Sequential(body, head)
+    first = torch.optim.Adam(model.parameters())
+    second = torch.optim.Adam(head.parameters())
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        first.step()
+        second.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    model = nn.Sequential(body, head)
+    first = torch.optim.Adam(body.parameters())
+    second = torch.optim.Adam(head.parameters())
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        first.step()
+        second.step()
+    ```
+
+    ## When it is intended
+
+    Training in phases, in which only one of them steps: that is not reported.
+
+    ## Not detected
+
+    Copies of a parameter that share its memory.
+
+    ## See also
+
+    - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
+    """
+    for event in reading.events(ineffective_calls.SharedParameters):
+        # Under one name, as in a function that steps several, they cannot be told apart.
+        if event.nodes and event.other != event.optimizer:
+            yield finding(
+                "info",
+                f"{event.optimizer}, which steps{at(event.where)}, and {event.other} both hold "
+                f"{listing(reading.call(node) for node in event.nodes)}: each of them changes it.",
+                cause="a parameter of two optimizers",
+                where=event.where,
+                nodes=event.nodes,
+            )
+
+
+@rule("warning", reads="end", of=(ineffective_calls.ZeroLearningRate,), also=("watch",))
+def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
+    """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
+    nothing; or one below 0, which makes the loss larger.
+
+    ## Why it matters
+
+    A step with a rate of 0 changes nothing; one with a rate below 0 climbs. Both come from
+    schedules: past their end, counted in other units, or with a factor that is rounded to 0.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A warm-up that begins at 0 for a step, and groups that are switched off by a rate of 0, are
+    notes.
+
+    ## Not detected
+
+    Rates that are small but not 0.
+
+    ## See also
+
+    - [How to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
+    """
+    for event in reading.events(ineffective_calls.ZeroLearningRate):
+        yield finding(
+            "info" if event.what == "group" else "warning",
+            _RATES[event.what].format(
+                name=event.optimizer,
+                at=at(event.where),
+                count=event.count,
+                steps=event.steps,
+                group=event.group,
+                groups=event.groups,
+            ),
+            cause="a learning rate below 0" if event.what == "negative" else "a learning rate of 0",
+            advice=""
+            if event.what == "group"
+            else f"Look at what sets the lr of {event.optimizer}: a schedule that is past its end, "
+            "or counts epochs where it is stepped by batches.",
+            where=event.where,
+        )
+
+
+_RATES = {
+    "all": "{name} stepped{at} with a learning rate of 0, in each of {count} steps: they change "
+    "nothing.",
+    "end": "{name} stepped{at} with a learning rate of 0 in the last {count} of {steps} steps: "
+    "they change nothing.",
+    "group": "Group {group} of the {groups} groups of {name}, which steps{at}, had a learning rate "
+    "of 0 in each of {count} steps: its parameters stay as they are.",
+    "negative": "{name} stepped{at} with a learning rate below 0, in {count} of {steps} steps: "
+    "they go up where the loss is to go down.",
+}
+
+
+@finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
+def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
+    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
+    for event in reading.events(ineffective_calls.VanishedEpsilon):
+        yield finding(
+            "warning",
+            f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}: in "
+            "float16 that is 0, and a step divides by 0 where the gradients were 0.",
+            cause="a number that float16 does not have",
+            advice="Keep the parameters in float32 and compute under torch.autocast; or pass "
+            "eps=1e-4.",
+            where=event.where,
+            nodes=event.nodes,
+        )

@@ -1,0 +1,176 @@
+"""Schedulers: learning rates that step at other times than their optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ....graph.events import ineffective_calls
+from ...graph_reading import Reading
+from ...rule import finding, finds, rule
+from ...words import at
+
+
+@rule(
+    "warning",
+    reads="end",
+    of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd),
+)
+def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
+    """A learning rate scheduler steps at other times than its optimizer: before its first step,
+    more often, without it, or past the end of the schedule.
+
+    ## Why it matters
+
+    A schedule counts its own steps. Where it steps more often than the optimizer, the rate falls
+    too fast; where its optimizer never steps, the schedule has no effect; where it steps first, the
+    first rate is skipped; past its end a cosine rises again.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            for _ in range(2):
+                scheduler.step()  # <- reported
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    optimizer = torch.optim.Adam(model.parameters())
+    with record(model) as recording:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()  # <- reported
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    with record(model) as recording:
+        for _ in range(3):
+            scheduler.step()  # <- reported
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with record(model) as recording:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+    ```
+
+    ## When it is intended
+
+    A scheduler that counts samples or batches rather than steps.
+
+    ## Not detected
+
+    A scheduler that steps too rarely: once for each epoch is as usual as once for each step.
+
+    ## See also
+
+    - [How to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
+    """
+    for event in reading.events(ineffective_calls.SchedulerStepsTooOften):
+        yield finding(
+            "warning",
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
+            f"{event.optimizer} stepped {event.steps} times: the rate changes faster than the "
+            "schedule was made for.",
+            cause="a scheduler steps more often than its optimizer",
+            advice=f"Call {event.scheduler}.step() once for each step of the optimizer, or once "
+            "for each epoch.",
+            where=event.where,
+        )
+    for end in reading.events(ineffective_calls.SchedulerPastEnd):
+        yield finding(
+            "info",
+            f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, and it has "
+            f"stepped {end.count} times. From its end on the rate of {end.optimizer} rises again.",
+            cause="a scheduler past its end",
+            advice="Make T_max the number of steps that the scheduler will take.",
+            where=end.where,
+        )
+
+
+@finds("scheduler-out-of-step", reads="end", of=(ineffective_calls.UnusedScheduler,))
+def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
+    """A scheduler steps, and the optimizer that it was made for never does."""
+    for event in reading.events(ineffective_calls.UnusedScheduler):
+        yield finding(
+            "warning",
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but the optimizer "
+            "that it was made for never did: nothing uses its rates.",
+            cause="a scheduler of an optimizer that never steps",
+            advice="Make the scheduler after the optimizer that steps, and for that one.",
+            where=event.where,
+        )
