@@ -291,6 +291,7 @@ def _layer(node: ast.Call) -> str | None:
 
 
 def refuse(text: str, node: ast.AST, message: str) -> NoReturn:
+    """Raise an `ExpressionError` that points at a node of the expression."""
     line = getattr(node, "lineno", 1)
     column = getattr(node, "col_offset", 0)
     shown = text.splitlines()[line - 1] if text.splitlines() else ""

@@ -68,10 +68,10 @@ def escape(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A sentence of ours: as `escape`, but what stands between backticks is code, as it is meant.
+    r"""A sentence of ours: as `escape`, but what stands between backticks is code, as it is meant.
 
     >>> print(prose("Try `mean(x ** 2)`, or 2 * 3."))
-    Try `mean(x ** 2)`, or 2 \\* 3\\.
+    Try `mean(x ** 2)`, or 2 \* 3\.
     """
     parts = text.replace("\n", " ").split("`")
     if len(parts) % 2 == 0:  # one has no partner

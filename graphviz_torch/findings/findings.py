@@ -148,7 +148,7 @@ class Findings(list[Finding]):
 
 
 def _steps(finding: Finding, checked: Checked) -> str:
-    """ "in steps 1 to 3, 7 of 9"; nothing where it holds in all."""
+    """Return "in steps 1 to 3, 7 of 9", or "" if every step has the finding."""
     if len(finding.steps) == checked.steps:
         return ""
     return steps_text(finding, checked.steps, checked.noun)

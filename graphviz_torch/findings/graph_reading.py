@@ -64,7 +64,8 @@ class Reading:
     @cached_property
     def kinds(self) -> frozenset[type | str]:
         """What the graph has: the classes of its events and of the values in it, and the names of
-        its operations and dtypes."""
+        its operations and dtypes.
+        """
         graph, nodes = self.graph, self.graph.nodes
         found: set[type | str] = {type(event) for event in graph.events}
         found.update(self.by_operation)
@@ -184,7 +185,8 @@ class Reading:
     @cached_property
     def unasked(self) -> frozenset[str]:
         """Names of the parameters without a gradient that backward was not asked for one of, as
-        with torch.autograd.grad(loss, others) or loss.backward(inputs=others)."""
+        with torch.autograd.grad(loss, others) or loss.backward(inputs=others).
+        """
         graph = self.graph
         lost = [p for p in graph.parameters if p.name not in self.received]
         if not lost or graph.failure is not None or not self.ran:
@@ -244,7 +246,8 @@ class Reading:
     @cached_property
     def longest_chain(self) -> list[tuple[int, float]]:
         """The longest chain of nodes with the norms of their gradients, from the loss to the
-        deepest leaf."""
+        deepest leaf.
+        """
         nodes = self.graph.nodes
         depth = [0] * len(nodes)
         deepest: list[int | None] = [None] * len(nodes)
@@ -289,7 +292,8 @@ class Reading:
     @cached_property
     def receivers(self) -> dict[int, int]:
         """The same, less nodes that pass on each gradient as it is: DDP's, around all results of a
-        model, has none for what the loss does not use."""
+        model, has none for what the loss does not use.
+        """
         nodes = self.graph.nodes
         found = self.last_with_gradient.items()
         return {node: last for node, last in found if nodes[last].name != _SINK}

@@ -236,8 +236,8 @@ def described(
 def rules() -> Rules:
     """Return every rule: `find`'s and those that only `watch`, `experiment` or `rehearse` report.
 
-    >>> print(rules().named("cut-gradient").severity)
-    error
+    >>> rules().named("cut-gradient").severity
+    'error'
     """
     return Rules(RULES)
 

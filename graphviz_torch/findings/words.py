@@ -32,12 +32,12 @@ def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
 
 
 def at(where: str) -> str:
-    """ " at train.py:12", or nothing where the line is not known."""
+    """Return " at train.py:12", or "" if the line is not known."""
     return f" at {where}" if where else ""
 
 
 def times(event: Occurrence) -> str:
-    """ ", 3 times", or nothing for once."""
+    """Return ", 3 times", or "" if it happened once."""
     return f", {event.times} times" if event.times > 1 else ""
 
 

@@ -11,10 +11,10 @@ def print_text(value: object, printer: Any, cycle: bool) -> None:
 
 
 class Text(str):
-    """A `str` that a notebook prints line by line.
+    r"""A `str` that a notebook prints line by line.
 
-    >>> text = Text("a\\nb")
-    >>> text == "a\\nb", text.splitlines()
+    >>> text = Text("a\nb")
+    >>> text == "a\nb", text.splitlines()
     (True, ['a', 'b'])
     """
 

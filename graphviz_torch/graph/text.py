@@ -41,7 +41,7 @@ def shortened(text: str, most: int, end: str = "…") -> str:
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """Return a text in which Python's escapes replace all that a terminal obeys or does not show.
+    r"""Return a text in which Python's escapes replace all that a terminal obeys or does not show.
 
     A name of a file, a message of an exception and a value of a user leave through this function:
     into a terminal, SARIF, and the text of TensorBoard.
@@ -49,8 +49,8 @@ def printable(text: str, lines: bool = False) -> str:
     Args:
         lines: keep the ends of lines.
 
-    >>> printable("fc1"), printable("a\\nb\\x1b[2J"), printable("a\\nb", lines=True)
-    ('fc1', 'a\\\\nb\\\\x1b[2J', 'a\\nb')
+    >>> printable("fc1"), printable("a\nb\x1b[2J"), printable("a\nb", lines=True)
+    ('fc1', 'a\\nb\\x1b[2J', 'a\nb')
     """
     if text.isprintable():
         return text
@@ -59,13 +59,13 @@ def printable(text: str, lines: bool = False) -> str:
 
 
 def drawable(text: str) -> str:
-    """Return a text that any picture can hold: it controls nothing and turns no direction.
+    r"""Return a text that any picture can hold: it controls nothing and turns no direction.
 
     A control character becomes its picture, and what has none the replacement character. Ends of
     lines stay.
 
-    >>> drawable("a\\x1b[2J\\u202eb")
-    'a␛[2J\ufffdb'
+    >>> drawable("a\x1b[2J\u202eb")
+    'a␛[2J�b'
     """
     return text if text.isprintable() else text.translate(_PICTURES)
 

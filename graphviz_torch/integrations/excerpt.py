@@ -119,12 +119,12 @@ class Excerpt(NamedTuple):
 
 
 def excerpt(finding: Finding, lines: Lines) -> Excerpt:
-    """The place of a finding, its line with the names of the message underlined, and the other
+    r"""The place of a finding, its line with the names of the message underlined, and the other
     places that its message names, where their lines are known.
 
     >>> found = Finding("cut", "warning", "x was cut by detach().", where="train.py:2")
     >>> program = ["import torch", "y = f(x).detach()  # x"]
-    >>> print("\\n".join(excerpt(found, lambda _: program).lines))
+    >>> print("\n".join(excerpt(found, lambda _: program).lines))
      --> train.py:2
       |
     2 | y = f(x).detach()  # x

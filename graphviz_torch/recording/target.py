@@ -97,7 +97,8 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
     """Return the values of a buffer; None where it has no memory that can be compared, such as a
-    sparse, nested or masked one, or one on the meta device."""
+    sparse, nested or masked one, or one on the meta device.
+    """
     if buffer is None or not has_memory(buffer):
         return None
     return torch.clone(TensorBase.detach(buffer))

@@ -1,0 +1,1 @@
+"""Renderers of a `Graph`: DOT, SVG, HTML, Mermaid and text."""

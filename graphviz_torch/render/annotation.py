@@ -25,7 +25,7 @@ _PLACE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
 
 def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
-    """The source of a program, and beside each line the shapes of what it made.
+    r"""The source of a program, and beside each line the shapes of what it made.
 
     Results that need no gradient are in no graph; copies between devices and cuts are named.
 
@@ -46,7 +46,7 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
     >>> exp = Node(0, "ExpBackward0", made, operation="exp", where="train.py:2")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "train.py"
-    ...     _ = file.write_text("x = load()\\ny = x.exp()\\n")
+    ...     _ = file.write_text("x = load()\ny = x.exp()\n")
     ...     print(annotate_source(Graph((exp,), (), ((0, 0),)), file))
     1  x = load()
     2  y = x.exp()  # exp f32[2, 3]

@@ -117,9 +117,9 @@ def byte_ticks(most: float) -> list[float]:
 
 
 def svg_escape(text: str) -> str:
-    """Return a text as an SVG holds it, in an element or in an attribute.
+    r"""Return a text as an SVG holds it, in an element or in an attribute.
 
-    >>> svg_escape("a < b\\x1b")
+    >>> svg_escape("a < b\x1b")
     'a &lt; b␛'
     """
     return html.escape(clipped(text))

@@ -98,7 +98,7 @@ def _title(tree: Groups, members: tuple[int, ...]) -> str:
 
 
 def _name(node: Node) -> str:
-    """ "weight" of a parameter, "addmm" of an operation, "loss = mean" of one with a name."""
+    """Return a parameter's name, an operation's kind, or "loss = mean" if its result has a name."""
     if node.leaf:
         return labels.within(node, node.label) or node.title
     title = labels.called(node.title, node.attributes)

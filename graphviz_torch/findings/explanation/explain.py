@@ -89,7 +89,7 @@ def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
 
 
 def _done(cut: Cut) -> str:
-    """ "h was cut by detach() at train.py:7."."""
+    """Return a sentence such as "h was cut by detach() at train.py:7."."""
     what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
     return f"{what} was cut by {word_of(cut)}{at(cut.where)}."
 

@@ -29,7 +29,7 @@ class Waypoint:
 
     @property
     def text(self) -> str:
-        """ "mul in encoder"."""
+        """Return an operation and its module, such as "mul in encoder"."""
         inside = f" in {self.module}" if self.module and "." not in self.name else ""
         return f"{self.name}{inside}"
 

@@ -157,7 +157,8 @@ def word_of(cut: Cut) -> str:
 
 def to_learn(reading: Reading) -> list[Parameter]:
     """Those without a gradient, less what this step's optimizer does not hold: that is not to learn
-    in it, such as a target network, or the generator while the discriminator is trained."""
+    in it, such as a target network, or the generator while the discriminator is trained.
+    """
     return [p for p in reading.lost if p.stepped is not False or reading.blocked]
 
 
@@ -191,7 +192,8 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
 
 def is_fixed_behind(reading: Reading, cut: Cut) -> bool:
     """Was what was cut computed from parameters that no optimizer of this step holds, as of a
-    teacher."""
+    teacher.
+    """
     behind = _behind(reading, cut)
     return bool(behind) and all(p.stepped is False for p in behind)
 
@@ -309,7 +311,8 @@ def passes_straight(reading: Reading, cut: Cut) -> bool:
 
 def _is_used_as_it_is(reading: Reading, cut: Cut) -> bool:
     """Does the result go to the loss beside what has a gradient, and into no layer: a target of a
-    teacher or of another network, an advantage, a drawn action."""
+    teacher or of another network, an advantage, a drawn action.
+    """
     if cut.how not in (*PLAIN, *_DRAWS) or not cut.after:
         return False
     nodes, found = reading.graph.nodes, set(cut.after)
@@ -373,4 +376,5 @@ def upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
 
 
 def module_of(parameter: Parameter) -> str:
+    """Return the path of the module that owns a parameter."""
     return parameter.name.rpartition(".")[0]

@@ -365,7 +365,7 @@ def _is_backward(cause: Cause) -> bool:
 
 
 def _run(other: Cause) -> str:
-    """ "backward at train.py:9"."""
+    """Return a call and its line, such as "backward at train.py:9"."""
     name = "autograd.grad" if other.operation == "grad" else "backward"
     return f"{name}{at(other.where)}" if other.where else f"an earlier {name}"
 
@@ -378,7 +378,7 @@ def _change(reading: Reading, change: Cause) -> str:
 
 
 def _module(reading: Reading, change: Cause) -> str:
-    """ " in block.relu", or nothing where it is not known."""
+    """Return " in block.relu", or "" if the module is not known."""
     modules = (reading.graph.nodes[i].module for i in change.nodes)
     return next((f" in {module}" for module in modules if module), "")
 

@@ -87,7 +87,8 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
 def _around(modules: Sequence[str]) -> dict[str, str]:
     """For each module that a node is in, and each around such a one: the module around it, which is
-    "" at the top. The outer come before the inner."""
+    "" at the top. The outer come before the inner.
+    """
     found: dict[str, str] = {}
     for module in dict.fromkeys(modules):
         missing: list[str] = []
@@ -145,7 +146,7 @@ def _parts(around: dict[str, str], alike: dict[str, str]) -> dict[str, str]:
 
 
 def _blocks(part: str, alike: dict[str, str]) -> str:
-    """ " of 80 blocks"; nothing for what there is once."""
+    """Return " of 80 blocks", or "" if there is one."""
     blocks = part.rpartition(".")[0]
     count = sum(name == blocks for name in alike.values())
     return f" of {count} blocks" if count else ""

@@ -337,7 +337,7 @@ def _around_all(parameters: Iterable[Parameter]) -> set[str]:
 
 
 def _outwards(module: str) -> list[str]:
-    """ "a.b" -> "", "a" and "a.b"."""
+    """Return "", "a" and "a.b" for "a.b"."""
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 

@@ -129,7 +129,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     """Does a tensor go to the loss uncut, too: as a code does in the two losses of a codebook, each
-    of which holds one side."""
+    of which holds one side.
+    """
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
     if cut.how not in PLAIN or cut.before is None or single:
         return False

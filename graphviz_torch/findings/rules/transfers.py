@@ -589,7 +589,8 @@ def _is_used_there(reading: Reading, leaf: int) -> bool:
 def _forward(reading: Reading) -> Numbered:
     """Transfers of the forward with their positions, less those of a whole model and of its own
     parameters, those of DataParallel to its replicas, and what hooks put away for backward, as
-    `torch.autograd.graph.save_on_cpu` does."""
+    `torch.autograd.graph.save_on_cpu` does.
+    """
     return [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
@@ -677,7 +678,7 @@ def _name(transfer: Transfer) -> str:
 
 
 def _prefix(group: Numbered) -> str:
-    """ "x.", if one of them has a name."""
+    """Return "x." if one of the tensors has a name."""
     return next((f"{t.label}." for _, t in group if t.label), "")
 
 

@@ -392,7 +392,7 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
 
 
 def _said(event: NonfiniteValue, reason: str) -> str:
-    """ "made 2 NaN and 1 Inf: its divisor has 2 zeros"; "has 1 Inf" where no maker is known."""
+    """Return "made 2 NaN and 1 Inf: its divisor has 2 zeros", or "has 1 Inf" for an input."""
     counts = (event.nan, "NaN"), (event.inf, "Inf")
     found = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
     does = "made" if event.operation or event.origin != "operation" else "has"
@@ -608,6 +608,6 @@ def _input(reading: Reading, edge: Edge) -> str:
 
 
 def _all(gradients: list[GradientStats]) -> str:
-    """ "2 NaN and 1 Inf" of some gradients together."""
+    """Return the count over all given gradients, such as "2 NaN and 1 Inf"."""
     nan, inf = sum(stats.nan for stats in gradients), sum(stats.inf for stats in gradients)
     return " and ".join(f"{n} {name}" for n, name in ((nan, "NaN"), (inf, "Inf")) if n)

@@ -279,7 +279,8 @@ class SkippedFunction(Occurrence):
 @dataclass(frozen=True, slots=True, repr=False)
 class StalledTraining(Occurrence):
     """No parameter changed since the first backward, although all that were compared have a
-    gradient. `where` is the line of the last backward."""
+    gradient. `where` is the line of the last backward.
+    """
 
     backwards: int = 0
     steps: int = 0  # of optimizers

@@ -75,7 +75,7 @@ def _parts(names: Sequence[str], turns: Sequence[Sequence[str]]) -> str:
 
 
 def _paths(name: str) -> list[str]:
-    """ "a.b.weight" -> "a", "a.b" and "a.b.weight"."""
+    """Return "a", "a.b" and "a.b.weight" for "a.b.weight"."""
     return list(accumulate(name.split("."), "{}.{}".format))
 
 

@@ -104,7 +104,8 @@ class Outputs:
 
     def add_early(self, step: TrainingStep) -> None:
         """Write a step that goes on into the files that grow, for a signal may end it; `add` will
-        take it when it is over."""
+        take it when it is over.
+        """
         if self._ranks is None:
             for path, waiting in self._waiting.items():
                 with suppress(Exception):
@@ -113,7 +114,8 @@ class Outputs:
 
     def add(self, step: TrainingStep, found: list[Finding]) -> None:
         """Take a step that has ended, or the last one again, with more; write what there is while
-        the script runs."""
+        the script runs.
+        """
         first = self._run is None
         before = () if self._run is None else self._run.steps
         again = bool(before) and before[-1].number == step.number

@@ -24,10 +24,10 @@ _QUOTED = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
 
 
 def escape(text: str) -> str:
-    """A text for an HTML-like label.
+    r"""A text for an HTML-like label.
 
-    >>> escape('<b> "5" \\\\N')
-    '&lt;b&gt; &quot;5&quot; \\\\\\\\N'
+    >>> escape('<b> "5" \\N')
+    '&lt;b&gt; &quot;5&quot; \\\\N'
     """
     text = clipped(text)
     return text if _SAFE(text) else text.translate(_ESCAPES)

@@ -204,7 +204,7 @@ def _leaving(graph: Graph) -> list[int]:
 
 
 def _along(path: str) -> Iterator[str]:
-    """ "", "encoder", "encoder.0": the path and all above it, outermost first."""
+    """Return "", "encoder", "encoder.0": the path and all above it, outermost first."""
     yield ""
     parts = path.split(".") if path else []
     for depth in range(1, len(parts) + 1):

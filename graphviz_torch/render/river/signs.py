@@ -46,6 +46,7 @@ class Scale:
 
 
 def dam_sign(x: float, y: float, dam: Dam, text: float, room: int) -> Iterator[str]:
+    """Draw a dam where a cut stops the gradient, and its text from x = `text` on."""
     color = COLORS[_CUT][0]  # as in the legend, be it harmful or meant
     yield (
         f'<path d="M{x - 15:.1f} {y - 4:.1f}h30v8h-30z" fill="{color}"/>'
@@ -147,9 +148,11 @@ def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
 
 
 def leader(x0: float, x1: float, y: float) -> str:
+    """Return a thin horizontal line from a mark to its text."""
     line = COLORS["cluster_line"][0]
     return f'<path d="M{x0:.1f} {y:.1f}H{x1:.1f}" stroke="{line}" stroke-width="0.8" fill="none"/>'
 
 
 def bold(x: float, y: float, text: str, color: str, size: int) -> str:
+    """Return a text in bold."""
     return f'<g font-weight="bold">{svg_text(x, y, text, color, size=size)}</g>'

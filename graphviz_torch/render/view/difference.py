@@ -20,7 +20,7 @@ class Change(Protocol):
 
     @property
     def what(self) -> str:
-        """ "shape", "device", "gradient", ..."""
+        """Return the names of the fields that differ: "shape", "device", "gradient", ..."""
 
     @property
     def before(self) -> str:
@@ -45,7 +45,7 @@ class Difference(Protocol):
 
     @property
     def direction(self) -> str:
-        """ "From MLP to Detached layer"."""
+        """Return a title such as "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
         """Both graphs in one: the nodes of `b` in their order, those of `a` alone between them."""

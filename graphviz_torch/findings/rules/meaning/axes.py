@@ -316,7 +316,8 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
 @finds("normalization-axis", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
     """Vectors are divided by a norm over another axis than the one that their product sums over, as
-    by F.normalize without dim on (batch, tokens, features)."""
+    by F.normalize without dim on (batch, tokens, features).
+    """
     nodes = reading.graph.nodes
     for node in reading.of(("linalg_vector_norm",)):
         if len(numbers(node, "dim")) != 1:

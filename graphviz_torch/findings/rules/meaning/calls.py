@@ -341,7 +341,8 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
 
 def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
     """Products of one weight with each row of one result, none of which needs another: how they
-    are called, how many there are, and where."""
+    are called, how many there are, and where.
+    """
     rows: dict[tuple[int, int, str], list[int]] = {}
     for node in reading.of(_PRODUCTS):
         sources = [_origin(reading, edge) for edge in reading.inputs[node.id]]

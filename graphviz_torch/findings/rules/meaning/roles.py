@@ -373,7 +373,8 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
 
 def _is_density(reading: Reading, node: int) -> bool:
     """Is it the log-density of a normal distribution, of one or many dimensions, or that of a
-    Bernoulli, at a draw from it."""
+    Bernoulli, at a draw from it.
+    """
     nodes = reading.graph.nodes
     drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
     negative = False

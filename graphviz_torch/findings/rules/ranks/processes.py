@@ -118,7 +118,8 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 @finds("redundant-all-reduce", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Each of several backwards averages the gradients over the ranks before one step of the
-    optimizer uses them: all but the last do it for nothing."""
+    optimizer uses them: all but the last do it for nothing.
+    """
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)
     rounds = [[c for c in graph.collectives if _is_average(c)] for graph in graphs[: first + 1]]

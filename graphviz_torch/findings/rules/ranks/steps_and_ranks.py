@@ -176,7 +176,7 @@ def _match(a: Collective | None, b: Collective | None) -> bool:
 
 
 def _asked(collective: Collective | None) -> str:
-    """ "all_reduce of fc.weight at train.py:9"."""
+    """Return a collective and its line, such as "all_reduce of fc.weight at train.py:9"."""
     if collective is None:
         return "nothing"
     what = listing(collective.parameters)
@@ -231,7 +231,8 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
 @finds("diverged-replicas", reads="ranks")
 def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The ranks average the gradients of a parameter whose values differ from rank to rank: each
-    trains another model with the mean of gradients that do not fit it."""
+    trains another model with the mean of gradients that do not fit it.
+    """
     names = []
     later = {each.name for each in parted(graphs, "parameter") if each.since}
     for name, copies in _averaged(graphs):
@@ -295,7 +296,8 @@ def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
 @finds("diverged-replicas", reads="ranks")
 def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """A parameter is the same on every rank and its gradients are not, and nothing averages them,
-    as it does those of others: from this step on the copies drift apart."""
+    as it does those of others: from this step on the copies drift apart.
+    """
     names = unaveraged(graphs)
     if names:
         yield finding(
