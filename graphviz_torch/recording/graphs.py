@@ -38,7 +38,7 @@ def graphs_of(
     """
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for listener in listeners:
-        program.remarks.attempt(listener.conclude, backwards, graphs)
+        program.remarks.attempt(listener.on_graphs_built, backwards, graphs)
     rows = module_rows(program, listeners)
     pairs = zip(graphs, backwards, strict=True)
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
@@ -59,7 +59,7 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
     """Return a row for each module for which a listener has a value."""
     found: dict[str, Mapping[str, Any]] = {}
     for listener in listeners:
-        for name, values in (program.remarks.attempt(listener.rows) or {}).items():
+        for name, values in (program.remarks.attempt(listener.module_columns) or {}).items():
             found[name] = {**found.get(name, {}), **values}
     # Without a line of Python for each module: there are many.
     paths = list(dict.fromkeys(chain.from_iterable(found.values())))
@@ -75,7 +75,9 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
     read, rows = backward.reading.columns, _origins(backward, program)
     notes: dict[int, list[str]] = {}
     for listener in listeners:
-        for name, values in (program.remarks.attempt(listener.columns, backward) or {}).items():
+        for name, values in (
+            program.remarks.attempt(listener.node_columns, backward) or {}
+        ).items():
             if name == "note":
                 for i, note in values.items():
                     notes.setdefault(i, []).append(note)
@@ -106,7 +108,7 @@ def _completed(
 ) -> Graph:
     """Return the graph with the listeners' values beside its nodes, and their notes."""
     for listener in listeners:
-        graph = program.remarks.attempt(listener.complete, graph, backward) or graph
+        graph = program.remarks.attempt(listener.add_to_graph, graph, backward) or graph
     line, leaf = program.line(), backward.reading.leaves.get
     made = program.source_in(line)
     events = program.events.until(backward.position + 1, backward.node, leaf, line, made)
@@ -117,7 +119,7 @@ def _inside(backward: Backward, program: Program, listeners: Sequence[Listener])
     """Return the insides of compiled regions, as `inline_regions` takes them."""
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners:
-        regions = program.remarks.attempt(listener.regions, regions, backward) or regions
+        regions = program.remarks.attempt(listener.add_to_regions, regions, backward) or regions
     regions = {i: without_unused_cuts(region) for i, region in regions.items()}
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]

@@ -1,29 +1,28 @@
-"""What a recorder is: a listener to the stream of events, and what it gives to the graphs.
+"""Base class of the recorders: callbacks for events, and the values that they add to the graphs.
 
-A listener has a method for each event that it wants, of any of these:
+A listener implements the callbacks that it needs:
 
-    calling  called  raised          a call into torch                internals/hooks/calls.py
-    dispatched                       an operator, below autograd      internals/hooks/dispatch.py
-    sent  waited                     a collective between ranks       internals/hooks/collectives/
-    module_began  module_ended       a module's forward               internals/hooks/modules.py
-    function_skipped                 torch.compile leaves one alone   internals/compiler/skipped.py
-    region_ran                       what torch.compile made has run  RegionRan
-    stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
-    batch_came                       a DataLoader's, if it is watched internals/hooks/optimizers.py
-    graph_read                       a graph was read, alive          LiveGraph
-    backward_began  backward_ended   the same around its backward     BackwardBegan, BackwardEnded
-    inner_backward_raised            one that a node runs             InnerBackwardRaised
-    block_raised                     an exception ends the block      BlockRaised
-    step_ended                       a step of a run is over: forget  None
-                                     what is known by its graphs
-    copies_timed                     the profiler's copies are there  Memcpy, each
-    resumed                          a run is watched again           Resumed
-    release                          to let go of live nodes          None
+    on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
+    on_operator                  an operator, below autograd; internals/hooks/dispatch.py
+    on_collective  on_collective_wait        between ranks; internals/hooks/collectives/
+    on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
+    on_function_skipped          torch.compile skips a function; internals/compiler/skipped.py
+    on_region_end                a compiled region ran (RegionRan)
+    on_optimizer_step_start  on_optimizer_step_end    internals/hooks/optimizers.py
+    on_batch                     a DataLoader yielded a batch; internals/hooks/optimizers.py
+    on_graph_read                a graph was read while its nodes are alive (LiveGraph)
+    on_backward_start  on_backward_end       BackwardBegan, BackwardEnded
+    on_inner_backward_error      a nested backward raised (InnerBackwardRaised)
+    on_block_error               an exception ends the block (BlockRaised)
+    on_step_end                  a training step is over: drop the records about its graphs (None)
+    on_copies_timed              the profiler's list of copies (Memcpy)
+    on_resume                    recording continues after a pause (Resumed)
+    on_release                   drop references to live nodes (None)
 
-It changes no value and no mode, keeps no tensor alive, and knows no other listener: what two of
-them need is in the event, in the graph that is alive (`LiveGraph`), or asked of the `Program`. What
-it raises is noted as "not recorded". Nobody sees what it reads. An event of another thread or task
-is not told, but for operators and collectives.
+A listener changes no value and no mode, keeps no tensor alive, and does not use other listeners:
+data that two of them need is in the event, in the `LiveGraph` or in the `Program`. An exception in
+a callback is noted as "not recorded", and the program does not see it. Callbacks run for events of
+the recording's own thread only, except operators and collectives.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Columns = Mapping[str, Mapping[int, Any]]
 Rows = Mapping[str, Mapping[str, Any]]
 
 
-# A seam by the event that it tells, made with what takes that event.
+# By event: a class of hooks whose only argument is the callback for that event.
 Watches = Mapping[str, Callable[[Callable[[Any], None]], Any]]
 
 
@@ -57,10 +56,10 @@ class BackwardBegan(NamedTuple):
     """A backward is about to run."""
 
     live: LiveGraph
-    outputs: Sequence[Any]  # what it starts from: tensors, gradient edges
-    given: Sequence[Tensor | None]  # their gradients
+    outputs: Sequence[Any]  # the roots: tensors or gradient edges
+    given: Sequence[Tensor | None]  # gradients of the roots
     asked: list[GradientEdge]  # the inputs of `autograd.grad`
-    frame: FrameType | None  # of the user's, that calls it
+    frame: FrameType | None  # the user's frame that calls backward
 
 
 class BackwardEnded(NamedTuple):
@@ -68,103 +67,104 @@ class BackwardEnded(NamedTuple):
 
     live: LiveGraph
     backward: Backward
-    gradients: Sequence[Tensor | None]  # what `autograd.grad` returned
+    gradients: Sequence[Tensor | None]  # the result of `autograd.grad`
     error: BaseException | None
 
 
 class InnerBackwardRaised(NamedTuple):
-    """A nested backward raised, as of a reentrant checkpoint."""
+    """A nested backward raised, such as the one inside a reentrant checkpoint."""
 
-    ends: list[GradientEdge]
+    ends: list[GradientEdge]  # roots of the nested backward
     error: BaseException
 
 
 class Reach(NamedTuple):
-    """The reach of a backward, while its graph is read."""
+    """The nodes that a backward will run, while its graph is read."""
 
-    graph: Container[GradFn]  # the nodes that it runs
+    graph: Container[GradFn]  # the nodes that backward will run
     before: set[int]  # id() of the variables that earlier backwards reached
-    failed: bool  # an exception ended the recording: the graph is that of what led to it
-    peek: bool  # no backward runs: it is read in between, and the program goes on
+    failed: bool  # an exception ended the recording, and this is the graph up to it
+    peek: bool  # no backward runs: the graph is read in between, and the program continues
 
 
 class BlockRaised(NamedTuple):
     """An exception ends the recording's block."""
 
     error: BaseException
-    place: CodePosition | None  # the innermost of the user's own code that it came through
+    place: CodePosition | None  # innermost line of the user's own code in the traceback
 
 
 class Resumed(NamedTuple):
-    """A run is watched again after a pause."""
+    """Recording continues after a pause."""
 
-    optimizer: Optimizer | None  # that has stepped just now
+    optimizer: Optimizer | None  # one that stepped just before
 
 
 class RegionRan(NamedTuple):
     """A compiled region ran."""
 
-    region: Region  # what is inside
-    given: list[Tensor]  # by its graph
-    results: list[Any]  # of its graph
-    start: int  # it made the nodes start <= number < end
+    region: Region  # the operations inside
+    given: list[Tensor]  # inputs of its FX graph
+    results: list[Any]  # outputs of its FX graph
+    start: int  # it created the nodes with start <= sequence number < end
     end: int
 
 
 class Listener:
-    """A recorder: it overrides the methods of the events that it needs.
+    """A recorder, with the callbacks for the events that it needs.
 
     Args:
-        program: what is watched: names lines, modules and tensors.
+        program: the recorded program, which names lines, modules and tensors.
     """
 
-    # It listens where all of these properties of `Options` hold.
+    # Properties of `Options` that must all be true for this listener to be used.
     needs: ClassVar[tuple[str, ...]] = ()
-    # The calls that it is told: a set of functions and of names of keywords; None for every one
-    # that computes.
+    # Calls passed to `on_call_end`: a set of functions and keyword names; None: all that compute.
     functions: Container[Any] | None = None
-    # Those of them that it is told before they are made, too: such a set; None for all.
+    # Calls also passed to `on_call_start`, selected in the same way; None: all of `functions`.
     before: Container[Any] | None = None
-    # The operators that it is told: "aten::copy_", and a test of arguments and result.
+    # Operators passed to `on_operator`: by name ("aten::copy_"), a test of arguments and result.
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
-    # Is it told of operators where there is only the CPU, too.
+    # True to receive operators on machines without an accelerator, too.
     everywhere: ClassVar[bool] = False
-    # Seams that it needs beside those that all have.
+    # Additional hooks that this listener needs, by event.
     watches: ClassVar[Watches] = {}
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.events = program.events  # where it notes what no node shows
+        self.events = program.events  # receives facts that no node can show
 
-    def hidden(self, reach: Reach) -> list[GradFn]:
-        """Return live nodes that are drawn beside those that run, with their predecessors."""
+    def hidden_nodes(self, reach: Reach) -> list[GradFn]:
+        """Return live nodes to draw, with their predecessors, though backward does not run them."""
         return []
 
-    def behind_error(self) -> list[GradientEdge] | None:
-        """Return the makers of the failed call's operands; None if a backward failed."""
+    def edges_before_error(self) -> list[GradientEdge] | None:
+        """Return the gradient edges of the failed call's operands; None if a backward failed."""
         return []
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        """Called when all graphs have their columns, before `complete`."""
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        """Called when all graphs have their columns, before `add_to_graph`."""
 
-    def columns(self, backward: Backward) -> Columns:
-        """Return values of nodes, by field of `Node`."""
+    def node_columns(self, backward: Backward) -> Columns:
+        """Return values of nodes by field of `Node`, then by node id."""
         return {}
 
-    def rows(self) -> Rows:
-        """Return values of modules over the whole block, by field of `ModuleRow`."""
+    def module_columns(self) -> Rows:
+        """Return values of modules over the whole block by field of `ModuleRow`, then by path."""
         return {}
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
-        """Return the graph with this listener's values beside its nodes."""
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+        """Return the graph with the values of this listener that belong to no single node."""
         return graph
 
-    def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
-        """Return the compiled regions of a graph by node, with this listener's values inside."""
+    def add_to_regions(
+        self, regions: Mapping[int, Region], backward: Backward
+    ) -> Mapping[int, Region]:
+        """Return a graph's compiled regions (by node) with this listener's values added."""
         return regions
 
-    def keep(self, graphs: Sequence[Graph]) -> Any:
-        """Return a value that the recording keeps after its graphs were built; or None."""
+    def persistent_state(self, graphs: Sequence[Graph]) -> Any:
+        """Return a value that the recording keeps after its graphs are built; None for nothing."""
         return None
 
     def close(self) -> None:

@@ -296,7 +296,7 @@ class Recording:
     def _take_first_call(self, session: Session, graphs: list[Graph]) -> None:
         attempt = session.program.remarks.attempt
         for listener in session.listeners if self.first_call is None else ():
-            self.first_call = self.first_call or attempt(listener.keep, graphs)
+            self.first_call = self.first_call or attempt(listener.persistent_state, graphs)
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -318,7 +318,7 @@ class Recording:
         try:
             self._unplug()
             if self._clock is not None:
-                session.tell("copies_timed", self._clock.copies)
+                session.tell("on_copies_timed", self._clock.copies)
             if error is not None:
                 session.fail(error)
             attempt = session.program.remarks.attempt
@@ -360,13 +360,13 @@ def _seams_of(session: Session) -> list[Any]:
         program,
         RegionWatch(
             OperationTrace,
-            partial(Regions, program, telling("region_ran")),
-            telling("function_skipped"),
+            partial(Regions, program, telling("on_region_end")),
+            telling("on_function_skipped"),
         ),
         WarningLines(CallWatch.__torch_function__),
-        ModuleWatch(telling("module_began"), telling("module_ended")),
+        ModuleWatch(telling("on_module_start"), telling("on_module_end")),
         EngineWatch(session.begin, session.end),
-        StepWatch(telling("stepping"), telling("stepped")),
+        StepWatch(telling("on_optimizer_step_start"), telling("on_optimizer_step_end")),
         CaptureWatch(on_replay=session.replayed),
         session.checkpoints,
     ]
@@ -379,10 +379,10 @@ def _seams_of(session: Session) -> list[Any]:
         if listener.operators:
             # The engine's threads for devices work for this program too: whose operator one is, the
             # listener finds out.
-            hand_on = telling_any("dispatched", (listener,))
+            hand_on = telling_any("on_operator", (listener,))
             found.append(OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere))
-    if any(hasattr(listener, "sent") for listener in session.listeners):
-        sent, waited = telling_any("sent"), telling_any("waited")
+    if any(hasattr(listener, "on_collective") for listener in session.listeners):
+        sent, waited = telling_any("on_collective"), telling_any("on_collective_wait")
         found.append(CollectiveWatch(on_issue=sent, on_wait_end=waited))
-    calls = session.audience("called"), program.key, program.remarks.miss
+    calls = session.audience("on_call_end"), program.key, program.remarks.miss
     return [*found, CallWatch(*calls, program.switches)]

@@ -23,17 +23,17 @@ class SavedTensors(Listener):
         super().__init__(program)
         self._columns: dict[int, Columns] = {}  # by graph
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         """Read the saved tensors before backward frees them."""
         if not HAS_SAVED_TENSOR_DATA:
             self.program.remarks.leave_out(MISSING_SAVED_TENSORS)
             return
         self._columns[live.position] = {"saved": live.memory.rows, "note": live.memory.notes}
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._columns = {}
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         return self._columns.get(backward.position, {"saved": {}})
 
 
@@ -49,21 +49,21 @@ class Reruns(Listener):
         self._parts: dict[int, list[Checkpoint]] = {}  # by graph
         self._times: dict[int, list[int]] = {}  # of each part, by graph
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         """Take the checkpointed parts."""
         if live.checkpoints.parts:
             self._parts[live.position] = live.checkpoints.parts
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         """Count before another backward runs them again."""
         position = event.live.position
         if position in self._parts:
             self._times[position] = [part.times() for part in self._parts[position]]
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._parts, self._times = {}, {}
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         parts = self._parts.get(backward.position, [])
         times = self._times.get(backward.position)
         if times is None:

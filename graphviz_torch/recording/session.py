@@ -51,7 +51,7 @@ from .program.program import Options
 from .program.source_lines import raised
 
 _REPLAYED = "what a CUDA graph replays"
-_LEAVES = "module_ended"  # the event after which the program is in another module
+_LEAVES = "on_module_end"  # the event after which the program is in another module
 
 
 class _InnerBackward(NamedTuple):
@@ -119,7 +119,7 @@ class Session:
 
     def release(self) -> None:
         """Drop live nodes: `swap_tensors` refuses a tensor whose AccumulateGrad node is alive."""
-        self.tell("release", None)
+        self.tell("on_release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
         """Handle the beginning of a backward."""
@@ -141,7 +141,7 @@ class Session:
             if self._live is not None:
                 asked, frame = self._ends_of(event.inputs), user_frame(event.frame)
                 began = BackwardBegan(self._live, event.outputs, event.given, asked, frame)
-                self.tell("backward_began", began)
+                self.tell("on_backward_start", began)
                 self._live.memory.release()
         return self._live
 
@@ -156,13 +156,13 @@ class Session:
         live, error = event.run, event.error
         if isinstance(live, _InnerBackward):
             if error is not None:
-                self.tell("inner_backward_raised", InnerBackwardRaised(live.ends, error))
+                self.tell("on_inner_backward_error", InnerBackwardRaised(live.ends, error))
         elif live is not None:
             try:
                 backward = live.plain(failed=error is not None)
                 self.backwards.append(backward)
                 self._reached |= backward.reached
-                self.tell("backward_ended", BackwardEnded(live, backward, event.gradients, error))
+                self.tell("on_backward_end", BackwardEnded(live, backward, event.gradients, error))
             finally:
                 live.release()
                 self._live = None
@@ -177,9 +177,9 @@ class Session:
         if trace is not None and self.program.frame is None:
             self.program.frame = trace.tb_frame
         place = raised(error, self.program.stack.files)
-        self.tell("block_raised", BlockRaised(error, place))
+        self.tell("on_block_error", BlockRaised(error, place))
         with unseen_calls():
-            behind = [listener.behind_error() for listener in self.listeners]
+            behind = [listener.edges_before_error() for listener in self.listeners]
             ends = [end for each in behind for end in each or ()] or self._last_ends()
             if None not in behind and (ends or not self.backwards):
                 live = self._read(ends, sys._getframe(1), failed=True)
@@ -195,7 +195,7 @@ class Session:
         """
         self.program.resume(frame)
         self._first = sequence_number()
-        self.tell("resumed", Resumed(optimizer))
+        self.tell("on_resume", Resumed(optimizer))
 
     def replayed(self) -> None:
         """Handle a CUDA graph replay, which may have changed any tensor.
@@ -204,14 +204,14 @@ class Session:
         """
         if self.program.is_here() and not self.program.in_forward and running_node() is None:
             self.program.remarks.leave_out(_REPLAYED)
-            self.tell("resumed", Resumed(None))
+            self.tell("on_resume", Resumed(None))
 
     def end_step(self, frame: FrameType | None) -> None:
         """End a step in this frame, and forget its graphs' records."""
         self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
-        self.tell("step_ended", None)
+        self.tell("on_step_end", None)
         self.program.resume(frame)
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ class Session:
         hidden: list[GradFn] = []
         reach = Reach(own, self._reached, failed, peek)
         for listener in self.listeners:
-            hidden += program.remarks.attempt(listener.hidden, reach) or []
+            hidden += program.remarks.attempt(listener.hidden_nodes, reach) or []
         if hidden:  # what lies before a cut is drawn too, before what came after
             ids, edges = collect_nodes(hidden + [fn for fn, _ in ends])
         reading = read_nodes(ids, edges, ends, named)
@@ -308,7 +308,7 @@ class Session:
             checkpoints=checkpoints,
             memory=Memory(ids, self._known_tensors(), named, checkpoints),
         )
-        self.tell("graph_read", live)
+        self.tell("on_graph_read", live)
         return live
 
     def _known_tensors(self) -> list[tuple[SavedKind, torch.Tensor]]:

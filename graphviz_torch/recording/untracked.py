@@ -141,7 +141,7 @@ class UntrackedCalls(Listener):
         program.stack.on_outermost_call = partial(attempt, self._name_inputs)
         program.stack.on_call_without_node = partial(attempt, self._module_ended)
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         func, args, kwargs, _, frame, start, end = event
         if is_jit_tracing():  # the tracer writes down each size that is read
             return
@@ -166,14 +166,14 @@ class UntrackedCalls(Listener):
                     label = "target" if place == 1 and func in _LOSSES else ""
                     self._use(given, start, end, label, frame)
 
-    def region_ran(self, event: RegionRan) -> None:
+    def on_region_end(self, event: RegionRan) -> None:
         if event.end > event.start:
             with no_functions():
                 for given in event.given:
                     if not given.requires_grad:
                         self._use(given, event.start, event.end, "", None)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._uses.clear()
         self._values = SmallValues()
 
@@ -182,7 +182,7 @@ class UntrackedCalls(Listener):
         stack = self.program.stack
         stack.on_outermost_call = stack.on_call_without_node = None
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         targets: dict[_Entry, dict[int, None]] = {}
         first = min([number for number in backward.numbers if number >= 0], default=0)
         last = max(backward.numbers, default=0)

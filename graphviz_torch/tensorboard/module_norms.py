@@ -110,7 +110,7 @@ class ModuleNorms:
         self._series = NormSeries(tag)
         self._failed = False
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         """Measure before an optimizer steps."""
         optimizer = event.optimizer
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}

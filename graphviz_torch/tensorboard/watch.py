@@ -107,7 +107,7 @@ class Watching:
         if self._second_look.running:
             return
         try:
-            self._health.backward_began(event)
+            self._health.on_backward_start(event)
             if self._recording is None:
                 self._look_at_loss(event)
         except Exception as error:
@@ -130,21 +130,21 @@ class Watching:
         if self._second_look.running:
             return
         try:
-            self._health.backward_ended(event)
+            self._health.on_backward_end(event)
         except Exception as error:
             self._miss(error)
 
     def _before_step(self, event: Stepping) -> None:
         if self._norms is not None:
-            self._norms.stepping(event)
+            self._norms.on_optimizer_step_start(event)
         try:
-            self._health.stepping(event)
+            self._health.on_optimizer_step_start(event)
         except Exception as error:
             self._miss(error)
 
     def _after_step(self, event: Stepped) -> None:
         try:
-            own = self._health.stepped(event)
+            own = self._health.on_optimizer_step_end(event)
             if own:
                 self._second_look.release()
                 self._second_look.holds_gradients = self._health.seconds > _MAX_SECONDS_KEPT

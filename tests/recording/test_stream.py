@@ -48,7 +48,7 @@ def listening(functions: Any, into: list[Any], **methods: Any) -> type[Listener]
     def called(self: Any, event: Called) -> None:
         into.append(event.func)
 
-    body = {"functions": functions, "called": called, **methods}
+    body = {"functions": functions, "on_call_end": called, **methods}
     return type("Noting", (Listener,), body)
 
 
@@ -112,7 +112,7 @@ def test_what_one_raises_is_noted_and_the_next_one_is_told(add: Add) -> None:
         raise LookupError("no such thing")
 
     noted: list[Any] = []
-    add(listening({torch.sin}, [], called=fail), listening({torch.sin}, noted))
+    add(listening({torch.sin}, [], on_call_end=fail), listening({torch.sin}, noted))
     with record() as recording:
         step()
     assert noted == [torch.sin]
@@ -126,12 +126,12 @@ def test_what_could_not_be_read_stands_behind_what_is_noted_and_of_its_own_step(
         functions = frozenset((torch.sin,))
         calls = 0
 
-        def called(self, event: Called) -> None:
+        def on_call_end(self, event: Called) -> None:
             self.calls += 1
             if self.calls == 1:
                 raise LookupError("of the first step")
 
-        def columns(self, backward: Backward) -> Columns:
+        def node_columns(self, backward: Backward) -> Columns:
             return {"note": {node: "an output" for node, _ in backward.reading.ends}}
 
     add(Once)
@@ -148,10 +148,10 @@ def test_a_listener_may_ask_in_which_module_a_call_begins_and_ends(add: Add) -> 
     asked: list[str] = []
 
     class Modules(Listener):
-        def module_began(self, event: object) -> None:
+        def on_module_start(self, event: object) -> None:
             asked.append(self.program.module)
 
-        def module_ended(self, event: object) -> None:
+        def on_module_end(self, event: object) -> None:
             asked.append(self.program.module)
 
     add(Modules)
@@ -167,7 +167,7 @@ def test_a_seam_that_two_ask_for_tells_each_once(add: Add) -> None:
     def came(self: Listener, event: object) -> None:
         told.append(type(self).__name__)
 
-    body = {"watches": {"batch_came": BatchWatch}, "batch_came": came}
+    body = {"watches": {"on_batch": BatchWatch}, "on_batch": came}
     add(type("One", (Listener,), body), type("Other", (Listener,), body))
     with record():
         list(DataLoader(range(2), batch_size=1))
@@ -181,31 +181,31 @@ def test_the_events_of_a_step_come_in_its_order(add: Add) -> None:
     class Order(Listener):
         functions = frozenset((torch.sin,))
 
-        def calling(self, event: Calling) -> None:
+        def on_call_start(self, event: Calling) -> None:
             told.append("calling")
 
-        def called(self, event: Called) -> None:
+        def on_call_end(self, event: Called) -> None:
             told.append("called")
 
-        def module_began(self, event: object) -> None:
+        def on_module_start(self, event: object) -> None:
             told.append("module began")
 
-        def module_ended(self, event: object) -> None:
+        def on_module_end(self, event: object) -> None:
             told.append("module ended")
 
-        def graph_read(self, live: LiveGraph) -> None:
+        def on_graph_read(self, live: LiveGraph) -> None:
             told.append("read")
 
-        def backward_began(self, event: BackwardBegan) -> None:
+        def on_backward_start(self, event: BackwardBegan) -> None:
             told.append(f"backward of {len(event.live.ids)}")
 
-        def backward_ended(self, event: BackwardEnded) -> None:
+        def on_backward_end(self, event: BackwardEnded) -> None:
             told.append(f"ran {len(event.backward.ran or ())}")
 
-        def stepping(self, event: object) -> None:
+        def on_optimizer_step_start(self, event: object) -> None:
             told.append("stepping")
 
-        def stepped(self, event: object) -> None:
+        def on_optimizer_step_end(self, event: object) -> None:
             told.append("stepped")
 
     add(Order)
@@ -226,7 +226,7 @@ def test_a_call_that_raises_is_told_as_such(add: Add) -> None:
     def raised(self: Any, event: Raised) -> None:
         errors.append(type(event.error).__name__)
 
-    add(listening(set(), [], raised=raised))
+    add(listening(set(), [], on_call_error=raised))
     with pytest.raises(RuntimeError), record(notes=False):
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert errors == ["RuntimeError"]
@@ -240,13 +240,13 @@ def test_operators_are_told_to_who_asked_with_and_without_a_device(add: Add) -> 
         operators = {"aten::mm": lambda args, result: True}  # noqa: RUF012
         everywhere = True
 
-        def dispatched(self, event: Dispatched) -> None:
+        def on_operator(self, event: Dispatched) -> None:
             products.append(event.operator)
 
     class Copies(Listener):
         operators = {"aten::_to_copy": lambda args, result: True}  # noqa: RUF012
 
-        def dispatched(self, event: Dispatched) -> None:
+        def on_operator(self, event: Dispatched) -> None:
             copies.append(event.operator)
 
     add(Products, Copies)

@@ -1,10 +1,11 @@
 """Watch calls into torch, selected by the function called.
 
-A listener's method `calling` is called before a call, `called` after it and `raised` if it raises.
+A listener's `on_call_start` runs before a call, `on_call_end` after it, and `on_call_error` if it
+raises.
 The listener's `functions`, a set of functions and keyword names, selects the calls; None selects
 every call that computes something. Half of the calls of a training step read metadata (`x.shape`)
 and compute nothing; only listeners that name them receive those. `before` selects the calls passed
-to `calling` in the same way; None selects all.
+to `on_call_start` in the same way; None selects all.
 
 Uses private API: the number of function modes and the flag of torch.jit.trace (2.13).
 """
@@ -113,7 +114,7 @@ class _ListenerCache(dict[Any, _Listening]):
         wanting = [one for one in self._listeners if selects(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
         own = original_method(func)  # each access of `x.grad` returns a new, equal object
-        told = listener_methods(before, "calling"), listener_methods(wanting, "called")
+        told = listener_methods(before, "on_call_start"), listener_methods(wanting, "on_call_end")
         found = _Listening(*told, computes, None if own == func else own)
         if len(self) < _MAX_CACHED_KINDS:
             self[kind] = found
@@ -151,8 +152,8 @@ class CallWatch(TorchFunctionMode):
         self._switches = switches
         self._by_kind = _ListenerCache(listeners)
         every = [one for one in listeners if selects(one, None, True)]
-        self._every = listener_methods(every, "called")
-        self._raised = listener_methods(listeners, "raised")
+        self._every = listener_methods(every, "on_call_end")
+        self._raised = listener_methods(listeners, "on_call_error")
         self.program = program
         self._miss = miss
         # Sequence number when listeners last received a call that computes.

@@ -7,8 +7,9 @@ are idempotent, so an interrupt between two lines leaves nothing behind: the ste
 repeated.
 
 `notify` passes an event to all listeners in order. A listener is any object with methods named as
-events (`called`, `module_began`). An exception in a listener reaches neither the other listeners
-nor the user's program. Reads by a listener are hidden from modes, subclasses and compilers.
+events (`on_call_end`, `on_module_start`). An exception in a listener reaches neither the other
+listeners nor the user's program. Reads by a listener are hidden from modes, subclasses and
+compilers.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
     """Return the bound methods of this name, in the order of the listeners that have it.
 
     >>> class Loud:
-    ...     def called(self, event):
+    ...     def on_call_end(self, event):
     ...         return event.upper()
-    >>> [notify("sum") for notify in listener_methods([Loud(), object()], "called")]
+    >>> [notify("sum") for notify in listener_methods([Loud(), object()], "on_call_end")]
     ['SUM']
     """
     found = (getattr(listener, event, None) for listener in listeners)

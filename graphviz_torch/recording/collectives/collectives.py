@@ -66,24 +66,24 @@ class Collectives(Listener):
         self._owners: Owners | None = None  # made at the first collective, or at once in a rank
         if program.options.distributed:  # elsewhere no module is asked
             self._owners = Owners(program)
-            self.module_began = self._owners.messages.module_began
-            self.module_ended = self._owners.messages.module_ended
+            self.on_module_start = self._owners.messages.on_module_start
+            self.on_module_end = self._owners.messages.on_module_end
         self._live: LiveGraph | None = None  # the backward that runs
         self._backwards = 0  # that have begun
         self._began = time.perf_counter()
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._live = event.live
         self._backwards += 1
         if self._owners is not None:
             self._owners.begin_backward(event)
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         self._live = None
         if self._owners is not None:
             self._owners.end_backward(event)
 
-    def sent(self, event: CollectiveIssued) -> None:
+    def on_collective(self, event: CollectiveIssued) -> None:
         live, fn = self._live, running_node()
         ids = {} if live is None else live.ids
         program = self.program
@@ -114,13 +114,13 @@ class Collectives(Listener):
             self._times(event),
         )
         self._records.append(record)
-        owners.messages.sent(event)
+        owners.messages.on_collective(event)
         for tensor in event.made:
             self._pending[storage_id(tensor)] = storage_ref(tensor), record
         if not event.made:
             self._calls[event.call] = record
 
-    def waited(self, event: CollectiveAwaited) -> None:
+    def on_collective_wait(self, event: CollectiveAwaited) -> None:
         if event.tensor is None:
             begun = None if event.call is None else self._calls.pop(event.call, None)
             if begun is not None:
@@ -133,14 +133,14 @@ class Collectives(Listener):
             record.waited = self.program.place(sys._getframe(1))
             self._add_wait(record, event)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._records, self._backwards, self._calls = [], 0, {}
         if self._owners is not None:
             self._owners.messages.forget()
         pending = self._pending.items()
         self._pending = {key: each for key, each in pending if not each[0].expired()}
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         owners = self._owners
         if owners is None:
             return graph

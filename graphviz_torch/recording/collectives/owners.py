@@ -69,12 +69,12 @@ class Owners:
     def begin_backward(self, event: BackwardBegan) -> None:
         """Reset the gradients that arrived."""
         self._bucketed = set()
-        self.messages.backward_began(event)
+        self.messages.on_backward_start(event)
 
     def end_backward(self, event: BackwardEnded) -> None:
         """Take the parameters that have new gradients."""
         self._names, self._moment = {}, -1
-        self.messages.backward_ended(event)
+        self.messages.on_backward_end(event)
 
     def close(self) -> None:
         """Forget the id()s of tensors, which may be freed."""
@@ -200,7 +200,7 @@ class Messages:
         """Return the content of a call's message; None if unknown."""
         return self._found.get(call)
 
-    def sent(self, event: CollectiveIssued) -> None:
+    def on_collective(self, event: CollectiveIssued) -> None:
         """Handle a message that is sent, or will be received."""
         for tensor in event.given:
             key = storage_id(tensor)
@@ -210,7 +210,7 @@ class Messages:
             elif event.kind == "send" and (known := self._content(key)) is not None:
                 self._found[event.call] = known
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         self._depth += 1
         if self._depth <= _DEPTH:
             path = self._program.table.path(event.module) or ""
@@ -221,7 +221,7 @@ class Messages:
                     if not known or weak is None or weak() is not tensor:
                         self._inputs[id(tensor)] = ref(tensor), path
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         if self._depth <= _DEPTH:
             path = self._program.table.path(event.module) or ""
             for tensor in _tensors(event.output):
@@ -230,14 +230,14 @@ class Messages:
                 self._give(tensor, Content("forward", module))
         self._depth = max(0, self._depth - 1)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         for gradient, output in zip(event.given, event.outputs, strict=False):
             if isinstance(gradient, Tensor) and isinstance(output, Tensor):
                 known = self._content(storage_id(output))
                 module = "" if known is None else known.module
                 self._take(gradient, Content("backward", module))
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         for gradient in event.gradients:
             if gradient is not None and storage_id(gradient):
                 self._give(gradient, Content("backward", ""))

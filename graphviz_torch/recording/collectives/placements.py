@@ -29,21 +29,21 @@ class Placements(Listener):
         self._made: dict[int, str] = {}  # by the number of the node that made it
         self._leaves: dict[int, dict[int, str]] = {}  # by graph and node
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):
             if type(tensor) is not Tensor and tensor.grad_fn is not None:
                 text = placement(tensor)
                 if text:
                     self._made[_number(tensor)] = text
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         texts = {live.ids[fn]: placement(fn.variable) for fn in leaves_of(live.own)}
         self._leaves[live.position] = {node: text for node, text in texts.items() if text}
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._made, self._leaves = {}, {}
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         found: dict[int, Any] = dict(self._leaves.get(backward.position, {}))
         for number, text in self._made.items():
             node = backward.node(number)

@@ -54,23 +54,23 @@ class Replicas(Listener):
         self._last = -1  # position of the last backward that this step has had
         self._promises: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = None
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         """Take checksums before the first step of the run."""
         if not self._summed and dist.is_initialized():
             self._summed.append((self.program.step, self._sums()))
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         """Read what they are now: the step is over."""
         if self._summed and backwards and dist.is_initialized():
             self._now, self._last = (self.program.step, self._sums()), backwards[-1].position
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         if self._now is not None:
             self._summed.append(self._now)
             del self._summed[_MOST // 2 : -(_MOST // 2)]
         self._now, self._found = None, {}
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         if self._now is None or backward.position != self._last:
             return graph
         moments = [*self._summed, self._now]

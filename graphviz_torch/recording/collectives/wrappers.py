@@ -59,7 +59,7 @@ class Wrappers(Listener):
         self._running: Module | None = None  # the outermost module whose forward does
         self._looked_for: set[int] = set()  # id() of modules that nothing wraps, as far as is known
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         module, outermost = event.module, self._running is None
         frame, known = event.frame, self._wrappers.get(id(module))
         if outermost and known is None:
@@ -74,16 +74,16 @@ class Wrappers(Listener):
         if outermost:
             self._running = module
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         if self._running is event.module:
             self._running = None
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
             for each in self._wrappers.values():
                 each.reached |= event.backward.reached & each.parameters.keys()
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         optimized = {id(parameter) for parameter in parameters_of(event.optimizer)}
         for each in {id(each): each for each in self._wrappers.values()}.values():
             reached = each.reached & optimized
@@ -101,7 +101,7 @@ class Wrappers(Listener):
             each.called = each.passed = each.waits = False
             each.reached = set()
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._wrappers = {}
 
     def close(self) -> None:

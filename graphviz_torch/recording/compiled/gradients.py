@@ -37,7 +37,7 @@ class InnerGradients(Listener):
         self._watch: RegionBackwardWatch | None = None
         self._runs: dict[int, dict[int, _Run]] = {}  # by graph, then by the region's own node
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         live = event.live
         if live.ran.rows is None or not live.reading.regions:
             return
@@ -49,13 +49,15 @@ class InnerGradients(Listener):
         self._watch = RegionBackwardWatch({fns[i]: run for i, run in runs.items()})
         self._watch.open()
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         self.close()
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._runs = {}
 
-    def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
+    def add_to_regions(
+        self, regions: Mapping[int, Region], backward: Backward
+    ) -> Mapping[int, Region]:
         runs = self._runs.get(backward.position, {})
         return {i: runs[i].given(region) if i in runs else region for i, region in regions.items()}
 

@@ -17,7 +17,7 @@ class SkippedFunctions(Listener):
 
     needs = ("every_call",)
 
-    def function_skipped(self, event: Skipped) -> None:
+    def on_function_skipped(self, event: Skipped) -> None:
         """Handle a function that Dynamo skips, or skipped before."""
         code, _, reason = event
         if code_owner(code.co_filename) == OWN:

@@ -79,14 +79,14 @@ class Cuts(Listener):
         self._reads: dict[Origin, None] = {}
         self._inside: list[InsideTrails] = []  # of this step
 
-    def calling(self, event: Calling) -> None:
+    def on_call_start(self, event: Calling) -> None:
         # After a detach_() nothing tells that the tensor needed a gradient.
         self._detached = _sources(event.args)
 
-    def raised(self, event: Raised) -> None:
+    def on_call_error(self, event: Raised) -> None:
         self._detached = {}
 
-    def sent(self, event: CollectiveIssued) -> None:
+    def on_collective(self, event: CollectiveIssued) -> None:
         """Handle an all_gather, whose result also contains a detached copy of this rank's input."""
         operands = [tensor for tensor in event.given if tensor.requires_grad]
         whole = len(event.filled) == len(event.group.ranks) > 1  # into a tensor for each rank
@@ -97,7 +97,7 @@ class Cuts(Listener):
             made_by = [leaf_or_maker(operands[0])]
             self._lead(own, self._new("all_gather", made_by, operands, own, sys._getframe(1)), {})
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event
         if self.program.in_compiled_graph and not torch.is_grad_enabled():
             self._look(event, cuts=False)  # PyTorch runs it so; what it cuts is known from inside
@@ -121,7 +121,7 @@ class Cuts(Listener):
         if self._tracker.known or not plain:
             self._look(event, cuts=not plain)
 
-    def region_ran(self, event: RegionRan) -> None:
+    def on_region_end(self, event: RegionRan) -> None:
         """Give the results of a compiled region the trails of the cuts inside."""
         trails = InsideTrails(event)
         for cut, trail in trails.by_cut.items():
@@ -133,7 +133,9 @@ class Cuts(Listener):
             self._inside.append(trails)
         trails.lead(event, self._tracker)
 
-    def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
+    def add_to_regions(
+        self, regions: Mapping[int, Region], backward: Backward
+    ) -> Mapping[int, Region]:
         return {
             i: replace(
                 region, cuts=used_outside(region, backward.numbers[i], self._inside, backward)
@@ -164,7 +166,7 @@ class Cuts(Listener):
             start = self._cut(func, operands[:_OPERANDS], lost, frame)
         self._lead(made, start, behind if begin == end else {})
 
-    def hidden(self, event: Reach) -> list[GradFn]:
+    def hidden_nodes(self, event: Reach) -> list[GradFn]:
         """Return the nodes upstream of cuts. After a failure, any of the cuts may be the reason."""
         graph, reached, failed, peek = event
         self._taken = cuts = self._take(failed=failed)
@@ -181,7 +183,7 @@ class Cuts(Listener):
         self._hidden = hidden
         return hidden
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         shown = set(self._hidden)
         rows = [
             (cut, label, live.ids.get(fn))
@@ -202,10 +204,10 @@ class Cuts(Listener):
         self._rows[live.position] = rows
         self._taken, self._hidden = [], []
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._rows, self._inside = {}, []
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
         cuts = [
             Cut(
@@ -314,7 +316,7 @@ class Cuts(Listener):
             for tensor in cut_off:
                 self._tracker.lead(tensor, trail)
 
-    def release(self, event: None) -> None:
+    def on_release(self, event: None) -> None:
         """Drop references to the makers of operands, except leaves."""
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()

@@ -30,7 +30,7 @@ class TensorAttributes(Listener):
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_DATA))
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         reads = len(event.args) == 1  # `.grad`; else `.data` is set
         if reads and code_owner(event.frame.f_code.co_filename) != OWN:
             return

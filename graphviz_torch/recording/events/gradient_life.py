@@ -102,7 +102,7 @@ class GradientLife(Listener):
         # since, and does it lead through what they hold.
         self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         """Forget earlier gradients: their use during the pause is unknown.
 
         A backward before a CUDA graph is replayed may have been its warm-up.
@@ -110,7 +110,7 @@ class GradientLife(Listener):
         self._begin()
         self.events.forget(GradientClearing, DiscardedGradients)
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         func, args, _, result, frame, _, _ = event
         steps = self.program.steps
         if steps.running and steps.own(frame):
@@ -122,7 +122,7 @@ class GradientLife(Listener):
         else:
             self._write(args[0], args[1], frame)
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         backward, call = event.backward, event.backward.call
         if call.accumulates and not backward.failed:
             self._has_run = True
@@ -147,7 +147,7 @@ class GradientLife(Listener):
         self._scaled = scaled
         self._forget_clips()
 
-    def sent(self, event: CollectiveIssued) -> None:
+    def on_collective(self, event: CollectiveIssued) -> None:
         """Handle tensors sent to other ranks: they may be reduced."""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
             self._averaged(event.given)
@@ -163,10 +163,10 @@ class GradientLife(Listener):
         self._scaled = False
         self._use()
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepping = False
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
         if used is None:  # copies of the parameters: any gradient may be used
             used = set(self._fresh)

@@ -73,7 +73,7 @@ class IdleCalls(Listener):
             CodePosition | None, _RetainedGraphs
         ] = {}  # by the line that runs backward
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Check a dropout call: does it drop, and in which mode is the model?"""
         if not _drops(event.func, event.args, event.kwargs or {}):
             return
@@ -99,7 +99,7 @@ class IdleCalls(Listener):
         running = next((module for module, name in modules if name == path), None)
         return isinstance(running, DROPOUT) and any(m is running for m in root.modules())
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         backward, call = event.backward, event.backward.call
         for known in self._graphs.values():
             known.runs_again |= any(map(backward.has_run, chain.from_iterable(known.numbers)))
@@ -111,10 +111,10 @@ class IdleCalls(Listener):
             while len(self._graphs) > _MOST:
                 del self._graphs[next(iter(self._graphs))]
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         self._graphs = {}  # another backward may have run through them
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._look_at_graphs({backward.call.place for backward in backwards})
 
     def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
@@ -152,7 +152,7 @@ class EvalModes(Listener):
         # Of the last backward, if it was in eval mode, and the nodes that it began with.
         self._last: tuple[EvalMode, list[int]] | None = None
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         if not event.live.call.accumulates:
             return
         mode = _eval_mode(self.program)
@@ -160,7 +160,7 @@ class EvalModes(Listener):
         numbers = [int(fn._sequence_nr()) for fn in fns]
         self._last = None if mode is None else (mode, numbers)
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         if self._last is not None:
             mode, numbers = self._last
             # A run begins before the frames of its script, which its first step knows by this.
@@ -168,7 +168,7 @@ class EvalModes(Listener):
             around = [frame.f_code for frame in frames]
             self.events.note(mode, called(codes(self.program, more=around), "eval"), numbers)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._last = None
 
 

@@ -137,13 +137,13 @@ class NonfiniteValues(Listener):
         super().__init__(program)
         self._births = _Births(self.events)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._births.look(event)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._births.begin_step()
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._births.conclude()
 
 
@@ -160,7 +160,7 @@ class FiniteResults(Listener):
         self._sums: list[tuple[int, Tensor]] = []  # on other devices
         self._seen = False  # was any of this forward not finite
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         _, _, _, result, _, start, end = event
         if end == start or not self._missing:
             return
@@ -178,20 +178,20 @@ class FiniteResults(Listener):
         finally:
             set_grad_enabled(enabled)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._sum_up()
         if self._seen:
             self._births.look(event)
         self._missing, self._seen = {"NaN", "Inf"}, False  # the next forward is looked at anew
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._births.begin_step()
         self._notes = {}
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._births.conclude()
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         self._sum_up()
         found = {backward.node(number): text for number, text in self._notes.items()}
         return {"note": {node: text for node, text in found.items() if node is not None}}

@@ -38,7 +38,7 @@ class PairedTensors(Listener):
         self.functions = frozenset(_LOOKS)
         self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         if not self.program.steps.own(event.frame):
             _LOOKS[event.func](self, event)
 

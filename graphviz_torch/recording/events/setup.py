@@ -72,11 +72,11 @@ class TrainingSetup(Listener):
         # Of the frames around the first backward, where the recording began before the program did.
         self._codes: list[CodeType] = []
 
-    def block_raised(self, event: BlockRaised) -> None:
+    def on_block_error(self, event: BlockRaised) -> None:
         if NO_PARAMETERS in str(event.error):
             look_for_plain_lists(self.events, self.program, event.error)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         if self.program.frame is None and not self._codes:
             self._codes = [frame.f_code for frame in user_frames(event.frame)]
         live, asked = event.live, {fn for fn, _ in event.asked}
@@ -84,11 +84,11 @@ class TrainingSetup(Listener):
             leaves = [fn.variable for fn in leaves_of(live.own) if not asked or fn in asked]
             look_for_strangers(self.events, self.program, leaves)
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program, self._codes)
         look_for_steps(self.events, self.program, backwards, self._first)
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         self._first = {}
 
 
@@ -281,7 +281,7 @@ class Leaves(Listener):
         super().__init__(program)
         self._leaves: dict[int, tuple[Ref, CodePosition | None, str]] = {}
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         func, args, kwargs, result, frame, _, _ = event
         if self.program.steps.own(frame):
             return
@@ -313,7 +313,7 @@ class Leaves(Listener):
             event = CopiedValues(operation="load_state_dict" if loads else "copy_")
             self.events.note(event, self.program.place(frame))
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._look_at(event.outputs, event.frame)
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:

@@ -111,18 +111,18 @@ class Targets(Listener):
 
     needs = ("every_call",)
     functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
-    watches: ClassVar[Watches] = {"batch_came": BatchWatch}
+    watches: ClassVar[Watches] = {"on_batch": BatchWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._answers: list[_Answer] = []
         self._batch: dict[int, Any] = {}  # the memory of the last one, by its number
 
-    def batch_came(self, event: BatchCame) -> None:
+    def on_batch(self, event: BatchCame) -> None:
         parts = [tensor for _, tensor in flatten(event.batch) if storage_id(tensor)]
         self._batch = {storage_id(tensor): storage_ref(tensor) for tensor in parts}
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         func, args, kwargs = event.func, event.args, event.kwargs or {}
         if func is F.kl_div:
             scores, target = (_argument(args, kwargs, i, n) for i, n in enumerate(_KL_DIV))
@@ -174,10 +174,10 @@ class Targets(Listener):
         known = self._batch.get(storage_id(target))
         return known is not None and not known.expired()
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._answers = []
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         groups: dict[tuple[LossTarget, CodePosition | None], list[_Answer]] = {}
         for answer in self._answers:
             groups.setdefault((answer.event, answer.place), []).append(answer)

@@ -58,7 +58,7 @@ class Failures(Listener):
         self._failed: dict[int, _FailedBackward] = {}  # by graph
         self._inner: FailingNode | None = None  # of a backward that the running one runs
 
-    def raised(self, event: Raised) -> None:
+    def on_call_error(self, event: Raised) -> None:
         """Take the operands of a failed call, named as in the user's frames."""
         known = Error.of(event.error)
         if self._call is not None and self._call.error == known:
@@ -73,18 +73,18 @@ class Failures(Listener):
         place = self.program.place(event.frame)
         self._call = Failed(known, name_of(event.func), place, operands)
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         """Forget earlier exceptions: they were caught."""
         self._call = None
         if live.failed and self._block is not None:
             self._position, self._block = live.position, self._block.among(live.ids)
 
-    def inner_backward_raised(self, event: InnerBackwardRaised) -> None:
+    def on_inner_backward_error(self, event: InnerBackwardRaised) -> None:
         fns, _ = collect_nodes([fn for fn, _ in event.ends])
         numbered = {i: fn for fn, i in fns.items()}
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         """Find the failed node while the nodes are alive."""
         if event.error is not None:
             live, order = event.live, event.live.ran.nodes or []
@@ -122,7 +122,7 @@ class Failures(Listener):
         ]
         return _Rerun(None if part is None else part.position, found)
 
-    def block_raised(self, event: BlockRaised) -> None:
+    def on_block_error(self, event: BlockRaised) -> None:
         """Find the source of the exception: a call, a backward, or neither."""
         error, place = event
         known = Error.of(error)
@@ -137,16 +137,16 @@ class Failures(Listener):
             failed = replace(failed, raised=None if place == failed.place else place)
         self._block, self._position = failed, len(self._backwards) - 1
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._backwards, self._failed, self._position = [], {}, -1
 
-    def behind_error(self) -> list[GradientEdge] | None:
+    def edges_before_error(self) -> list[GradientEdge] | None:
         if self._in_backward:
             return None
         operands = [] if self._block is None else self._block.operands
         return [(part.fn, part.output_nr) for part in operands if part.fn is not None]
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         own = self._failed.get(backward.position)
         if backward.position == self._position:
             failed = self._block

@@ -255,7 +255,7 @@ class Gradients(Listener):
         self._runs: dict[int, GradientHooks] = {}  # by graph
 
     @with_gc_disabled
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         """Hook every node, if allowed."""
         live, ran = event.live, event.live.ran.rows
         if ran is None:
@@ -267,7 +267,7 @@ class Gradients(Listener):
         self._runs[live.position] = hooks
         hooks.__enter__()
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         """Remove the hooks."""
         hooks, self._running = self._running, None
         if hooks is None:
@@ -283,10 +283,10 @@ class Gradients(Listener):
             self._asked = []
             hooks.__exit__()
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._runs = {}
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         hooks = self._runs.get(backward.position)
         if hooks is None:
             return {}

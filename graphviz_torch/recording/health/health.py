@@ -92,7 +92,7 @@ class Health:
         """Return the step that a backward belongs to now."""
         return self.step if self._computes else self.step + 1
 
-    def backward_began(self, event: EngineCalled) -> None:
+    def on_backward_start(self, event: EngineCalled) -> None:
         """Handle the beginning of a backward."""
         began = perf_counter()
         with unseen_calls():
@@ -102,7 +102,7 @@ class Health:
             self._graphs.backward_began(self.current, event.outputs)
         self._cost += perf_counter() - began
 
-    def backward_ended(self, event: EngineReturned) -> None:
+    def on_backward_end(self, event: EngineReturned) -> None:
         """Handle the end of a backward."""
         began = perf_counter()
         with unseen_calls():
@@ -114,7 +114,7 @@ class Health:
         """Report another check's finding, if it does not follow from an earlier one."""
         self._pass([report])
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         """Handle the beginning of an optimizer step."""
         began = perf_counter()
         with unseen_calls():
@@ -132,7 +132,7 @@ class Health:
                 self._sample = None
         self._cost += perf_counter() - began
 
-    def stepped(self, event: Stepped) -> bool:
+    def on_optimizer_step_end(self, event: Stepped) -> bool:
         """Handle the end of an optimizer step; return True if it is the model's optimizer."""
         began, self._computes = perf_counter(), False
         past = self._pasts.get(id(event.optimizer))

@@ -72,7 +72,7 @@ class Arguments(Listener):
         self._dropouts: list[tuple[int, int, float]] = []  # of attentions: their nodes, and p
         self._data: dict[int, tuple[str, TensorMeta]] = {}  # operands without a gradient, and names
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         func, args, kwargs, _, frame, number, end = event
         if end - number != 1:
             if func is _ATTENTION:
@@ -114,10 +114,10 @@ class Arguments(Listener):
             other = one
         self._data[number] = self.program.label(other, frame), tensor_meta(other)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._calls, self._dropouts, self._data = {}, [], {}
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         """Return the attributes of nodes, those that autograd keeps first."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}

@@ -42,15 +42,15 @@ class Modes(Listener):
         super().__init__(program)
         self._modes: dict[str, str] = {}
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         modules = self.program.table.called()
         known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
         self._modes |= {path: "train" if training else "eval" for training, path in known}
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._modes = {}
 
-    def rows(self) -> Rows:
+    def module_columns(self) -> Rows:
         return {"mode": self._modes}
 
 
@@ -65,7 +65,7 @@ class FastPaths(Listener):
         self._layer: nn.Module | None = None  # that runs without the mode
         self._calls: CallWatch | None = None  # the mode, which tells of the layer as of one call
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         module = event.module
         if (
             self._layer is None
@@ -81,7 +81,7 @@ class FastPaths(Listener):
                 self._layer, self._calls = module, own[0]
                 leave(own[0], FUNCTIONS)
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         layer, calls = self._layer, self._calls
         if layer is None or calls is None or event.module is not layer:
             return
@@ -136,7 +136,7 @@ class SampleCalls(Listener):
         self._last: dict[int, _Run] = {}  # by id() of the module
         self._slice: tuple[object, ...] = ()  # that the outer module of a call was given
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         args = event.args
         if len(args) != 1 or type(args[0]) is not Tensor or args[0]._base is None:
             return
@@ -166,10 +166,10 @@ class SampleCalls(Listener):
             idle = CallPerSample(module=path or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._last, self._slice = {}, ()  # a step for each sample is another thing
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._last, self._slice = {}, ()
 
     def _is_sample(self, tensor: Tensor) -> bool:

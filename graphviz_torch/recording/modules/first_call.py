@@ -93,7 +93,7 @@ class FirstCall(Listener):
         self._losses: list[Loss] = []
         self._outputs: tuple[Tensor, ...] = ()
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         if self._open:
             self._depth += 1
         elif self._call is None and not self._unfit and torch.is_grad_enabled():
@@ -113,7 +113,7 @@ class FirstCall(Listener):
                 self._call = ModuleCall.record(module, given, kwargs or {}, sequence_number())
                 self._open = True
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         if not self._open:
             return
         if self._depth:
@@ -123,7 +123,7 @@ class FirstCall(Listener):
         found = [t for _, t in flatten(event.output, ask=False) if _has_rows(t)]
         self._outputs = tuple(map(_rows, found))
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         if self._call is None or len(self._losses) == _MOST:
             return
         kept = [
@@ -144,7 +144,7 @@ class FirstCall(Listener):
         place = self.program.place(event.frame)
         self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         """Return no columns; keep the ids of the nodes that the call created."""
         if self._call is not None:
             start, end = self._call.start, self._end
@@ -155,10 +155,10 @@ class FirstCall(Listener):
             }
         return {}
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._nodes = {}
 
-    def keep(self, graphs: Sequence[Graph]) -> RecordedCall | None:
+    def persistent_state(self, graphs: Sequence[Graph]) -> RecordedCall | None:
         """Return the call, with the nodes of the graph that has most of them."""
         if self._call is None:
             return None

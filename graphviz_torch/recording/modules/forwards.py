@@ -83,7 +83,7 @@ class Forwards(Listener):
         self._last: _Forward | None = None  # what is computed from it may be read yet
         self._lines: dict[_Lines, _Line] = {}
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         if self.program.stack.is_outermost:
             self._look_at_last()
             self._began = sequence_number()
@@ -95,7 +95,7 @@ class Forwards(Listener):
                 if any(each.grad_fn is not None for each in tensors(args, kwargs)):
                     self._began = -1  # a head on what another module computes
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         if not self.program.stack.is_outermost or self._began < 0:
             return
         start, self._began = self._began, -1
@@ -119,7 +119,7 @@ class Forwards(Listener):
         at, line = _parting(first, second), self.program.line()
         self.events.note(RepeatedForward(module=module, first=line(first[at])), second[at])
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._look_at_last()
         numbers = sorted(event.live.numbers)
         for forward in [*self._pending]:
@@ -128,11 +128,11 @@ class Forwards(Listener):
                 self._line(forward).used = True
                 self._pending.remove(forward)
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         self._pending.clear()
         self._last = None
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._look_at_last()
         for forward in [*self._pending]:
             if forward.graph() is None:

@@ -90,7 +90,7 @@ class Updates(Listener):
         self._rows: set[str] | None = None  # names of weights whose rows were alike so far
         self._stepped = False
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer = event.optimizer
         self._samples = []
         with _quiet():
@@ -111,7 +111,7 @@ class Updates(Listener):
                     )
                     self._counts[id(parameter)] = _Count(Ref(parameter), still, place, rate)
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepped = True
         samples, self._samples = self._samples, []
         with _quiet():
@@ -123,12 +123,12 @@ class Updates(Listener):
                 earlier = known.elements
                 known.elements = counts if earlier is None else torch.add(earlier, counts)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._stepped = False
         while len(self._counts) > 4 * _MOST:
             del self._counts[next(iter(self._counts))]
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         with _quiet():
             groups: dict[tuple[UnchangedParameters, CodePosition | None], list[int]] = {}
             elements = {key: known.fetch() for key, known in self._counts.items()}

@@ -41,7 +41,7 @@ class Weights(Listener):
         self._learned: dict[str, bool] = {}  # did they need a gradient when backward began
         self._with_grad: set[str] | None = None  # names of those that had one at the last step
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         """Read what the optimizer, or the program, will change before the step is over."""
         listed = self.program.table.listed()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
@@ -53,7 +53,7 @@ class Weights(Listener):
             fns = {i: fn for fn, i in live.ids.items() if i in leaves}
             self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         """Read what clearing will remove."""
         listed = self.program.table.listed()
         found = {name for name, tensor in listed if tensor.grad is not None}
@@ -61,11 +61,11 @@ class Weights(Listener):
         if not self.program.options.light:
             self._grads |= _of_parts(listed)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._norms, self._learned, self._grads, self._with_grad = {}, {}, {}, None
         self._since = {}
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
         noted = (stats for graph in graphs for node in graph.nodes for stats in node.grad_outputs)
         # Of gradients="finite" no finite one is noted: what ran is known to have got one, no more.
@@ -90,7 +90,7 @@ class Weights(Listener):
         if not self.program.options.light:
             self._grads |= _of_parts(listed)
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         return replace(graph, parameters=self._parameters(backward))
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:

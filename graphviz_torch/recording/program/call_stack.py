@@ -101,7 +101,7 @@ class CallStack:
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
-    def release(self, event: None) -> None:
+    def on_release(self, event: None) -> None:
         """Drop references to live nodes."""
         self.ends = []
 
@@ -114,7 +114,7 @@ class CallStack:
         for call in self._running:
             self._table.add(call.module, call.names[0])
 
-    def module_began(self, event: ModuleBegan) -> None:
+    def on_module_start(self, event: ModuleBegan) -> None:
         """Handle the beginning of a module's forward."""
         module, args, frame = event
         running = self._running
@@ -166,7 +166,7 @@ class CallStack:
             return name or type(module).__name__
         return name if "." in name or has_another_model(module, frame) else ""
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         """Handle the end of a module's forward."""
         module, output, frame = event
         number = sequence_number()
@@ -187,7 +187,7 @@ class CallStack:
             given = [("", output)] if type(output) is Tensor else flatten(output, ask=False)
             self.ends = [end for _, tensor in given for end in gradient_edges_of(tensor)]
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Handle a call into torch, which may have created nodes."""
         _, _, _, _, frame, start, end = event
         origins = self._origins

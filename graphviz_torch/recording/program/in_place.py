@@ -89,7 +89,7 @@ class Changes:
         self._before: Versions = []  # what the call that is running may change
         self._read: set[int] = set()  # leaves whose gradient the program itself has read
 
-    def calling(self, event: Calling) -> None:
+    def on_call_start(self, event: Calling) -> None:
         """A call is about to change something, perhaps."""
         func, kwargs = event.func, event.kwargs
         if self._program_steps.own(event.frame):
@@ -101,13 +101,13 @@ class Changes:
             with suppress(RuntimeError):  # an inference tensor has no version
                 self._before.append((tensor, tensor._version))
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Handle a finished call."""
         if self._before:
             before, self._before = self._before, []
             self._look(before, event)
 
-    def raised(self, event: Raised) -> None:
+    def on_call_error(self, event: Raised) -> None:
         """Handle a call that raised."""
         self._before = []
 
@@ -128,12 +128,12 @@ class Changes:
                     more = Ref(tensor), tensor.shape, tensor._base is not None
                     self._changes.append(Change(*row, memory, *more))
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         """Handle the beginning of an optimizer step."""
         optimizer, place = event.optimizer, self._place(event.frame)
         self._steps.append(_Step(weakref.ref(optimizer), place, _versions(optimizer), []))
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         """Handle the end of an optimizer step."""
         for step in reversed(self._steps):
             if step.optimizer() is event.optimizer:
@@ -149,7 +149,7 @@ class Changes:
         if id(leaf) in self._read:
             self._program_steps.step_by_hand()
 
-    def backward_began(self, event: object) -> None:
+    def on_backward_start(self, event: object) -> None:
         """Forget the gradients that were read before this backward."""
         self._read.clear()
 

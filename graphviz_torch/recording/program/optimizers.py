@@ -48,7 +48,7 @@ class Steps:
         self.running: list[_Step] = []  # outside first
         self._by_hand = False
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         """Handle the beginning of a step."""
         optimizer = event.optimizer
         self.count += 1
@@ -77,7 +77,7 @@ class Steps:
         """Forget the optimizers of the last step of a run."""
         self.updated, self.held = None, set()
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         """Handle the end of a step."""
         for i, step in enumerate(self.running):
             if step.optimizer is event.optimizer:
@@ -146,13 +146,13 @@ class Scaling:
     def __init__(self) -> None:
         self._scaler: torch.amp.GradScaler | None = None
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Take the factor if a scaler computed this product."""
         code = event.frame.f_code
         if code.co_name in SCALING and code in SCALING.values():
             self._scaler = event.frame.f_locals["self"]
 
-    def graph_read(self, live: object) -> None:
+    def on_graph_read(self, live: object) -> None:
         """Assign the factor to the loss whose backward begins."""
         self._scaler = None
 

@@ -152,25 +152,25 @@ class Program:
         """Handle the end of a compiled graph."""
         self.in_compiled_graph = False
 
-    def backward_began(self, event: Any) -> None:
+    def on_backward_start(self, event: Any) -> None:
         """Handle the beginning of a backward: notes from here on came after its forward."""
         self.stack.lead(event.frame)
         self.events.begin_backward()
 
-    def graph_read(self, live: Any) -> None:
+    def on_graph_read(self, live: Any) -> None:
         """Begin the records of the next graph, now that a graph was read.
 
         A later graph continues that of an autograd.grad that keeps its graph, as the inner steps of
         MAML do.
         """
-        self.stack.release(None)
+        self.stack.on_release(None)
         self.table.begin_step()
         if live.call.accumulates or not live.call.retains:
             self.stack.begin_step()
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         """Forget names of modules, nodes and lines at the end of a step of a run."""
-        self.stack.release(None)
+        self.stack.on_release(None)
         self.step += 1
         self.remarks.begin_step()
         self.table.clear(self._model)

@@ -52,14 +52,14 @@ class Batches(Listener):
     """
 
     needs = ("every_call",)
-    watches: ClassVar[Watches] = {"batch_came": BatchWatch}
+    watches: ClassVar[Watches] = {"on_batch": BatchWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._passes: dict[int, _Pass] = {}  # by the loader
         self._stepped = False  # has an optimizer, since a batch came
 
-    def batch_came(self, event: BatchCame) -> None:
+    def on_batch(self, event: BatchCame) -> None:
         """Check whether a batch is equal to an earlier one."""
         hashes, stepped, self._stepped = _hashes(event.batch), self._stepped, False
         before = self._passes.get(event.loader)
@@ -80,10 +80,10 @@ class Batches(Listener):
         elif now.same >= _STEPS and event.number == 0 and event.left and len(self._passes) == 1:
             self._note(event, now.same)
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepped = True
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         """Forget the current passes: batches of the pause were not seen."""
         self._passes.clear()
 

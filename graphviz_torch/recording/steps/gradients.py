@@ -122,35 +122,35 @@ class ClearedGradients(Listener):
                 _between[key] = _SteppedGradient(ref, *memory)
         self._samples.clear()
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         self._places[live.position] = self._place
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.stepped = False
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.added = True
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         place = self.program.place(event.frame)
         if closure_code(event.args) is None:
             self._use(event.optimizer, place)
         else:  # what it computes is there at the end
             self._closures[id(event.optimizer)] = place
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         key = id(event.optimizer)
         if key in self._closures:
             self._use(event.optimizer, self._closures.pop(key))
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._place, self._places = None, {}
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         """Forget changed gradients: they may be from a step during the pause."""
         for sample in self._samples.values():
             sample.stepped = not sample.look() and sample.stepped
@@ -158,7 +158,7 @@ class ClearedGradients(Listener):
         if event.optimizer is not None:
             self._sample(event.optimizer)
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         where = self.program.line()(self._places[backward.position])
         return replace(graph, step=replace(graph.step, stale_gradients=where))
 
@@ -223,7 +223,7 @@ class ClipBounds(Listener):
         # The same of a bound for values: of the largest, and of their mean.
         self._sizes: dict[tuple[CodePosition | None, str], list[Tensor]] = {}
 
-    def calling(self, event: Calling) -> None:
+    def on_call_start(self, event: Calling) -> None:
         if event.frame.f_code.co_filename != _FILE:
             return
         grads, bound = event.args
@@ -239,7 +239,7 @@ class ClipBounds(Listener):
             sizes.append(-bound / torch.stack([largest.max(), mean]))
         del sizes[:-_MOST]
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _FILE:
             return
         if not has_memory(event.args[0]):
@@ -269,7 +269,7 @@ class ClipBounds(Listener):
                 ExtremeClipNorm(function=name), place, count=len(high), share=median(high)
             )
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         for key, shares in self._shares.items():
             with unseen_calls(), unseen(), unseen_operators():
                 shares[:] = [s if isinstance(s, float) else TensorBase.item(s) for s in shares]

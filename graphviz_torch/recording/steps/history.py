@@ -104,16 +104,16 @@ class GraphHistory(Listener):
         self._found: dict[int, Retention | None] = {}  # by graph
         self._going_on: set[int] = set()  # graphs that are computed from what was made before
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         live = event.live
         known = zip(live.ids, live.numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}
         self._found[live.position] = self._look(nodes, live)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._found, self._going_on = {}, set()
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         position = backward.position
         if position not in self._found:
             return graph

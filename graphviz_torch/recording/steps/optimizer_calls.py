@@ -102,14 +102,14 @@ class OptimizerCalls(Listener):
         self._has_run = False  # a backward, since the recording began
         self._reached: set[int] = set()  # id() of what backwards reached and no step has used
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
             self._has_run = True
             self._reached |= event.backward.reached
             if len(self._reached) > _PARAMETERS:  # inputs that need a gradient among them
                 self._reached &= self.program.table.every()
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer = event.optimizer
         known = self._optimizers.get(id(optimizer))
         if known is None and len(self._optimizers) < _MOST:
@@ -138,16 +138,16 @@ class OptimizerCalls(Listener):
         moments.fresh += not optimizer.state
         moments.old += bool(optimizer.state)
 
-    def stepped(self, event: Stepped) -> None:
+    def on_optimizer_step_end(self, event: Stepped) -> None:
         known = self._optimizers.get(id(event.optimizer))
         if known is not None:
             self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         while len(self._moments) > _MOST:
             del self._moments[next(iter(self._moments))]
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         scaled = any(backward.call.loss_scale is not None for backward in backwards)
         for known in self._optimizers.values():
             for schedule in known.schedules:
@@ -312,10 +312,10 @@ class EarlySchedulers(Listener):
             if not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
         ]
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         self._scaled = self._scaled or event.backward.call.loss_scale is not None
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         """Check the schedulers at the first step of an optimizer."""
         optimizer, program, frame = event.optimizer, self.program, user_frame(event.frame)
         if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):

@@ -19,7 +19,7 @@ class OptimizerSteps(Listener):
     Notes each step, once for each line.
     """
 
-    def stepping(self, event: Stepping) -> None:
+    def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer, program = event.optimizer, self.program
         parameters = program.steps.parameters(optimizer) or set()
         strangers = parameters - program.table.own()

@@ -75,7 +75,7 @@ class Progress(Listener):
         self._place: CodePosition | None = None
         self._losses: dict[CodePosition | None, _Loss] = {}
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         call = event.live.call
         if not call.accumulates:
             return
@@ -85,7 +85,7 @@ class Progress(Listener):
         if not self._moves and self._samples:
             self._compare(event.live.reached, call.step)
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         call = event.live.call
         if self._moves or not call.accumulates:
             return
@@ -102,10 +102,10 @@ class Progress(Listener):
             self._tries += not self._samples
             self._moves = self._tries > _MAX_TRIES
 
-    def resumed(self, event: Resumed) -> None:
+    def on_resume(self, event: Resumed) -> None:
         self._samples, self._losses = [], {}
 
-    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         with _quiet():
             changed, self._changed = self._changed, []
             self._moves = self._moves or any(map(TensorBase.item, changed))

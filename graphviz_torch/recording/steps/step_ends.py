@@ -164,7 +164,7 @@ class StepEnds:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Handle a call into torch that may end a step."""
         ends = False
         with suppress(Exception):  # a tensor that cannot be read
@@ -322,7 +322,7 @@ class _Tail:
         if next(iter(event.module.parameters()), None) is not None:
             self._begins()
 
-    def calling(self, event: Calling) -> None:
+    def on_call_start(self, event: Calling) -> None:
         """Handle a call into torch before it runs."""
         func, clears = event.func, False
         if func == _grad.__get__:

@@ -231,18 +231,18 @@ class Copies(Listener):
         self._live: LiveGraph | None = None  # the backward that runs
         self._backwards = 0  # that have begun
 
-    def copies_timed(self, event: Sequence[Memcpy]) -> None:
+    def on_copies_timed(self, event: Sequence[Memcpy]) -> None:
         """Take the profiler's copies with their durations."""
         self._unmatched = match(self._transfers.records, event)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         self._live = event.live
         self._backwards += 1
 
-    def backward_ended(self, event: BackwardEnded) -> None:
+    def on_backward_end(self, event: BackwardEnded) -> None:
         self._live = None
 
-    def dispatched(self, event: Dispatched) -> None:
+    def on_operator(self, event: Dispatched) -> None:
         live = self._live  # read once: another thread's call may find that it has just ended
         fn = running_node()
         ours = {} if live is None else live.ids
@@ -264,7 +264,7 @@ class Copies(Listener):
                 if made is not None:
                     self._made.append((made, record))
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Follow the copies that a call returned."""
         if self._made:
             returned = {id(tensor) for tensor in tensors(event.result)}
@@ -273,11 +273,11 @@ class Copies(Listener):
                     self.program.tracker.add(made, record)
             self._made = []
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._transfers.forget()
         self._backwards = 0
 
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
+    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
         found = [
             copy.transfer(_node(copy, backward), line(copy.place))

@@ -28,7 +28,7 @@ class DataViews(Listener):
     needs = ("every_call",)
     functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         given, result = event.args[0] if event.args else None, event.result
         if event.end > event.start or type(given) is not Tensor or type(result) is not Tensor:
             return

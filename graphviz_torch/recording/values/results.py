@@ -42,7 +42,7 @@ class ResultValues(Listener):
         self._prints: Fingerprints[_Key] = Fingerprints()
         self._read: set[int] = set()  # numbers of the nodes whose results were read
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Read the result of a call that created a node."""
         if event.end == event.start:
             return
@@ -54,16 +54,16 @@ class ResultValues(Listener):
         else:
             self._see_each(result)
 
-    def module_ended(self, event: ModuleEnded) -> None:
+    def on_module_end(self, event: ModuleEnded) -> None:
         """Read results that no observed call created: of compiled regions and custom Functions."""
         if event.output is not None:
             self._see_each(event.output, again=False)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         """Read the roots of backward."""
         self._see_each(list(event.outputs), again=False)
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         """Read the leaves."""
         leaves = set(live.reading.leaves.values())
         with no_functions():
@@ -71,7 +71,7 @@ class ResultValues(Listener):
                 if node in leaves:
                     self._prints.see((node, live.position, True), _sample(fn.variable))
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         rows: dict[int, dict[int, Fingerprint]] = {}
         for (number, position, leaf), value in self._prints.fetch().items():
             if leaf and position == backward.position:
@@ -80,7 +80,7 @@ class ResultValues(Listener):
                 rows.setdefault(node, {})[position] = value
         return {"fingerprints": {node: _tuple(row) for node, row in rows.items()}}
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._prints, self._read = Fingerprints(), set()
 
     def close(self) -> None:

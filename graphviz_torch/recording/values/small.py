@@ -35,7 +35,7 @@ class SmallResults(Listener):
         self.functions = None if program.options.every_call else frozenset()
         self._values: SmallValues[_Key] = SmallValues()
 
-    def called(self, event: Called) -> None:
+    def on_call_end(self, event: Called) -> None:
         """Read the result of a call that made a node."""
         _, _, _, result, _, start, end = event
         if end == start:
@@ -50,7 +50,7 @@ class SmallResults(Listener):
         if small and result.requires_grad:
             self._values.see((end - 1, result.output_nr, False), result)
 
-    def backward_began(self, event: BackwardBegan) -> None:
+    def on_backward_start(self, event: BackwardBegan) -> None:
         """Read what backward starts from: no call is known to have made it where that is ours."""
         with no_functions():
             given = [each for each in event.outputs if isinstance(each, Tensor)]
@@ -59,7 +59,7 @@ class SmallResults(Listener):
             keys = [(fn._sequence_nr(), one.output_nr, False) for fn, one in small]
         self._values.see_all(keys, [one for _, one in small])
 
-    def graph_read(self, live: LiveGraph) -> None:
+    def on_graph_read(self, live: LiveGraph) -> None:
         """Read the leaves."""
         outputs, fns = live.reading.columns["outputs"], list(live.ids)
         small = [
@@ -72,7 +72,7 @@ class SmallResults(Listener):
                 leaves = [fns[i].variable for i in small]
             self._values.see_all([(i, live.position, True) for i in small], leaves)
 
-    def columns(self, backward: Backward) -> Columns:
+    def node_columns(self, backward: Backward) -> Columns:
         outputs = backward.reading.columns["outputs"]
         found: dict[int, list[Values | None]] = {}
         for (number, place, leaf), values in self._values.fetch().items():
@@ -84,7 +84,7 @@ class SmallResults(Listener):
                 row[place] = values
         return {"values": dict(zip(found, map(tuple, found.values()), strict=True))}
 
-    def step_ended(self, event: None) -> None:
+    def on_step_end(self, event: None) -> None:
         self._values = SmallValues()
 
     def _see_each(self, result: Any, number: int) -> None:

@@ -71,7 +71,7 @@ def test_the_summary_tells_modes_that_differ_and_leaves_out_one_that_all_have() 
 
 def test_values_of_two_listeners_come_together_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Listener):
-        def rows(self) -> Rows:
+        def module_columns(self) -> Rows:
             return {"mode": {"0": "eval", "beside": "eval"}}
 
     monkeypatch.setattr(listeners, "LISTENERS", (*listeners.LISTENERS, Late))

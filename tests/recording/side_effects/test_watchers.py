@@ -233,7 +233,7 @@ def test_what_we_cannot_read_is_noted_and_never_reaches_the_program(
     def fail(*_: Any, **__: Any) -> None:
         raise LookupError("no such thing")
 
-    monkeypatch.setattr(Cuts, "called", fail)
+    monkeypatch.setattr(Cuts, "on_call_end", fail)
     x = torch.ones(2, requires_grad=True)
     with record() as recording:
         assert torch.equal(x.detach(), x)
