@@ -19,7 +19,6 @@ from types import ModuleType
 import torch
 
 from graphviz_torch import Finding, find
-from graphviz_torch.findings import find_across
 from graphviz_torch.findings.findings import Checked, Findings
 from graphviz_torch.findings.rule import RULES, Rule
 
@@ -81,7 +80,7 @@ def said(program: str) -> Sequence[Finding]:
         reports = module.watching.reports
         return [Finding(each.rule, severities[each.rule], each.message) for each in reports]
     if hasattr(module, "ranks"):
-        return find_across(module.ranks)
+        return find(module.ranks)
     return find(module.recording)
 
 

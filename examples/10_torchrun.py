@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from graphviz_torch import diff, record
+from graphviz_torch import diff, find, record
 from graphviz_torch.distributed import gather_graphs
-from graphviz_torch.findings import find_across
 
 RANKS = 4
 
@@ -40,7 +39,7 @@ def step(rank):
         return
     for rank, graph in enumerate(graphs):
         print(f"rank {rank}: {len(graph.nodes)} nodes, {len(diff(graphs[0], graph).removed)} fewer")
-    findings = find_across(graphs)
+    findings = find(graphs)
     for finding in findings:
         print(finding.message, finding.advice, sep="\n")
     assert len(findings) == 1

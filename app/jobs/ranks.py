@@ -15,7 +15,7 @@ from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
 from graphviz_torch import Graph, diff, load, record
 from graphviz_torch.distributed import collectives, rank_chart
-from graphviz_torch.findings import find_across
+from graphviz_torch.findings import find
 
 from ..models import gallery
 from .backward import recorded_here
@@ -90,7 +90,7 @@ def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
     chart = ""
     with suppress(ValueError):  # they were recorded without times
         chart = rank_chart(graphs)
-    return Ranks(tuple(find_across(list(graphs))), tuple(rows), chart, _apart(graphs))
+    return Ranks(tuple(find(graphs)), tuple(rows), chart, _apart(graphs))
 
 
 def _apart(graphs: Sequence[Graph]) -> tuple[int | None, ...]:

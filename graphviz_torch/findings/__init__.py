@@ -47,7 +47,7 @@ _LONGEST = 400  # characters of a line of a note
 
 @with_gc_disabled
 def find(
-    graph: GraphLike,
+    graph: GraphLike | Sequence[GraphLike],
     previous: Sequence[GraphLike] = (),
     *,
     select: Iterable[str] | None = None,
@@ -60,17 +60,17 @@ def find(
     says what was checked.
 
     Args:
-        graph: a recording, or a step of a training: all its graphs are judged. Or a training: all
-            its steps are. Or one graph; or a tensor or its trace, which knows far less of what
-            went on.
-        previous: of one graph or step, those of the steps before, oldest first, for rules that
-            compare.
+        graph: a recording, a step of a training, a training, or one graph: each of its graphs is
+            checked. A tensor or its trace contains less, so fewer rules apply. A list has one
+            graph for each rank, rank 0 first: only differences between the ranks are reported.
+        previous: the graphs or steps before this one, oldest first, for rules that compare steps.
         select: the ids of the rules to report; None: all of them.
         ignore: the ids of rules not to report.
 
     Raises:
-        TypeError: if `graph` is not a graph and has none, or `previous` is not a list of those.
-        ValueError: if an id of `select` or `ignore` is not a rule's.
+        TypeError: if `graph` is not a graph and has none, or `previous` is not a list of graphs.
+        ValueError: if an id of `select` or `ignore` is not a rule's, or `previous` is given with
+            a list of ranks.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta = TensorMeta((3,), "float32", "cpu")
@@ -80,7 +80,11 @@ def find(
     head.weight got no gradient: head was never called.
     """
     reported = Selection.of(select, ignore)
-    if isinstance(graph, Training):
+    if isinstance(graph, Sequence) and not isinstance(graph, str):
+        if previous:
+            raise ValueError("previous is of one rank: call find(graph, previous) for each.")
+        found = _find_in_ranks(_graphs(graph, "graph", "find([graph, graph, ...])"))
+    elif isinstance(graph, Training):
         found = _find_in_steps(graph)
     elif isinstance(graph, Graph) and not previous:
         found = _find_once(graph)
@@ -171,30 +175,10 @@ def diagnosis(graph: Graph) -> str:
     return ""
 
 
-def find_across(
-    graphs: Sequence[GraphLike],
-    *,
-    select: Iterable[str] | None = None,
-    ignore: Iterable[str] = (),
-) -> list[Finding]:
-    """Report what differs between the graphs of several ranks and must not.
-
-    Args:
-        graphs: `graphs[i]` is rank i's.
-        select: the ids of the rules to report; None: all of them.
-        ignore: the ids of rules not to report.
-
-    Raises:
-        TypeError: for anything but a list of graphs or recordings.
-        ValueError: if an id of `select` or `ignore` is not a rule's.
-
-    >>> from graphviz_torch.graph import Graph
-    >>> list(find_across([Graph((), (), ()), Graph((), (), ())]))
-    []
-    """
-    reported = Selection.of(select, ignore)
-    ranks = _graphs(graphs, "graphs", "find_across([graph, graph, ...])")
-    return _sorted(one_per_block(filter(reported.includes, apply("ranks", ranks))))
+def _find_in_ranks(ranks: list[Graph]) -> Findings:
+    """Report what differs between the graphs of several ranks, given in the order of the ranks."""
+    checked = replace(Checked.of(ranks, rules_called()), noun="rank")
+    return Findings(_sorted(one_per_block(apply("ranks", ranks))), checked)
 
 
 def _causes(found: list[Finding]) -> list[Finding]:

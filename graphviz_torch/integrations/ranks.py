@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from .. import Finding, Graph, diff
-from ..findings import find_across
+from ..findings import find
 from ..graph import GradientStats, Parameter, RankPosition, TensorMeta, TrainingStep
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
@@ -227,7 +227,7 @@ def one_list(reports: Sequence[RankReport]) -> list[Finding]:
     ]
     if all(report.graph.nodes for report in reports):
         ordered = sorted(reports, key=lambda report: report.rank)
-        across = find_across([report.graph for report in ordered])
+        across = find([report.graph for report in ordered])
         skipped = [each for each in across if each.rule == "skipped-step"]
         same = len({report.step.number for report in reports}) == 1
         # Where one has ended before the others, or makes one step of two, no more can be said.

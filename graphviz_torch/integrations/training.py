@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from .. import Finding, Graph
 from ..distributed import gather_graphs
-from ..findings import find_across
+from ..findings import find
 from ..findings.run_findings import RunFindings
 from ..graph import TrainingStep
 from ..graph.training.file import TrainingFile
@@ -79,7 +79,7 @@ class Report:
         # With either, the other ranks may not report.
         ranks = None if self._nonfinite or again else _ranks(graph)
         if ranks is not None:
-            found = [*find_across(ranks), *found]
+            found = [*find(ranks), *found]
         if not (again and _world() > 1):  # else the file of all ranks has it
             self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
         self._steps += not again

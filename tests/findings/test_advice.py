@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import Finding, Graph, find, record
-from graphviz_torch.findings import find_across
 from graphviz_torch.graph import Collective
 from graphviz_torch.graph.units import bytes_text
 from tests.findings.advice.rows import FOLLOWED, MEANT, Program
@@ -162,7 +161,7 @@ def test_what_ran_in_eval_mode_or_learns_in_turn_is_not_called_frozen() -> None:
 
 def rules_of(*ranks: Graph) -> dict[str, str]:
     """The advice by the rule that tells what is wrong between the ranks."""
-    return {found.rule: found.advice for found in find_across(list(ranks))}
+    return {found.rule: found.advice for found in find(list(ranks))}
 
 
 def test_ranks_that_run_the_same_modules_skip_no_parameter() -> None:

@@ -13,7 +13,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from graphviz_torch import Finding, Graph, diff, find, findings, record, rules
-from graphviz_torch.findings import find_across
 from graphviz_torch.findings.graph_reading import Reading
 from graphviz_torch.findings.rule import FINDERS, apply
 from graphviz_torch.graph import Edge, Failure, Node, Parameter, Step
@@ -59,7 +58,7 @@ def id_of(name: str) -> str:
 
 
 def across(rule: str, graphs: list[Graph]) -> list[Finding]:
-    return [finding for finding in find_across(graphs) if finding.rule == rule]
+    return [finding for finding in find(graphs) if finding.rule == rule]
 
 
 def test_every_rule_without_a_repaired_program_has_a_graph_made_by_hand_and_a_near_miss() -> None:
@@ -156,9 +155,9 @@ def test_each_way_to_cut_has_its_own_words(how: str, severity: str, cause: str) 
     assert found.advice[0].isupper()
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "run.json", [Graph(())]])
+@pytest.mark.parametrize("wrong", [None, 3, "run.json", {}])
 def test_what_has_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
-    for ask in (find, lambda graph: find_across([graph])):
+    for ask in (find, lambda graph: find([graph])):
         with pytest.raises(TypeError, match=r"^a graph is needed, and this is an? .* Pass a Graph"):
             ask(wrong)
 
@@ -172,8 +171,15 @@ def test_the_graphs_before_are_a_list() -> None:
         find(graph, record(torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a graph is needed, and this is a NoneType"):
         find(graph, [None])
-    with pytest.raises(TypeError, match=r"^graphs is a Graph, not a list of graphs"):
-        find_across(graph)
+
+
+def test_a_list_has_one_graph_for_each_rank_and_no_previous_steps() -> None:
+    graph = Graph(())
+    assert str(find([graph, graph])).endswith(
+        "0 nodes of 2 ranks, 0 parameters: nothing found (no backward)"
+    )
+    with pytest.raises(ValueError, match=r"call find\(graph, previous\) for each"):
+        find([graph, graph], [graph])
 
 
 UNKNOWN = replace(CUT, before=None, module="head", how="argmax")
@@ -372,7 +378,7 @@ def test_an_overflow_of_the_scaled_loss_is_no_error() -> None:
 def test_no_file_that_loads_as_a_graph_makes_a_rule_or_a_comparison_fail(
     a: Graph, b: Graph
 ) -> None:
-    assert all(finding.message for finding in find(a, [b, b]) + find_across([a, b]))
+    assert all(finding.message for finding in find(a, [b, b]) + find([a, b]))
     assert not unasked(a)
     difference = diff(a, b)
     assert difference.to_text()

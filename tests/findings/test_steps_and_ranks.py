@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from graphviz_torch import Graph, find
-from graphviz_torch.findings import find_across
 from graphviz_torch.graph import Collective, RankTime
 from graphviz_torch.graph.events import OptimizerStep
 from tests.findings.by_hand.graphs import chain, event, lost, model, parameter
@@ -78,7 +77,7 @@ def test_gradients_averaged_once_for_a_step_are_left_alone(graphs: list[Graph]) 
 
 def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
     good, bad = model(parameter("head.weight")), model(lost("head.weight", module_called=False))
-    (found,) = find_across([good, bad, good])
+    (found,) = find([good, bad, good])
     assert (found.rule, found.severity) == ("ddp-unused-parameter", "error")
     assert found.message == (
         "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
@@ -97,7 +96,7 @@ def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
     ids=["both", "neither", "frozen", "no ranks"],
 )
 def test_ranks_that_agree_have_no_findings(ranks: list[Graph]) -> None:
-    assert find_across(ranks) == []
+    assert find(ranks) == []
 
 
 def on(group: str, *sent: Collective) -> Graph:
@@ -107,8 +106,8 @@ def on(group: str, *sent: Collective) -> Graph:
 
 def test_a_group_is_compared_by_itself_where_several_have_the_name_of_its_mesh_dimension() -> None:
     same = [on("a", MESH), on("a", MESH)]
-    assert find_across([*same, on("b", MESH, EXCHANGED), on("b", MESH, EXCHANGED)]) == []
-    [found] = find_across([*same, on("b", MESH, EXCHANGED), on("b", EXCHANGED, MESH)])
+    assert find([*same, on("b", MESH, EXCHANGED), on("b", MESH, EXCHANGED)]) == []
+    [found] = find([*same, on("b", MESH, EXCHANGED), on("b", EXCHANGED, MESH)])
     assert found.rule == "mismatched-collectives"
     assert found.message == (
         "The ranks do not ask for the same: number 1 of the collectives of tp is all_reduce of 4 B "
@@ -118,7 +117,7 @@ def test_a_group_is_compared_by_itself_where_several_have_the_name_of_its_mesh_d
 
 def test_where_times_are_missing_groups_of_one_name_are_not_compared() -> None:
     timeless = [rank(MESH), on("a", MESH), on("b", EXCHANGED), on("b", MESH)]
-    assert find_across(timeless) == []
+    assert find(timeless) == []
 
 
 def rated(checksums: tuple[int, ...], *rates: float | None) -> Graph:
@@ -141,12 +140,12 @@ def test_ranks_that_come_apart_with_other_rates_name_the_first_pair_that_differs
     rates: list[tuple[float | None, ...]], said: str
 ) -> None:
     ranks = [rated(sums, *own) for sums, own in zip((SAME, LATE), rates, strict=True)]
-    [found] = [each for each in find_across(ranks) if each.rule == "diverged-replicas"]
+    [found] = [each for each in find(ranks) if each.rule == "diverged-replicas"]
     assert found.message.endswith(said)
 
 
 def test_of_a_replicated_part_of_a_dtensor_no_average_is_told() -> None:
     ranks = [summed(rank(), *sums, wrapper="DTensor") for sums in (SAME, LATE)]
-    [found] = [each for each in find_across(ranks) if each.rule == "diverged-replicas"]
+    [found] = [each for each in find(ranks) if each.rule == "diverged-replicas"]
     assert "averaged" not in found.message
     assert "which have the same part of a DTensor" in found.message

@@ -17,7 +17,7 @@ from tests.support.models import MLP
 TAKERS: dict[str, Callable[[Any, Path], Any]] = {
     "find": lambda given, _: gt.find(given),
     "find previous": lambda given, _: gt.find(given, [given]),
-    "find_across": lambda given, _: gt.findings.find_across([given, given]),
+    "find in ranks": lambda given, _: gt.find([given, given]),
     "diff": lambda given, _: str(gt.diff(given, given)),
     "to_dot": lambda given, _: gt.export.to_dot(given),
     "to_text": lambda given, _: gt.to_text(given),

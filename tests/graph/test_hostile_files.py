@@ -31,7 +31,7 @@ RENDERERS: dict[str, Callable[[gt.Graph, Path], Any]] = {
     "tensorboard": lambda graph, folder: gt.to_tensorboard(graph, folder, backward=True),
     "transfers": lambda graph, folder: gt.tensorboard.add_transfers(graph, folder, step=0),
     "collectives": lambda graph, _: gt.distributed.collectives(graph),
-    "ranks": lambda graph, _: gt.findings.find_across([ORIGINAL, graph]),
+    "ranks": lambda graph, _: gt.find([ORIGINAL, graph]),
     "steps": lambda graph, _: gt.find(graph, [ORIGINAL]),
     "mermaid": lambda graph, _: gt.export.to_mermaid(graph, findings=gt.find(graph)),
     "summary": lambda graph, _: str(gt.summary(graph)),

@@ -86,7 +86,7 @@ def texts(
     yield "graph", partial(repr, graph)
     yield "repr", lambda: repr((graph.nodes, graph.edges, graph.events, graph.cuts, graph.failure))
     yield "find of steps", lambda: str(gt.find(graph, [plain]))
-    yield "find_across", lambda: str(gt.findings.find_across([plain, graph]))
+    yield "find in ranks", lambda: str(gt.find([plain, graph]))
     for node in graph.nodes:
         yield "explain", lambda node=node: str(gt.explain(graph, node.id))
     yield "explain of all", lambda: str(gt.explain(graph))

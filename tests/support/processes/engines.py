@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from graphviz_torch import Graph, find, record
-from graphviz_torch.findings import find_across
 from graphviz_torch.graph.files.file import text_of, value_of
 from tests.support.processes.parallelism import messages_of
 
@@ -107,7 +106,7 @@ def main() -> None:
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, mine)
         graphs = [value_of(each.pop("graph"), Graph) for each in every]
-        every[0]["findings"] += messages_of(find_across(graphs))
+        every[0]["findings"] += messages_of(find(graphs))
         results[engine.__name__] = every
     if dist.get_rank() == 0:
         print("RESULT", json.dumps(results), flush=True)

@@ -30,7 +30,6 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from graphviz_torch import Finding, Graph, find, record
-from graphviz_torch.findings import find_across
 from graphviz_torch.graph.files.file import text_of, value_of
 
 warnings.filterwarnings("ignore")
@@ -307,7 +306,7 @@ def main(backend: str, ranks: int, wanted: list[str]) -> None:
             dist.all_gather_object(every, mine)
         graphs = [value_of(each.pop("graph"), Graph) for each in every if "graph" in each]
         if len(graphs) == ranks:
-            every[0]["findings"] += messages_of(find_across(graphs))
+            every[0]["findings"] += messages_of(find(graphs))
         results[name] = every
     if dist.get_rank() == 0:
         print("RESULT", json.dumps(results), flush=True)

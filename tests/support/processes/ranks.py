@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from graphviz_torch import diff, find, record, trace
 from graphviz_torch.distributed import gather_graphs, local_shapes
-from graphviz_torch.findings import find_across
 
 warnings.filterwarnings("ignore")
 RESULT: dict[str, object] = {}
@@ -51,7 +50,7 @@ def work(rank: int) -> None:
         model(torch.randn(3, 4), skip=rank == 2).backward()
     graphs = gather_graphs(recording.graph)
     if graphs:
-        RESULT["findings"] = [f.message for f in find_across(graphs)]
+        RESULT["findings"] = [f.message for f in find(graphs)]
         changes = [diff(graphs[0], graph) for graph in graphs[1:]]
         RESULT["removed"] = [len(change.removed) for change in changes]
     model.zero_grad()
@@ -61,7 +60,7 @@ def work(rank: int) -> None:
     graphs = gather_graphs(recording.graph)
     if graphs:
         RESULT["ddp_leaves"] = [[n.label for n in g.nodes if n.leaf == "parameter"] for g in graphs]
-        RESULT["ddp_findings"] = [f.message for f in find_across(graphs)]
+        RESULT["ddp_findings"] = [f.message for f in find(graphs)]
 
     pair = dist.new_group([1, 3])
     if rank in (1, 3):

@@ -26,10 +26,9 @@ def add_find(parser: argparse.ArgumentParser) -> None:
 
 def _find(parsed: argparse.Namespace) -> int:
     from .... import find
-    from ....findings import find_across
 
     *previous, last = [read_saved(file) for file in parsed.files]
-    found = find_across([*previous, last]) if parsed.ranks else find(last, previous)
+    found = find([*previous, last]) if parsed.ranks else find(last, previous)
     source = _source(parsed.files[-1])
     judge = Judge(parsed, Path.cwd(), source)
     new = judge.reported(found)
