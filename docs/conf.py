@@ -13,7 +13,6 @@ copyright = "2026, the graphviz_torch authors"
 version = release = graphviz_torch.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docs.site"]
-exclude_patterns = ["README.zh-CN.md"]
 nitpicky = False
 
 html_theme = "furo"

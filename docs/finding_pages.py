@@ -23,12 +23,15 @@ from graphviz_torch.findings.findings import Checked, Findings
 from graphviz_torch.findings.rule import RULES, Rule
 
 FOLDER = Path(__file__).parent / "findings"
+CHINESE = Path(__file__).parent / "zh" / "findings"
 SYMPTOMS = Path(__file__).parent / "symptoms.md"
 CASE = re.compile(  # a program, its report, and its repair
     r"^```python\n(?P<program>.*?)^```\n\n```text\n(?P<said>.*?)^```\n\n```diff\n(?P<repair>.*?)^```$",
     re.M | re.S,
 )
 _INDEX = """# Rules
+
+[中文](../zh/findings/index.md)
 
 `find(recording)` and `graphviz-torch run` judge what was recorded: a rule whose values were not
 recorded reports nothing. `watch`, `experiment` and `rehearse` report by the same ids. Each page
@@ -120,7 +123,10 @@ def repaired(program: str, repair: str) -> str:
 
 def page(rule: Rule) -> str:
     """Return the page of a rule."""
-    return rule.to_markdown([table(example, rule.id) for example in rule.examples])
+    text = rule.to_markdown([table(example, rule.id) for example in rule.examples])
+    if (CHINESE / f"{rule.id}.md").exists():
+        text = text.replace("\n\n", f"\n\n[中文](../zh/findings/{rule.id}.md)\n\n", 1)
+    return text
 
 
 def index() -> str:

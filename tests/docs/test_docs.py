@@ -97,19 +97,3 @@ def test_the_reference_names_every_public_name_and_says_what_it_does() -> None:
     for file, text in expected.items():
         written = (reference.FOLDER / file).read_text()
         assert written == text, f"write {file} with `python -m docs.reference`"
-
-
-def outline(text: str) -> list[str]:
-    """Return the programs, heading levels, numbers of table cells and pictures of a page."""
-    parts = re.findall(r"^```\w+\n.*?^```|^#+ |^\|.*\|$|!\[.*?\]\(.*?\)", text, re.M | re.S)
-    return [
-        str(len(re.findall(r"(?<!\\)\|", part)))
-        if part.startswith("|")
-        else re.sub(r"^!\[.*?\]\((?:docs/)?", "", part, flags=re.S)
-        for part in parts
-    ]
-
-
-def test_the_chinese_readme_has_the_code_and_the_parts_of_the_english_one() -> None:
-    chinese = (ROOT / "docs" / "README.zh-CN.md").read_text()
-    assert outline(chinese) == outline((ROOT / "README.md").read_text())
