@@ -81,8 +81,8 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
             )
             if color == "muted" and cut.how in _INDICES and len(sides) > 1:
                 continue
-            source = None if before is None else drawing.itself(before)
-            target = None if after is None else drawing.itself(after)
+            source = None if before is None else drawing.visible_key(before)
+            target = None if after is None else drawing.visible_key(after)
             gone = (source is None) != (before is None) or (target is None) != (after is None)
             if gone or source == target:
                 hidden.add((before, after, cut.how, cut.where))

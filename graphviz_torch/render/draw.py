@@ -12,8 +12,8 @@ from ..graph.text import shortened, type_text
 from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
-from .groups.whole import findings_of, picture_of, whole_of
 from .options import DrawingOptions, drawing_options
+from .resolve import graph_and_findings, graph_and_marks, resolve_findings
 from .view.difference import Difference, summed_up
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def draw_graph(
     found = options.get("findings", "auto")
     if isinstance(target, Difference):
         said, marks = summed_up(target), target.marks()
-        target, found = target.union(), findings_of(target, found)
-    graph, options["findings"] = picture_of(target, *inputs, findings=found, names=names)
+        target, found = target.union(), resolve_findings(target, found)
+    graph, options["findings"] = graph_and_marks(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)
     if isinstance(graphs, list) and len(graphs) > 1:
         said = _undrawn_backwards(graph, graphs)
@@ -143,7 +143,7 @@ def make_dot(
         ) from None
     if not show_attrs and not show_saved:
         return draw_graph(var, names=names)
-    graph, _ = whole_of(var, names=names)
+    graph, _ = graph_and_findings(var, names=names)
     lines = {node.id: [node.note] if node.note else [] for node in graph.nodes}
     for node in graph.nodes:
         if show_attrs:

@@ -20,8 +20,8 @@ from ..graph.text import printable, type_text
 from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
-from .groups.whole import FindingsLike, findings_of, whole_of
 from .options import Mark
+from .resolve import FindingsLike, graph_and_findings, resolve_findings
 from .view import view_script, view_style
 from .view.difference import Difference
 from .view.payload import view_payload
@@ -182,8 +182,8 @@ def _judged(
 ) -> tuple[Graph | Difference, tuple[Finding, ...]]:
     """What is shown, and what the view tells of it."""
     if inputs or not isinstance(graph, Difference):
-        return whole_of(graph, *inputs, findings=findings)
-    return graph, findings_of(graph, findings)
+        return graph_and_findings(graph, *inputs, findings=findings)
+    return graph, resolve_findings(graph, findings)
 
 
 def _still(graph: Graph, findings: Sequence[Finding], marks: Mapping[int, Mark]) -> str:

@@ -11,13 +11,13 @@ from ..graph.shown_text import Text
 from ..graph.text import at_most
 from . import labels, wording
 from .cuts import CutLine, cut_lines
-from .drawing.drawing import Drawing, Unit
+from .drawing.drawing import Drawing, FusedNode
 from .drawing.level import LIMITS
-from .drawing.mark import WARNINGS
+from .drawing.mark import SEVERITY_SIGNS
 from .drawing.steps import draw
 from .drawing.tree import Box, Leaf, Open
-from .groups.whole import picture_of
 from .options import DrawingOptions, drawing_options
+from .resolve import graph_and_marks
 from .style import FORMS, Role, palette, pick, role
 from .untracked import End, Stub, stubs_of
 
@@ -75,7 +75,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
     n0 --> n1
     <BLANKLINE>
     """
-    graph, options["findings"] = picture_of(graph, findings=options.get("findings", "auto"))
+    graph, options["findings"] = graph_and_marks(graph, findings=options.get("findings", "auto"))
     text = _written(graph, options)
     if options.get("depth") is None:
         for limit in LIMITS:
@@ -116,7 +116,7 @@ class _Nodes:
         """The lines of all that is in an open group."""
         framed = part.framed and part.group is not None
         if framed and part.group is not None:
-            yield f'subgraph c{part.group}["{_text([self.drawing.described(part.group)])}"]'
+            yield f'subgraph c{part.group}["{_text([self.drawing.title_with_class(part.group)])}"]'
             figures = wording.fold_figures(self.drawing, part.group)
             if figures:  # below a title of several lines Mermaid leaves no room for the nodes
                 yield f't{part.group}["{_text(figures)}"]'
@@ -130,9 +130,9 @@ class _Nodes:
 
     def _line(self, part: Leaf | Box) -> str:
         drawing = self.drawing
-        if isinstance(part, Box) and (unit := drawing.unit(~part.group)) is not None:
+        if isinstance(part, Box) and (unit := drawing.fused_node(~part.group)) is not None:
             key, what = ~part.group, self._unit_role(unit)
-            names, told = wording.unit(drawing, part.group, unit)
+            names, told = wording.fused_node_lines(drawing, part.group, unit)
             said = [*names, *told]
             for node in [drawing.graph.nodes[i] for i in unit.nodes]:
                 inside = wording.inner_leaves(drawing, node)
@@ -140,7 +140,7 @@ class _Nodes:
         elif isinstance(part, Box):
             what = "stack" if part.repeats else "group"
             key = ~part.group
-            said = [drawing.described(part.group), *wording.box_figures(drawing, part.group)]
+            said = [drawing.title_with_class(part.group), *wording.box_figures(drawing, part.group)]
             if drawing.shading.values.get(key) not in (None, *said):
                 said.append(drawing.shading.values[key])
         else:
@@ -151,19 +151,19 @@ class _Nodes:
             said += [wording.tensors(drawing, node), *wording.details(drawing, node, self.copies)]
             inside = wording.inner_leaves(drawing, node)
             said += [wording.written_inside(drawing, node, folded) for folded in inside]
-        said += [sign.text for sign in drawing.marks.signs.get(key, ())]
+        said += [sign.text for sign in drawing.highlights.badges.get(key, ())]
         self.roles[key] = what
         before, behind = _SHAPES[self.roles[key]]
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
 
     def between_ranks(self) -> Iterator[str]:
         """A box of its own for the collectives that nothing drawn has."""
-        if None in self.drawing.sent:
+        if None in self.drawing.collectives:
             before, behind = _SHAPES["collective"]
             said = [labels.BETWEEN_RANKS, *wording.sent(self.drawing, None)]
             yield f'sent{before}"{_text(said)}"{behind}'
 
-    def _unit_role(self, unit: Unit) -> Role:
+    def _unit_role(self, unit: FusedNode) -> Role:
         return "output" if unit.node in self.outputs else "operation"
 
     def styles(self) -> Iterator[str]:
@@ -174,13 +174,13 @@ class _Nodes:
         colors = palette(theme)
         for what in FORMS:
             ids = [_id(key) for key, drawn in self.roles.items() if drawn == what]
-            if what == "collective" and None in self.drawing.sent:
+            if what == "collective" and None in self.drawing.collectives:
                 ids.append("sent")
             if ids:
                 fill, line = colors[what], colors[f"{what}_line"]
                 yield f"classDef {what} fill:{fill},stroke:{line},color:{colors['ink']}"
                 yield f"class {','.join(ids)} {what}"
-        shading, outlines = self.drawing.shading, self.drawing.marks.outlines
+        shading, outlines = self.drawing.shading, self.drawing.highlights.outlines
         for key in self.roles:
             says = []
             fill_pair, ink = shading.fills.get(key), shading.inks.get(key)
@@ -195,7 +195,7 @@ class _Nodes:
 
 
 def _edges(drawing: Drawing) -> Iterator[str]:
-    for line in drawing.all_lines:
+    for line in drawing.all_edges:
         label = wording.passing(drawing, line)
         between = f'-->|"{_text([label])}"|' if label else "-->"
         yield f"{_id(line.source)} {between} {_id(line.target)}"
@@ -211,11 +211,11 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
         shape = '["{}"]' if stub.is_data else '("{}")'
         yield _id(stub) + shape.format(_text([stub.title, *stub.details]))
     yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.links)
-    for key, others in drawing.before.items():
+    for key, others in drawing.named_sources.items():
         name = _id(key)
         yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'
         yield f"from_{name} -.-> {name}"
-    for key, others in drawing.behind.items():
+    for key, others in drawing.named_targets.items():
         name = _id(key)
         yield f'to_{name}["{_text([f"to {wording.far_ends(drawing, others)}"])}"]'
         yield f"{name} -.-> to_{name}"
@@ -224,7 +224,7 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
 def _failure(drawing: Drawing) -> Iterator[str]:
     failure, sources = drawing.graph.failure, wording.failed_operands(drawing)
     if failure is not None and sources:
-        said = [failure.operation, f"{WARNINGS['error']} {failure.error}", failure.where]
+        said = [failure.operation, f"{SEVERITY_SIGNS['error']} {failure.error}", failure.where]
         yield f'failed("{_text([line for line in said if line])}")'
         yield from (f"{_id(key)} -.-> failed" for key in sources)
 
@@ -243,7 +243,7 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
     if not drawing.options["explain"]:
         return
     found = drawing.findings
-    said = [f"{WARNINGS[f.severity]} {f.message}" for f in found]
+    said = [f"{SEVERITY_SIGNS[f.severity]} {f.message}" for f in found]
     said = at_most(said, _MOST_FINDINGS, "and {:,} more findings")
     omitted = wording.omissions(drawing, hidden_cuts)
     said += [omitted] if omitted else []

@@ -25,7 +25,7 @@ from typing import (
 
 from ..graph.terminal import option
 from .color_by import ColorBy
-from .groups.whole import FindingsLike
+from .resolve import FindingsLike
 from .style import Theme
 
 if TYPE_CHECKING:

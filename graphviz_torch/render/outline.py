@@ -41,7 +41,9 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
     for i in sorted(range(len(graph.nodes)), key=tree.places.__getitem__):
         if i in hidden:
             continue
-        around = [n for n in reversed(tree.around(tree.of[i])) if _titled(tree.groups[n], alike)]
+        around = [
+            n for n in reversed(tree.with_ancestors(tree.of[i])) if _titled(tree.groups[n], alike)
+        ]
         same = 0
         while same < min(len(around), len(open_)) and around[same] == open_[same]:
             same += 1
@@ -80,7 +82,7 @@ def _unlisted(
 
 def _inside(tree: Groups, numbers: Collection[int]) -> Iterator[int]:
     for number in numbers:
-        for inner in tree.below(number):
+        for inner in tree.with_descendants(number):
             yield from tree.groups[inner].nodes
 
 

@@ -14,11 +14,11 @@ from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
 from ..graph.text import printable, shortened
 from ..graph.units import count_text, seconds_text
 from . import labels
-from .drawing.mark import WARNINGS
-from .groups.whole import FindingsLike, whole_of
+from .drawing.mark import SEVERITY_SIGNS
 from .outline import Row, outline
 from .ranks.collectives import alike, whose
 from .ranks.rank_chart import wait_lines
+from .resolve import FindingsLike, graph_and_findings
 
 # The declared fields that come first; the others follow in their own order.
 _FIRST = ("seconds", "saved", "scope", "module_class", "where", "attributes", "note")
@@ -83,7 +83,7 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
     outputs: 1 (y)
     <BLANKLINE>
     """
-    graph, marked = whole_of(graph, findings=findings)
+    graph, marked = graph_and_findings(graph, findings=findings)
     width = line_width(wide)
     parts = [_summary(graph, width)]
     if graph.nodes:
@@ -164,7 +164,7 @@ def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
     marks: dict[int, dict[str, None]] = {}
     for finding in findings:
         for node in finding.nodes:
-            marks.setdefault(node, {})[f"{WARNINGS[finding.severity]} {finding.rule}"] = None
+            marks.setdefault(node, {})[f"{SEVERITY_SIGNS[finding.severity]} {finding.rule}"] = None
     return marks
 
 
@@ -200,7 +200,7 @@ def _columns(
 def _marked(line: str) -> str:
     """Return what follows the first word, with a mark before it where it has NaN or Inf."""
     text = line.partition(" ")[2]
-    return f"{WARNINGS['error']} {text}" if labels.is_spoilt(line) else text
+    return f"{SEVERITY_SIGNS['error']} {text}" if labels.is_spoilt(line) else text
 
 
 def _output(node: Node, device: str) -> str:
@@ -328,7 +328,7 @@ def _rows(
 
 def _message(finding: Finding, width: int | None) -> Iterator[str]:
     where = f" at {_plain(finding.where)}" if finding.where else ""
-    yield f"{WARNINGS[finding.severity]} {finding.severity}: {finding.rule}{where}"
+    yield f"{SEVERITY_SIGNS[finding.severity]} {finding.severity}: {finding.rule}{where}"
     for text in (finding.message, finding.advice):
         if text:
             yield _wrapped(printable(text), width, "  ")

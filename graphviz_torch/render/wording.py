@@ -10,9 +10,9 @@ from ..graph.terminal import is_shell, option
 from ..graph.text import listing
 from ..graph.units import bytes_text, seconds_text
 from . import labels
-from .drawing.drawing import Contents, Drawing, Line, Unit
-from .drawing.units import called
-from .groups.outlines import ZERO, differ_in_one_axis
+from .drawing.drawing import Contents, Drawing, FusedNode, MergedEdge
+from .drawing.fused import fused_text
+from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
 from .ranks.collectives import lines
 from .style import role
 
@@ -35,13 +35,13 @@ def copies(graph: Graph) -> dict[int, list[str]]:
 
 def sent(drawing: Drawing, key: int | None) -> list[str]:
     """What a drawn thing says of its collectives; None: those that nothing drawn has."""
-    return lines(drawing.sent[key]) if key in drawing.sent else []
+    return lines(drawing.collectives[key]) if key in drawing.collectives else []
 
 
 def senders(drawing: Drawing) -> set[int]:
     """The nodes that are drawn as collectives: the parameters of others are sent."""
     found = set()
-    for key, some in drawing.sent.items():
+    for key, some in drawing.collectives.items():
         if key is not None and key >= 0 and not all(each.parameters for each in some):
             found.add(key)
     return found
@@ -52,8 +52,8 @@ def names(drawing: Drawing, node: Node) -> list[str]:
     output = drawing.outputs.get(node.id, node.id)
     label = node.label or drawing.graph.nodes[output].label
     found = [label] if label else []
-    if node.id in drawing.alone:
-        title = drawing.alone[node.id]
+    if node.id in drawing.module_titles:
+        title = drawing.module_titles[node.id]
         kind = node.module_class.rpartition("/")[2]
         found = [] if title == label else found
         found.append(labels.classed(title, "" if node.leaf else kind))
@@ -63,7 +63,7 @@ def names(drawing: Drawing, node: Node) -> list[str]:
 def operation(drawing: Drawing, node: Node) -> str:
     """The operation of a node; "" where its names say what it is: of a module, or of a leaf."""
     if drawing.options["detail"] != "full":
-        if node.id in drawing.alone and not node.leaf:
+        if node.id in drawing.module_titles and not node.leaf:
             return ""
         if node.leaf and node.label:
             return ""
@@ -78,7 +78,7 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
     """
     found = [*copied.get(node.id, ()), *sent(drawing, node.id)]
     found += small_values(drawing, node) + gradients(drawing, node)
-    found += [drawing.handed[node.id]] if node.id in drawing.handed else []
+    found += [drawing.loop_state[node.id]] if node.id in drawing.loop_state else []
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []
     found += labels.details(node)
@@ -94,15 +94,18 @@ def tensors(drawing: Drawing, node: Node) -> str:
 
 def ranged(drawing: Drawing) -> list[int]:
     """The nodes that are drawn for others whose outputs differ in the size of an axis."""
-    if not drawing.tree.repeated:
+    if not drawing.tree.represented_groups:
         return []
-    shown = [*drawing.nodes, *[unit.node for n in drawing.boxes if (unit := drawing.unit(~n))]]
+    shown = [
+        *drawing.nodes,
+        *[unit.node for n in drawing.boxes if (unit := drawing.fused_node(~n))],
+    ]
     return [i for i in shown if len(_outputs(drawing, i)) > 1]
 
 
 def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
     nodes, shown = drawing.graph.nodes, drawing.inner.shown
-    alike = drawing.alike(node, loops=False)
+    alike = drawing.represented_nodes(node, loops=False)
     if len(alike) < 2:
         return {nodes[shown.get(node, node)].outputs: None}
     outputs = [nodes[shown.get(i, i)].outputs for i in alike]
@@ -113,8 +116,8 @@ def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
 
 def called_by(drawing: Drawing, node: Node) -> str:
     """An operation with what tells it from another; what only the first step adds is left out."""
-    alone = len(drawing.alike(node.id)) < 2
-    attributes = [each for each in node.attributes if alone or each not in ZERO]
+    alone = len(drawing.represented_nodes(node.id)) < 2
+    attributes = [each for each in node.attributes if alone or each not in ADDED_ZERO]
     call = "" if drawing.options["detail"] == "full" else node.call
     return labels.called(node.title, tuple(attributes), call)
 
@@ -124,7 +127,7 @@ def small_values(drawing: Drawing, node: Node) -> list[str]:
 
     Nothing for the steps of a loop, which differ.
     """
-    if not node.values or len(drawing.alike(node.id)) > 1:
+    if not node.values or len(drawing.represented_nodes(node.id)) > 1:
         return []
     line = f"value {node.value_text}"
     few = all(len(each or ()) <= labels.FEW for each in node.values)
@@ -142,7 +145,7 @@ def gradients(drawing: Drawing, node: Node) -> list[str]:
         shown = [stats for stats in node.grad_outputs if stats is not None]
         if drawing.has_modules or not any(map(labels.is_small, shown)):
             return []
-    alike = [drawing.graph.nodes[i].grad_outputs for i in drawing.alike(node.id)]
+    alike = [drawing.graph.nodes[i].grad_outputs for i in drawing.represented_nodes(node.id)]
     if len(alike) < 2:
         return [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
     said = []
@@ -195,21 +198,21 @@ def _is_foreign(node: Node, leaf: Node) -> bool:
     return labels.within(node, leaf.label) == leaf.label
 
 
-def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str]]:
+def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[list[str], list[str]]:
     """The lines of a group that is drawn as one operation: names, and the small print."""
     assert drawing.groups is not None
     node = drawing.graph.nodes[unit.node]
     names = [node.label] if node.label not in ("", drawing.title(number)) else []
     part = drawing.groups.groups[number]
     if part.kind == "module":
-        names.append(drawing.described(number))
+        names.append(drawing.title_with_class(number))
     elif part.kind == "call":
         names.append(called_by(drawing, node._replace(attributes=())))
     else:
-        names.append(called(drawing, unit))
+        names.append(fused_text(drawing, unit))
     said = [tensors(drawing, node)]
     said += small_values(drawing, node) + gradients(drawing, node)
-    said += [drawing.handed[~number]] if ~number in drawing.handed else []
+    said += [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []
     return names, said + sent(drawing, ~number)
@@ -280,7 +283,7 @@ def _read(node: Node, known: set[object], fed: set[int]) -> list[str]:
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group: what it makes; on request the figures of all inside."""
-    handed = [drawing.handed[~number]] if ~number in drawing.handed else []
+    handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
     said = _made(drawing, number)
     if drawing.options["detail"] != "short":
@@ -293,7 +296,7 @@ def box_figures(drawing: Drawing, number: int) -> list[str]:
 
 def _made(drawing: Drawing, number: int) -> list[str]:
     """The tensors that leave a closed group, in a line."""
-    metas = drawing.made.get(~number, {})
+    metas = drawing.group_outputs.get(~number, {})
     shapes = [labels.shape(meta) for meta in metas]
     return [listing(shapes, _MOST_NAMED)] if shapes else []
 
@@ -320,7 +323,7 @@ def fold_figures(drawing: Drawing, number: int) -> list[str]:
 def _figures(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
     says = [f"all {contents.times}: " if contents.times > 1 else ""]
     says[0] += _many(len(contents.inside), "node")
-    figures = contents.figures
+    figures = contents.totals
     if figures.elements:
         says[0] += f", {_many(figures.elements, 'parameter')}"
     says += [", ".join(devices[:3])]
@@ -337,7 +340,7 @@ def _many(number: int, noun: str) -> str:
     return f"{labels.count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def passing(drawing: Drawing, line: Line) -> str | None:
+def passing(drawing: Drawing, line: MergedEdge) -> str | None:
     """What passes along an edge; None where its source tells."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(outputs) > 1
@@ -349,7 +352,7 @@ def passing(drawing: Drawing, line: Line) -> str | None:
     if len(line.outputs) > 1:
         metas = [meta for meta in line.outputs if meta is not None]
         around = (*drawing.tree.paths[line.source], ~line.source)
-        folded = not drawing.tree.repeated.keys().isdisjoint(around)
+        folded = not drawing.tree.represented_groups.keys().isdisjoint(around)
         if folded and differ_in_one_axis([(meta,) for meta in metas]):
             return f"{labels.shapes(metas)} {labels.TIMES}{line.times}"
         return f"{line.times} tensors"
@@ -358,7 +361,11 @@ def passing(drawing: Drawing, line: Line) -> str | None:
 
 def tells(drawing: Drawing, key: int) -> bool:
     """Does what is drawn say which tensor it makes: a node, a unit, or a group that makes one?"""
-    return key >= 0 or drawing.unit(key) is not None or len(drawing.made.get(key, ())) == 1
+    return (
+        key >= 0
+        or drawing.fused_node(key) is not None
+        or len(drawing.group_outputs.get(key, ())) == 1
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -391,7 +398,7 @@ def failed_operands(drawing: Drawing) -> list[int]:
     failure = drawing.graph.failure
     if failure is None or failure.operation in ("", "backward"):
         return []
-    keys = (drawing.itself(part.node) for part in failure.operands if part.node is not None)
+    keys = (drawing.visible_key(part.node) for part in failure.operands if part.node is not None)
     return [key for key in dict.fromkeys(keys) if key is not None]
 
 
@@ -399,13 +406,13 @@ def _closed(drawing: Drawing) -> str:
     """How many groups are closed, and how to open the largest."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
-    largest = min(drawing.closed, key=lambda number: (-groups[number].size, number))
+    largest = min(drawing.closed_groups, key=lambda number: (-groups[number].size, number))
     path = _inside(drawing, largest)
     shell = is_shell()
     one = (
         option("module", path) if 0 < len(path) <= _LONGEST else "--module" if shell else "module="
     )
-    count = len(drawing.closed)
+    count = len(drawing.closed_groups)
     return f"{count} {'box is' if count == 1 else 'boxes are'} closed ({one} opens one)"
 
 
@@ -413,7 +420,7 @@ def _inside(drawing: Drawing, number: int) -> str:
     """The path by which to open a group: of a run that of the first module or graph in it."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
-    below = [groups[inner] for inner in drawing.groups.below(number)]
+    below = [groups[inner] for inner in drawing.groups.with_descendants(number)]
     return next((part.path for part in below if part.kind != "run"), groups[number].path)
 
 
@@ -423,9 +430,9 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
     if not count:
         return "this graph has no nodes"
     parts = []
-    if drawing.closed:
+    if drawing.closed_groups:
         parts.append(_closed(drawing))
-    if drawing.tree.repeated:
+    if drawing.tree.represented_groups:
         alike = "blocks that differ only in the size of one axis"
         alike = alike if ranged(drawing) else "identical blocks"
         parts.append(f"{alike} are drawn once ({option('detail', 'full')} draws each)")

@@ -16,7 +16,7 @@ from graphviz_torch import Graph, load, record, save, summary, to_text
 from graphviz_torch.distributed import collectives
 from graphviz_torch.graph import Collective, TrainingStep
 from graphviz_torch.internals.hooks.collectives import watch as seam
-from graphviz_torch.render.groups.whole import whole_of
+from graphviz_torch.render.resolve import graph_and_findings
 from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
@@ -274,7 +274,7 @@ def test_graphs_joined_have_each_collective_once() -> None:
             x.register_hook(lambda grad: dist.all_reduce(grad.clone()) and None)
         (x * 2).sum().backward()
         (x * 3).prod().backward()
-    whole, _ = whole_of(recording)
+    whole, _ = graph_and_findings(recording)
     assert len(whole.segments) == 2
     assert len(whole.collectives) == 4
     nodes = [each.node for each in whole.collectives]

@@ -85,7 +85,7 @@ def test_what_belongs_to_no_module_has_a_box_of_its_own() -> None:
 
 def test_blocks_alike_say_it_once_for_all() -> None:
     drawing = draw(model(*of_blocks()), {"fold": True, "depth": 1})
-    [[key, sent]] = drawing.sent.items()
+    [[key, sent]] = drawing.collectives.items()
     assert key is not None
     assert key < 0
     assert len(sent) == BLOCKS

@@ -13,8 +13,8 @@ from torch import nn
 from graphviz_torch import record, simulate_accelerator, to_text, trace
 from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Finding, Graph, Node, TensorMeta
-from graphviz_torch.render.groups.whole import whole_of
 from graphviz_torch.render.labels import TIMES
+from graphviz_torch.render.resolve import graph_and_findings
 from tests.support.drawn import F32
 from tests.support.models import MLP, worked_example
 from tests.support.zoo import gan
@@ -94,7 +94,7 @@ def test_a_chain_of_one_operation_is_its_ends() -> None:
 
 
 def test_both_losses_of_a_step_have_their_rows() -> None:
-    graph, _ = whole_of(gan())
+    graph, _ = graph_and_findings(gan())
     lines = to_text(gan()).splitlines()
     for _, title in graph.segments:
         assert any(line.strip().startswith(title) for line in lines)

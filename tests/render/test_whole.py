@@ -26,7 +26,7 @@ from graphviz_torch.graph import (
 )
 from graphviz_torch.graph.events import DataAssignment, LossCall
 from graphviz_torch.graph.json import from_json, to_json
-from graphviz_torch.render.groups.whole import findings_of, whole_of
+from graphviz_torch.render.resolve import graph_and_findings, resolve_findings
 from tests.render.drawing.test_whole import recorded
 from tests.support.zoo import gan
 
@@ -60,7 +60,7 @@ C = Cause("add_", nodes=(1,))
 def test_both_losses_of_a_gan_are_parts_under_their_names_and_lines() -> None:
     recording = gan()
     critic, generator = recording.graphs
-    whole, _ = whole_of(recording)
+    whole, _ = graph_and_findings(recording)
     whole.check()
     last = [graph.nodes[graph.outputs[0][0]] for graph in (critic, generator)]
     titles = [f"{node.label} · {node.where}" for node in last]
@@ -78,24 +78,24 @@ def test_both_losses_of_a_gan_are_parts_under_their_names_and_lines() -> None:
 
 def test_findings_are_those_of_find_unless_others_are_given() -> None:
     recording = gan()
-    _, auto = whole_of(recording)
-    assert auto == whole_of(recording, findings=find(recording))[1]
+    _, auto = graph_and_findings(recording)
+    assert auto == graph_and_findings(recording, findings=find(recording))[1]
     graph = replace(everywhere("a"), failure=None)
     judged = tuple(find(graph))
     assert judged
     about = Finding("made-up", "info", "x")
-    assert [whole_of(graph, findings=given)[1] for given in ("auto", [about], None)] == [
+    assert [graph_and_findings(graph, findings=given)[1] for given in ("auto", [about], None)] == [
         judged,
         (about,),
         (),
     ]
-    assert findings_of(object()) == ()
+    assert resolve_findings(object()) == ()
     with pytest.raises(ValueError, match="findings='all': pass what `find` returned"):
-        findings_of(graph, "all")  # type: ignore[arg-type]
+        resolve_findings(graph, "all")  # type: ignore[arg-type]
 
 
 def test_every_id_of_a_later_part_moves() -> None:
-    whole, _ = whole_of(recorded(everywhere("a"), everywhere("b")))
+    whole, _ = graph_and_findings(recorded(everywhere("a"), everywhere("b")))
     whole.check()
     assert whole.nodes[3].saved[0].shared_with == 2
     assert whole.outputs == ((1, 0), (3, 0))
@@ -122,7 +122,7 @@ def test_a_copy_that_every_graph_lists_stands_once_at_the_node_of_the_one_that_h
     first = replace(everywhere("a"), transfers=(replace(copy, node=1), other))
     second = replace(everywhere("b"), transfers=(copy, replace(other, node=0)))
     about = Finding("made-up", "info", "x", transfers=(1,), nodes=(0,), steps=(1,))
-    whole, found = whole_of(recorded(first, second), findings=[about])
+    whole, found = graph_and_findings(recorded(first, second), findings=[about])
     assert whole.transfers == (replace(copy, node=1), replace(other, node=2))
     assert found == (replace(about, nodes=(2,)),)
 
@@ -130,7 +130,7 @@ def test_a_copy_that_every_graph_lists_stands_once_at_the_node_of_the_one_that_h
 def test_a_recording_of_one_graph_is_that_graph() -> None:
     with record() as recording:
         (torch.ones(3, requires_grad=True) * 2).sum().backward()
-    whole, _ = whole_of(recording)
+    whole, _ = graph_and_findings(recording)
     assert whole is recording.graph
     assert whole.segments == ()
 
@@ -143,14 +143,14 @@ def test_of_a_loop_the_last_step_is_drawn() -> None:
             loss.backward()
     assert len(recording.graphs) == 5
     found = [Finding("made-up", "info", "x", nodes=(1,), steps=steps) for steps in ((0, 4), (1,))]
-    whole, moved = whole_of(recording, findings=found)
+    whole, moved = graph_and_findings(recording, findings=found)
     assert whole is recording.graphs[4]
     assert [finding.nodes for finding in moved] == [(1,), ()]
 
 
 def test_the_last_of_a_loop_stands_beside_another_loss_and_says_of_how_many() -> None:
     graphs = [everywhere("a"), everywhere("b", "b.py:2"), everywhere("a"), everywhere("a")]
-    whole, _ = whole_of(recorded(*graphs))
+    whole, _ = graph_and_findings(recorded(*graphs))
     assert whole.segments == ((0, "b · b.py:2"), (2, "a · a.py:1 · the last of 3"))
 
 
@@ -163,7 +163,7 @@ def test_findings_of_a_recording_name_the_nodes_of_their_graph() -> None:
         wrong.backward()
     found = find(recording)
     assert any(finding.nodes for finding in found)
-    whole, moved = whole_of(recording, findings=found)
+    whole, moved = graph_and_findings(recording, findings=found)
     for before, after in zip(found, moved, strict=True):
         graph = recording.graphs[before.steps[-1]]
         for here, there in zip(after.nodes, before.nodes, strict=True):
@@ -172,7 +172,7 @@ def test_findings_of_a_recording_name_the_nodes_of_their_graph() -> None:
 
 
 def test_a_long_title_is_cut() -> None:
-    whole, _ = whole_of(recorded(everywhere("a" * 9_999, "b" * 9_999), everywhere("b")))
+    whole, _ = graph_and_findings(recorded(everywhere("a" * 9_999, "b" * 9_999), everywhere("b")))
     assert len(whole.segments[0][1]) < 100
 
 

@@ -83,7 +83,7 @@ def _write(
             fill = pick(GROUNDS[devices[device]], theme)
         else:
             here = f"{name}_{entry}"
-            title, border = drawing.described(int(entry)), colors["cluster_line"]
+            title, border = drawing.title_with_class(int(entry)), colors["cluster_line"]
             small = wording.fold_figures(drawing, int(entry))
             sent = wording.sent(drawing, ~int(entry))
             fill = colors["cluster"]

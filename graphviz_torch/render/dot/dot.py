@@ -10,8 +10,8 @@ from ...graph.gc import with_gc_disabled
 from ...graph.shown_text import Text
 from .. import wording
 from ..drawing.steps import draw
-from ..groups.whole import picture_of
 from ..options import Direction, DrawingOptions, drawing_options
+from ..resolve import graph_and_marks
 from ..style import FORMS, Theme, palette
 from .clusters import clustered
 from .cuts import cut_lines
@@ -47,7 +47,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     >>> "<B>x</B>" in to_dot(Graph((node,)))
     True
     """
-    shown, findings = picture_of(graph, findings=options.get("findings", "auto"))
+    shown, findings = graph_and_marks(graph, findings=options.get("findings", "auto"))
     return Text(_written(shown, {**options, "findings": findings}, note))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from .. import wording
-from ..drawing.drawing import Drawing, Line
+from ..drawing.drawing import Drawing, MergedEdge
 from ..style import palette
 from . import markup
 from .edge_lengths import lengths
@@ -21,23 +21,23 @@ def edge_lines(drawing: Drawing) -> list[str]:
     result = [
         f"\t{edge.source} -> {edge.target}"
         if edge.source not in several and (not long or (edge.source, edge.target) not in long)
-        else _attributed(drawing, Line(edge.source, edge.target, edge), long)
+        else _attributed(drawing, MergedEdge(edge.source, edge.target, edge), long)
         for edge in drawing.edges
     ]
-    result += [_attributed(drawing, line, long) for line in drawing.lines]
+    result += [_attributed(drawing, line, long) for line in drawing.merged_edges]
     stub = "style=dashed arrowsize=0.5"
-    for key in drawing.before:
+    for key in drawing.named_sources:
         here, there = f"from_{dot_id(key)}", dot_id(key)
-        both = key in drawing.behind
+        both = key in drawing.named_targets
         ends = f"{here} -> {there} [{stub}]" if both else f"{there} -> {here} [{stub} dir=back]"
         result.append(f"\t{ends}")
-    result += [f"\t{dot_id(key)} -> to_{dot_id(key)} [{stub}]" for key in drawing.behind]
+    result += [f"\t{dot_id(key)} -> to_{dot_id(key)} [{stub}]" for key in drawing.named_targets]
     return result
 
 
 def stacking_lines(drawing: Drawing) -> list[str]:
     """What puts each of several graphs below the one before, where they are too wide together."""
-    if not drawing.stacks:
+    if not drawing.segments_stacked:
         return []
     parts: dict[int, list[int]] = {}
     for key, path in drawing.tree.paths.items():
@@ -57,7 +57,7 @@ def stacking_lines(drawing: Drawing) -> list[str]:
     return lines
 
 
-def _attributed(drawing: Drawing, line: Line, long: dict[tuple[int, int], int]) -> str:
+def _attributed(drawing: Drawing, line: MergedEdge, long: dict[tuple[int, int], int]) -> str:
     """An edge that spans more ranks, or that says what passes where neither of its ends tells."""
     ends = f"\t{dot_id(line.source)} -> {dot_id(line.target)}"
     span = long.get((line.source, line.target))
@@ -72,11 +72,11 @@ def _attributed(drawing: Drawing, line: Line, long: dict[tuple[int, int], int]) 
 def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
     """The other ends, by name, of edges that are not drawn: the key at this end, and a node."""
     muted = palette(drawing.options["theme"])["muted"]
-    for arrow, named in (("from", drawing.before), ("to", drawing.behind)):
+    for arrow, named in (("from", drawing.named_sources), ("to", drawing.named_targets)):
         for key, others in named.items():
             called = f"{arrow} {wording.far_ends(drawing, others)}"
             text = markup.small(markup.escape(called), muted)
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
             # Beside its node: above or below, it would push the next module out of the column.
-            both = key in drawing.before and key in drawing.behind
+            both = key in drawing.named_sources and key in drawing.named_targets
             yield key, f"\t{stub}" if both else f"\t{{rank=same {dot_id(key)} {stub}}}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .. import wording
 from ..drawing.drawing import Drawing
-from ..drawing.mark import WARNINGS
+from ..drawing.mark import SEVERITY_SIGNS
 from ..style import palette
 from . import markup
 from .markup import dot_id
@@ -20,7 +20,7 @@ def failure_lines(drawing: Drawing) -> Iterator[str]:
     colors = palette(drawing.options["theme"])
     color = colors["error"]
     text = f"{markup.escape(failure.operation)}<BR/>"
-    text += markup.small(f"{WARNINGS['error']} {markup.escape(failure.error)}", color)
+    text += markup.small(f"{SEVERITY_SIGNS['error']} {markup.escape(failure.error)}", color)
     text += f"<BR/>{markup.small(markup.escape(failure.where), color)}" if failure.where else ""
     yield (
         f'\tfailed [label=<{text}> style="rounded,dashed" color="{color}" fontcolor="{color}" '

@@ -11,11 +11,11 @@ from unicodedata import east_asian_width
 from ...graph.text import at_most
 from .. import labels
 from ..drawing.drawing import Drawing, Shading
-from ..drawing.mark import WARNINGS
+from ..drawing.mark import SEVERITY_SIGNS
 from ..style import FORMS, MEANINGS, Role, Theme, palette, pick
 from . import markup
 
-SIGNS: Final = {
+DIFFERENCE_SIGNS: Final = {
     "cut": "✂ no gradient passes",
     "many": f"(3{labels.TIMES}) used by 3 operations",
 }
@@ -36,7 +36,7 @@ def legend(
     """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
 
     Args:
-        roles, signs: those of its nodes, and of its lines by the keys of `SIGNS`.
+        roles, signs: those of its nodes, and of its lines by the keys of `DIFFERENCE_SIGNS`.
         notes: lines to add.
         inner: are parameters written inside operations.
     """
@@ -44,7 +44,9 @@ def legend(
     colors = palette(theme)
     rows = [_roles(roles, inner, signs, theme, bool(shading.fills)), _scale(shading, theme)]
     said = [
-        _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message, _FINDING)}</B>", colors[f.severity])
+        _text(
+            f"<B>{SEVERITY_SIGNS[f.severity]} {_lines(f.message, _FINDING)}</B>", colors[f.severity]
+        )
         for f in findings
     ]
     rows += at_most(said, _MOST_FINDINGS, _text("and {:,} more findings", colors["muted"]))
@@ -88,7 +90,7 @@ def _roles(
         text = "parameter in its operation"
         cells += f"<TD>{_text(text, colors['parameter_line'])}</TD>"
         width += _wide(text)
-    for text in [text for sign, text in SIGNS.items() if sign in signs]:
+    for text in [text for sign, text in DIFFERENCE_SIGNS.items() if sign in signs]:
         cells += f"<TD>{_text(f'  {text}', colors['muted'])}</TD>"
         width += _wide(text) + 6
     return _table(cells, width)

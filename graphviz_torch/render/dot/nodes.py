@@ -9,7 +9,7 @@ from operator import attrgetter
 from ...graph import Node
 from ...graph.column import details, recorded
 from .. import labels, wording
-from ..drawing.drawing import Drawing, Unit
+from ..drawing.drawing import Drawing, FusedNode
 from ..style import FORMS, Role, Theme, palette, pick, role
 from . import markup
 
@@ -29,19 +29,21 @@ class Nodes:
         self.outputs = drawing.outputs
         self.copies = wording.copies(drawing.graph)
         self.senders = wording.senders(drawing)
-        self.sent = {line for key in drawing.sent for line in wording.sent(drawing, key)}
+        self.sent = {line for key in drawing.collectives for line in wording.sent(drawing, key)}
         # Of lines for leaves inside operations what stands before the name, a name for those that
         # have none, what follows it, and what ends the line: by kind and what follows.
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
-        self.roles: set[Role] = {"collective"} if drawing.sent else set()
+        self.roles: set[Role] = {"collective"} if drawing.collectives else set()
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
         drawing = self.drawing
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
-        special = {*self.outputs, *self.copies, *drawing.marks.signs, *drawing.shading.fills}
-        special.update(drawing.alone, (key for key in drawing.sent if key is not None))
-        special.update(wording.ranged(drawing), drawing.handed)
+        special = {*self.outputs, *self.copies, *drawing.highlights.badges, *drawing.shading.fills}
+        special.update(
+            drawing.module_titles, (key for key in drawing.collectives if key is not None)
+        )
+        special.update(wording.ranged(drawing), drawing.loop_state)
         names = [name for name, _ in details(Node)]
         read = attrgetter(*names)
         unset = tuple([Node._field_defaults[name] for name in names])  # as of most
@@ -111,7 +113,7 @@ class Nodes:
     def _signs(self, key: int) -> list[str]:
         """The lines that findings and differences add."""
         lines = []
-        for sign in self.drawing.marks.signs.get(key, ()):
+        for sign in self.drawing.highlights.badges.get(key, ()):
             text = markup.small(markup.escape(sign.text), self.colors[sign.color])
             lines.append(f"<B>{text}</B>" if sign.strong else text)
         return lines
@@ -119,7 +121,7 @@ class Nodes:
     def _added(self, key: int, what: Role) -> str:
         """Attributes for the fill that `color_by` gives, and for what marks the outline."""
         attributes = ""
-        shading, marks = self.drawing.shading, self.drawing.marks
+        shading, marks = self.drawing.shading, self.drawing.highlights
         if key in shading.fills:
             pair = shading.fills[key]
             dashed = f' style="{FORMS[what].style},dashed"'
@@ -155,13 +157,13 @@ class Nodes:
             name = markup.escape(labels.wrapped(labels.within(node, leaf.label)))
         return f"{before}{name}{shapes}{labels.leaf_gradient(leaf)}{behind}"
 
-    def _unit(self, number: int, unit: Unit) -> str:
+    def _unit(self, number: int, unit: FusedNode) -> str:
         """A group that is drawn as one operation."""
         drawing, key = self.drawing, ~number
         assert drawing.groups is not None
         what: Role = "output" if unit.node in self.outputs else "operation"
         self.roles.add(what)
-        names, said = wording.unit(drawing, number, unit)
+        names, said = wording.fused_node_lines(drawing, number, unit)
         module = drawing.groups.groups[number].kind == "module"
         *labelled, name = [markup.escape(labels.wrapped(name)) for name in names]
         lines = [f"<B>{label}</B>" for label in labelled]
@@ -181,15 +183,15 @@ class Nodes:
 
     def _box(self, number: int) -> str:
         drawing = self.drawing
-        unit = drawing.unit(~number)
+        unit = drawing.fused_node(~number)
         if unit is not None:
             return self._unit(number, unit)
         assert drawing.groups is not None
-        what: Role = "stack" if number in drawing.tree.repeated else "group"
+        what: Role = "stack" if number in drawing.tree.represented_groups else "group"
         self.roles.add(what)
         figures = [*map(self._small, wording.box_figures(drawing, number))]
         figures += self._signs(~number)
-        title = f"<B>{markup.escape(labels.wrapped(drawing.described(number)))}</B>"
+        title = f"<B>{markup.escape(labels.wrapped(drawing.title_with_class(number)))}</B>"
         text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}" if figures else title
         attributes = _attributes(what, self.theme) + self._added(~number, what)
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"

@@ -1,1 +1,1 @@
-"""What a bounded drawing shows, whatever it is written in: the steps that formats share."""
+"""The selection of nodes, groups and edges to draw, shared by all output formats."""

@@ -1,4 +1,4 @@
-"""The step that draws the edges between what is open and what is closed."""
+"""The step that adds the edges between open groups, closed groups and nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ...graph import Edge, TensorMeta
 from ..groups.keys import Keys
-from .drawing import Drawing, Line
+from .drawing import Drawing, MergedEdge
 from .tree import Leaf, Open, Path
 
 _Ends = tuple[int, int]
@@ -17,46 +17,49 @@ _Ends = tuple[int, int]
 
 @dataclass(slots=True)
 class _Found:
-    """What becomes of the edges of a graph."""
+    """The edges of a graph, sorted by how they are drawn."""
 
     drawn: list[Edge] = field(default_factory=list)
-    # By both ends: an edge for each tensor that passes, by its node and output.
+    # (source key, target key) -> an edge for each tensor, by its (node id, output_nr).
     lines: dict[_Ends, dict[_Ends, Edge]] = field(default_factory=lambda: defaultdict(dict))
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))  # by family
-    # Of what a step of a loop hands on, by key, each step and its tensors; keys of what reads it.
+    # Key -> loop step -> the tensors (node id, output_nr) that this step passes to another one.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
+    # Keys that read a tensor of another step.
     received: dict[int | None, None] = field(default_factory=dict)
 
 
 def connect(drawing: Drawing) -> Drawing:
-    """The drawing with its edges, and its leaves next to those that use them.
+    """Return the drawing with its edges, and with leaves beside the operations that use them.
 
-    An edge to what is not drawn is named at the end that is.
+    An edge to an element that is not drawn becomes a name at its other end.
     """
     keys = drawing.keys
     if keys is None:
         return drawing.having(edges=drawing.inner.edges)
-    found = _sorted_out(drawing, keys)
-    edges, lines = _lines(drawing, found)
+    found = _classify_edges(drawing, keys)
+    edges, lines = _merge_edges(drawing, found)
     inner = drawing.inner
-    units = [drawing.unit(~number) for number in drawing.boxes]
+    units = [drawing.fused_node(~number) for number in drawing.boxes]
     shown = keys.shown.union(*[unit.nodes for unit in units if unit is not None])
     inside = {i: users for i, users in inner.inside.items() if i in shown}
     made = drawing.having(
         inner=replace(inner, inside=inside),
         edges=tuple(edges),
-        lines=tuple(lines),
-        linked={family: _linked(drawing, family, pairs) for family, pairs in found.links.items()},
-        handed=_handed(found),
-        before={end: list(names) for end, names in found.before.items()},
-        behind={end: list(names) for end, names in found.behind.items()},
+        merged_edges=tuple(lines),
+        linked={
+            family: _link_text(drawing, family, pairs) for family, pairs in found.links.items()
+        },
+        loop_state=_loop_state_texts(found),
+        named_sources={end: list(names) for end, names in found.before.items()},
+        named_targets={end: list(names) for end, names in found.behind.items()},
     )
     return made.having(tree=_with_leaves(made))
 
 
-def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
+def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
     found = _Found()
     nodes, of = drawing.graph.nodes, keys.tree.of
     shown, hidden, box = keys.shown, keys.hidden, keys.box
@@ -64,27 +67,27 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
         start, end = of[edge.source], of[edge.target]
         if start in hidden:
             if nodes[edge.source].leaf:
-                user = keys.of(edge.target)
+                user = keys.key(edge.target)
                 if user is not None:
                     keys.users.setdefault(edge.source, user)
             if end in hidden and hidden[start] == hidden[end]:
-                continue  # it is inside what is not drawn
+                continue  # inside a group that is not drawn
         elif edge.source in shown and edge.target in shown:
             found.drawn.append(edge)
             continue
         if start == end and start in box:
             continue
         if start in hidden or end in hidden:
-            families = keys.between(edge.source, edge.target)
+            families = keys.family_links(edge.source, edge.target)
             for family, pair in families.items():
                 found.links[family].add(pair)
                 if keys.is_loop(family):
-                    steps = found.sent.setdefault(keys.of(edge.source), {})
+                    steps = found.sent.setdefault(keys.key(edge.source), {})
                     steps.setdefault(pair[0], set()).add((edge.source, edge.output_nr))
-                    found.received[keys.of(edge.target)] = None
+                    found.received[keys.key(edge.target)] = None
             if families or (start in hidden and end in hidden):
-                continue  # the group that is drawn has an edge of its own for it
-        source, target = keys.of(edge.source), keys.of(edge.target)
+                continue  # the drawn group of the family has such an edge itself
+        source, target = keys.key(edge.source), keys.key(edge.target)
         if source is None or target is None:
             if target is not None:
                 found.before[target][edge.source] = None
@@ -95,8 +98,8 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
     return found
 
 
-def _lines(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[Line]]:
-    """Edges between nodes, and lines for those that end at a closed group or are several."""
+def _merge_edges(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[MergedEdge]]:
+    """Return single edges between nodes, and merged edges for all others."""
     edges, between = found.drawn, found.lines
     if between:
         edges = []
@@ -114,7 +117,7 @@ def _lines(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[Line]]:
         else:
             leave = drawing.leaving if source < 0 else _output(drawing)
             metas = tuple(dict.fromkeys(map(leave, passing.values())))
-            lines.append(Line(source, target, edge, len(passing), metas))
+            lines.append(MergedEdge(source, target, edge, len(passing), metas))
     return edges, lines
 
 
@@ -123,8 +126,8 @@ def _output(drawing: Drawing) -> Callable[[Edge], TensorMeta | None]:
     return lambda edge: (*nodes[edge.source].outputs[edge.output_nr :], None)[0]
 
 
-def _handed(found: _Found) -> dict[int, str]:
-    """By key, what a step of a loop hands the next one, or reads of the one before."""
+def _loop_state_texts(found: _Found) -> dict[int, str]:
+    """Return, by key, text on the tensors that a loop step passes on or reads."""
     texts: dict[int, str] = {}
     for key in {**found.sent, **found.received}:
         if key is not None:
@@ -132,14 +135,14 @@ def _handed(found: _Found) -> dict[int, str]:
             steps = found.sent.get(key, {})
             times = max(map(len, steps.values()), default=0)
             if times:
-                what = f"{times} tensors go" if times > 1 else "goes"
-                says.append(f"↓ {what} on to the next step")
+                passed = f"{times} tensors go" if times > 1 else "goes"
+                says.append(f"↓ {passed} on to the next step")
             texts[key] = ", ".join(says)
     return texts
 
 
-def _linked(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
-    """How the groups of a family are linked among themselves, in words."""
+def _link_text(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
+    """Return the text on the edges among the groups of a family."""
     keys = drawing.keys
     assert keys is not None
     groups = keys.tree.groups
@@ -150,9 +153,9 @@ def _linked(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
 
 
 def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
-    """Do the modules of a loop's steps read nothing of the steps before?
+    """Return True if the modules of a loop step read nothing from earlier steps.
 
-    So it is with the experts of a mixture: only their results are put together one after another.
+    True for the experts of a mixture, whose results alone are combined one after another.
     """
     tree = drawing.groups
     assert tree is not None
@@ -160,7 +163,7 @@ def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
     own = [n for n in last.children if tree.groups[n].kind == "module"]
     if last.kind != "run" or not own:
         return False
-    inner = [tree.groups[n] for number in own for n in tree.below(number)]
+    inner = [tree.groups[n] for number in own for n in tree.with_descendants(number)]
     reached = set(tree.operations[slice(*before.span)])
     inside = set(tree.operations[slice(*last.span)])
     edges = [edge for edge in drawing.inner.edges if edge.target in inside]
@@ -171,7 +174,7 @@ def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
 
 
 def _with_leaves(drawing: Drawing) -> Open:
-    """The tree with each leaf that is drawn outside the modules that share it."""
+    """Return the tree with each drawn leaf moved out of the modules that share it."""
     nodes = drawing.graph.nodes
     around: dict[int, list[Path]] = defaultdict(list)
     paths = drawing.tree.paths
@@ -188,10 +191,10 @@ def _with_leaves(drawing: Drawing) -> Open:
         stay = [c for c in part.children if type(c) is not Leaf or c.node not in moved]
         return replace(part, children=(*stay, *arrived[part.group]))
 
-    return drawing.tree.rebuilt(change) if moved else drawing.tree
+    return drawing.tree.transform(change) if moved else drawing.tree
 
 
 def _common(paths: list[Path]) -> int | None:
-    """The innermost group that all paths have in common."""
+    """Return the innermost group that all paths share, or None."""
     same = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
     return same[-1] if same else None

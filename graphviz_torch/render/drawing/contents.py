@@ -1,4 +1,4 @@
-"""The steps that say what is inside a group, and in all blocks that one is drawn for."""
+"""The steps that count the contents of groups and place the collectives."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from .tree import Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """The drawing with what is in closed groups, and in all blocks that one is drawn for."""
+    """Return the drawing with the contents of closed groups and of those that represent several."""
     if drawing.groups is None:
         return drawing
-    drawn = drawing.tree.opened.union(drawing.boxes)
-    folds = [number for number in drawing.tree.repeated if number in drawn]
+    drawn = drawing.tree.framed_groups.union(drawing.boxes)
+    folds = [number for number in drawing.tree.represented_groups if number in drawn]
     counted = [*drawing.boxes, *folds]
     if not counted:
         return drawing
-    stands_for = _stands_for(drawing, counted)
+    represented = _represented_groups(drawing, counted)
     return drawing.having(
-        contents={number: _contents(drawing, number, stands_for[number]) for number in counted}
+        contents={number: _contents(drawing, number, represented[number]) for number in counted}
     )
 
 
-def _stands_for(drawing: Drawing, counted: Iterable[int]) -> dict[int, list[int]]:
-    """By group that is drawn, itself and all groups that are not drawn and that it stands for."""
+def _represented_groups(drawing: Drawing, counted: Iterable[int]) -> dict[int, list[int]]:
+    """Return, by drawn group, itself and the hidden groups that it represents."""
     assert drawing.groups is not None
     assert drawing.keys is not None
     tree, keys = drawing.groups, drawing.keys
-    first: dict[int, int] = {}  # group that is hidden -> its like in the first of the family
-    below = {family: tree.below(family) for family in keys.repeated}
+    first: dict[int, int] = {}  # hidden group -> the corresponding one in the first of its family
+    below = {family: tree.with_descendants(family) for family in keys.repeated}
     for number in dict.fromkeys(keys.hidden.values()):
-        first.update(zip(tree.below(number), below[keys.family[number]], strict=True))
+        first.update(zip(tree.with_descendants(number), below[keys.family[number]], strict=True))
     found = {number: [number] for number in counted}
     for number in first:
         like = number
@@ -45,26 +45,28 @@ def _stands_for(drawing: Drawing, counted: Iterable[int]) -> dict[int, list[int]
 
 
 def _ids(drawing: Drawing, groups: Iterable[int]) -> list[int]:
-    """All nodes in these groups."""
+    """Return the ids of all nodes in these groups, sorted."""
     assert drawing.groups is not None
     tree = drawing.groups
     inside = tree.groups
-    return sorted([i for n in groups for inner in tree.below(n) for i in inside[inner].nodes])
+    return sorted(
+        [i for n in groups for inner in tree.with_descendants(n) for i in inside[inner].nodes]
+    )
 
 
-def _contents(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
+def _contents(drawing: Drawing, number: int, represented: list[int]) -> Contents:
     nodes = drawing.graph.nodes
-    ids = _ids(drawing, stands_for)
-    own = _ids(drawing, [number]) if len(stands_for) > 1 else ids
-    kept = sum([drawing.worth[n][2] for n in stands_for if n in drawing.worth])
-    return Contents(len(stands_for), tuple([nodes[i] for i in ids]), tuple(own), kept)
+    ids = _ids(drawing, represented)
+    own = _ids(drawing, [number]) if len(represented) > 1 else ids
+    kept = sum([drawing.interest[n][2] for n in represented if n in drawing.interest])
+    return Contents(len(represented), tuple([nodes[i] for i in ids]), tuple(own), kept)
 
 
 def place_collectives(drawing: Drawing) -> Drawing:
-    """The drawing with what ranks sent to each other, each collective at one place.
+    """Return the drawing with each collective at one element.
 
-    That is the node which sends, else the module that it is for: its frame, its box, or the node
-    that is all of it. Where that is not drawn, it is what is drawn around it, or for it.
+    This is the node that sends; otherwise the frame, box or single node of its module, or the
+    nearest element that is drawn around or for it.
     """
     sent: dict[int | None, list[Collective]] = {}
     if not drawing.graph.collectives:
@@ -78,37 +80,39 @@ def place_collectives(drawing: Drawing) -> Drawing:
             key = find(each.module)
         if key is not None or drawing.start is None:
             sent.setdefault(key, []).append(each)
-    return drawing.having(sent=sent)
+    return drawing.having(collectives=sent)
 
 
 class _Modules:
-    """Looks up the key of what is drawn of a module."""
+    """Lookup of the key under which a module is drawn."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         tree, keys = drawing.groups, drawing.keys
         self.groups = tree.groups if tree else ()
         self.paths: dict[str, int] = {}
-        within: list[str] = []  # of each group, the path of the innermost module
+        within: list[str] = []  # by group: path of the innermost module
         for part in self.groups:
             outer = "" if part.parent is None else within[part.parent]
             name = part.name.partition("#")[0] if part.kind == "module" else ""
             within.append(".".join(filter(None, (outer, name))))
             if name:
                 self.paths.setdefault(within[-1], part.id)
-        self.like: dict[int, int] = {}  # group that is hidden -> its like in the first of a family
+        self.like: dict[
+            int, int
+        ] = {}  # hidden group -> the corresponding one in the first of its family
         if tree and keys:
             for number in dict.fromkeys(keys.hidden.values()):
-                first = tree.below(keys.family[number])
-                self.like.update(zip(tree.below(number), first, strict=True))
-        # Open groups without a frame that hold one node, which has the module's name.
+                first = tree.with_descendants(keys.family[number])
+                self.like.update(zip(tree.with_descendants(number), first, strict=True))
+        # Open group without a frame -> its only node, which has the title of the module.
         parts = drawing.tree.parts
         self.alone = {
             home: part.node for part, _, home in parts if type(part) is Leaf and part.module
         }
 
     def key(self, module: str) -> int | None:
-        """Of a node, of a closed or framed group, or None."""
+        """Return the key of the node, box or frame that shows a module; None if none does."""
         path = module
         while path and path not in self.paths:
             path = path.rpartition(".")[0]
@@ -116,14 +120,14 @@ class _Modules:
         while number is not None:
             while number in self.like:
                 number = self.like[number]
-            key = self._shown(number)
+            key = self._visible_key(number)
             if key is not None:
                 return key
             number = self.groups[number].parent
         return None
 
-    def _shown(self, number: int) -> int | None:
+    def _visible_key(self, number: int) -> int | None:
         tree, keys = self.drawing.tree, self.drawing.keys
         if keys and number in keys.box:
             return ~keys.box[number]
-        return ~number if number in tree.opened else self.alone.get(number)
+        return ~number if number in tree.framed_groups else self.alone.get(number)

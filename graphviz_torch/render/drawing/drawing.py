@@ -1,7 +1,8 @@
-"""What a drawing shows of a graph: frozen values, filled in by the steps of steps.py.
+"""`Drawing`: which nodes, groups and edges a picture of a graph shows, before any format writes it.
 
-A drawing is a tree of `Open | Box | Leaf`, the edges between them, and what is said of each. A
-thing that is drawn has a key: the id of a node, or `~id` of a closed group.
+A drawing is an immutable tree of `Open | Box | Leaf` with edges and text for each. The steps in
+steps.py fill in its fields one after another. A drawn element has an integer key: the id of a node
+(>= 0), or `~id` of a closed group (< 0).
 """
 
 from __future__ import annotations
@@ -22,247 +23,246 @@ from ..style import Pair
 from .tree import Leaf, Open
 
 Fold = bool | Literal["loops"]
-_MOST_NAMES = 3  # of what is in the body of a loop, in its title
+_MAX_TITLE_NAMES = 3  # names of modules or operations in the title of a loop
 
 
-class Line(NamedTuple):
-    """What is drawn for edges that end at a closed group, or that are several."""
+class MergedEdge(NamedTuple):
+    """One drawn edge in place of several, or of one that begins or ends at a closed group."""
 
     source: int  # key
     target: int  # key
-    edge: Edge  # the first of the edges it stands for
-    times: int = 1  # how many tensors pass
-    outputs: tuple[TensorMeta | None, ...] = ()  # of several: the shapes and dtypes that pass
+    edge: Edge  # the first of the merged edges
+    times: int = 1  # number of tensors
+    outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes, if several tensors
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
-    """What is written inside nodes, and where."""
+class InlinedNodes:
+    """Nodes that are written inside another box, such as the weight inside its operation."""
 
-    folded: frozenset[int] = frozenset()  # leaves and carriers that have no node of their own
-    edges: tuple[Edge, ...] = ()  # all others
+    folded: frozenset[int] = frozenset()  # leaves, carriers and views without a box of their own
+    edges: tuple[Edge, ...] = ()  # edges that do not start at a folded node
     inside: Mapping[int, list[Edge]] = field(
         default_factory=dict
     )  # user -> edges from folded nodes
     carried: Mapping[int, int] = field(
         default_factory=dict
-    )  # carrier -> the folded node it hands on
-    # Folded node -> its first user; of a view in the module of what it shows, that.
+    )  # carrier (such as `t`) -> the folded node that it reads
+    # Folded node -> the node whose box shows it: its first user, or, for a view made in the module
+    # of its source, that source.
     user: Mapping[int, int] = field(default_factory=dict)
-    many: Mapping[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
-    # Of an edge that leads around views these, in order.
+    many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> their number
+    # Edge that replaces a chain of views -> the views, in order.
     views: Mapping[Edge, tuple[int, ...]] = field(default_factory=dict)
-    # Node -> the view whose tensor it shows, which is that of its call or module.
+    # Node -> the view whose shape its box shows: the result of the same call or module.
     shown: Mapping[int, int] = field(default_factory=dict)
 
     def host(self, node: int) -> int:
-        """The node for which a folded node is drawn; any other node itself."""
+        """Return the node whose box shows `node`: itself if it is not folded."""
         while node in self.folded:
             node = self.user[node]
         return node
 
     def leaf(self, node: int) -> int:
-        """The leaf that a folded node hands on; a leaf itself."""
+        """Return the leaf that a folded carrier passes on; a leaf returns itself."""
         while node in self.carried:
             node = self.carried[node]
         return node
 
 
-class Unit(NamedTuple):
-    """A group that is drawn as one operation."""
+class FusedNode(NamedTuple):
+    """A group drawn as a single operation, such as a linear layer."""
 
-    node: int  # that makes its one output
-    nodes: tuple[int, ...]  # all of it that is not written inside others, in topological order
+    node: int  # the node that computes the output of the group
+    nodes: tuple[int, ...]  # its nodes in topological order, without the folded ones
 
 
-class Figures(NamedTuple):
-    """What some nodes have together."""
+class Totals(NamedTuple):
+    """Sums and ranges over the nodes of a group."""
 
-    elements: int  # in all parameters
-    gradients: tuple[float, float] | None  # the smallest and largest finite norm
-    saved_bytes: int  # kept for backward
-    seconds: float | None  # in backward
+    elements: int  # of all parameters
+    gradients: tuple[float, float] | None  # smallest and largest gradient norm
+    saved_bytes: int  # bytes saved for backward
+    seconds: float | None  # time in backward
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All nodes in a group, leaves included, and their figures, which are counted once asked for.
+    """All nodes of a group, leaves included; `totals` is computed on first use.
 
-    Where a group stands for others like it, or lies in one that does, the figures are those of all
-    of them together.
+    A group that represents several identical ones, or is inside one that does, has the nodes of all
+    of them.
     """
 
-    times: int  # how many groups it stands for
-    inside: tuple[Node, ...]  # in all of them
-    own: tuple[int, ...]  # ids of the nodes in the one that is drawn
-    saved_bytes: int  # that all of them keep for backward
+    times: int  # number of groups that the drawn one represents, itself included
+    inside: tuple[Node, ...]  # nodes of all these groups
+    own: tuple[int, ...]  # ids of the nodes in the group that is drawn
+    saved_bytes: int  # bytes that all these groups save for backward
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """The ids of the nodes."""
+        """Return the ids of the nodes."""
         return tuple([node.id for node in self.inside])
 
     @cached_property
     def devices(self) -> list[str]:
-        """Those of the nodes that have one, in order."""
+        """Return the distinct devices of the nodes, in order."""
         distinct = {id(node.outputs): node for node in self.inside}.values()  # most share theirs
         return list(filter(None, dict.fromkeys([node.device for node in distinct])))
 
     @cached_property
-    def figures(self) -> Figures:
-        """What the nodes have together."""
+    def totals(self) -> Totals:
+        """Return the totals over all nodes."""
         inside = self.inside
         parameters = [node.outputs for node in inside if node.leaf == "parameter"]
         elements = sum([math.prod(meta.shape) for made in parameters for meta in made if meta])
         norms = [stats.norm for node in inside for stats in node.grad_outputs if stats is not None]
         gradients = (min(norms), max(norms)) if norms else None
         seconds = [node.seconds for node in inside if node.seconds is not None]
-        return Figures(elements, gradients, self.saved_bytes, sum(seconds) if seconds else None)
+        return Totals(elements, gradients, self.saved_bytes, sum(seconds) if seconds else None)
 
 
-class Sign(NamedTuple):
-    """A line that a finding or a difference adds to what is drawn."""
+class Badge(NamedTuple):
+    """A line that a finding or a difference adds to a box."""
 
     text: str
-    color: str  # its name in the palette
+    color: str  # name in the palette
     strong: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """What findings and differences add, by key."""
+class Highlights:
+    """Badges and outline colours that findings and differences add, by key."""
 
-    signs: Mapping[int, list[Sign]] = field(default_factory=dict)
+    badges: Mapping[int, list[Badge]] = field(default_factory=dict)
     outlines: Mapping[int, str] = field(
         default_factory=dict
-    )  # colour by name; "removed" is dashed, too
+    )  # name in the palette; "removed" is dashed as well
 
 
 @dataclass(frozen=True, slots=True)
 class Shading:
-    """The fills that `color_by` gives, by key, and what they mean."""
+    """Fill colours from `color_by`, by key, and the scale that explains them."""
 
     fills: Mapping[int, Pair | None] = field(
         default_factory=dict
-    )  # None: a dashed outline in place of a fill
-    inks: Mapping[int, Pair] = field(
-        default_factory=dict
-    )  # colour of the text, where not the usual
-    values: Mapping[int, str] = field(default_factory=dict)  # the value in words
+    )  # None: a dashed outline and no fill
+    inks: Mapping[int, Pair] = field(default_factory=dict)  # text colour, if not the default
+    values: Mapping[int, str] = field(default_factory=dict)  # the value as text
     title: str = ""
-    scale: tuple[tuple[Pair | None, str], ...] = ()  # fill, what it means
+    scale: tuple[tuple[Pair | None, str], ...] = ()  # fill and its meaning
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph, and what the steps taken so far say of how it is drawn."""
+    """A graph and the results of the drawing steps so far."""
 
     graph: Graph
     options: Settings
     findings: tuple[Finding, ...] = ()
-    inner: Inner = field(default_factory=Inner)
-    fold: Fold = False  # are blocks that are alike drawn once, or the steps of a loop
-    size: int | None = None  # things directly in a group, at most; None: there are no groups
-    rows: int | None = None  # modules in a row, at most
-    limit: int | None = None  # things that are drawn, at most; None: as many as fit a page
-    whole: bool = False  # is every group to be open
-    fits: bool = True  # has the page room for what is open
-    stacks: bool = False  # are the graphs that it was joined from drawn below each other
-    modules: ModuleTree | None = None  # which each level that is tried cuts into its groups
-    # All nodes in groups. It is flat, not `Open` with 100,000 leaves: it is searched for what is
-    # alike and opened in ten ways, and a tree of objects takes longer than all the rest.
+    inner: InlinedNodes = field(default_factory=InlinedNodes)
+    fold: Fold = False  # draw identical blocks (or only the steps of a loop) once
+    size: int | None = None  # most nodes and groups directly in a group; None: no groups
+    rows: int | None = None  # most modules in a row
+    limit: int | None = None  # most boxes; None: as many as fit a page
+    whole: bool = False  # open every group
+    fits: bool = True  # the open groups fit the page
+    segments_stacked: bool = False  # draw `graph.segments` one below the other
+    modules: ModuleTree | None = None  # source of the groups of each level
+    # All nodes in groups, as flat lists: a tree of 100,000 `Leaf` objects would take longer to
+    # build than everything else.
     groups: Groups | None = None
-    called: Mapping[int, str] = field(default_factory=dict)  # group -> its name, by its data
-    # Of a group: findings that name its nodes, copies between devices, bytes kept for backward.
-    worth: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
-    units: Mapping[int, Unit] = field(default_factory=dict)  # by group
-    start: int | None = None  # the group that is drawn; None: all
-    # What is directly inside a group, None for the top: groups alike that follow each other as one.
+    called: Mapping[int, str] = field(default_factory=dict)  # group -> name with its input
+    # Group -> findings at its nodes, transfers and collectives, bytes saved for backward.
+    interest: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    fused: Mapping[int, FusedNode] = field(default_factory=dict)  # by group
+    start: int | None = None  # the group that is drawn; None: the whole graph
+    # Group (None: the top) -> its child groups; consecutive identical ones form one tuple.
     families: Mapping[int | None, list[tuple[int, ...]]] = field(default_factory=dict)
     tree: Open = field(default_factory=lambda: Open(None))
-    keys: Keys | None = None  # None: every node is drawn, or written inside one that is
+    keys: Keys | None = None  # None: there are no groups, so every node is drawn or folded
     edges: tuple[Edge, ...] = ()  # between nodes that are drawn as themselves
-    lines: tuple[Line, ...] = ()
+    merged_edges: tuple[MergedEdge, ...] = ()
     linked: Mapping[int, str] = field(
         default_factory=dict
-    )  # group drawn for several -> how these are linked
-    handed: Mapping[int, str] = field(default_factory=dict)  # key -> what a step hands the next one
-    before: Mapping[int, list[int]] = field(
+    )  # group drawn for several -> text on the edges among these
+    # Key -> text on the tensors that a loop step passes to the next one.
+    loop_state: Mapping[int, str] = field(default_factory=dict)
+    named_sources: Mapping[int, list[int]] = field(
         default_factory=dict
-    )  # key -> keys or ids named above it
-    behind: Mapping[int, list[int]] = field(
+    )  # key -> keys or ids of its sources, written above it in place of edges
+    named_targets: Mapping[int, list[int]] = field(
         default_factory=dict
-    )  # key -> keys or ids named below it
-    # By group that is drawn closed, or open for others like it.
+    )  # key -> keys or ids of its users, written below it in place of edges
+    # By group that is closed, or that represents several.
     contents: Mapping[int, Contents] = field(default_factory=dict)
-    # What ranks sent to each other, by the key of what says so; an open group has one, too. None:
-    # what nothing has that is drawn.
-    sent: Mapping[int | None, list[Collective]] = field(default_factory=dict)
-    marks: Marks = Marks()
+    # Key of a box or frame -> collectives that it shows; None: those without a drawn element.
+    collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
+    highlights: Highlights = Highlights()
     shading: Shading = Shading()
 
     def having(self, **changes: Any) -> Drawing:
-        """The drawing with some fields changed.
+        """Return a copy with some fields changed.
 
-        As `dataclasses.replace`, which takes ten times as long: half the time of a small picture.
+        Replaces `dataclasses.replace`, which is ten times slower and took half the time of a small
+        picture.
         """
         fields = self.__dict__.copy()
         fields.update(changes)
-        fields.pop("ends", None)  # what follows from the fields
-        fields.pop("alone", None)
-        fields.pop("made", None)
-        fields.pop("closed", None)
+        # Values of cached properties that depend on the changed fields.
+        for name in ("ends", "module_titles", "group_outputs", "closed_groups"):
+            fields.pop(name, None)
         made = object.__new__(Drawing)
-        object.__setattr__(made, "__dict__", fields)  # it is frozen
+        object.__setattr__(made, "__dict__", fields)  # bypasses frozen=True
         return made
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes that are drawn, by id."""
+        """Return the ids of the nodes that have a box."""
         return self.tree.nodes
 
     @property
     def boxes(self) -> list[int]:
-        """The closed groups that are drawn."""
+        """Return the closed groups that are drawn."""
         return self.tree.boxes
 
     @property
-    def all_lines(self) -> Iterator[Line]:
-        """Everything that is drawn between two keys."""
-        yield from (Line(edge.source, edge.target, edge) for edge in self.edges)
-        yield from self.lines
+    def all_edges(self) -> Iterator[MergedEdge]:
+        """Yield every drawn edge; single ones are wrapped in a `MergedEdge`."""
+        yield from (MergedEdge(edge.source, edge.target, edge) for edge in self.edges)
+        yield from self.merged_edges
 
     @cached_property
     def ends(self) -> list[tuple[int, int]]:
-        """Source and target of each drawn edge, as keys: `edges`, then `lines`."""
+        """Return the (source, target) keys of each drawn edge: `edges`, then `merged_edges`."""
         ends = [(edge.source, edge.target) for edge in self.edges]
-        return ends + [(line.source, line.target) for line in self.lines]
+        return ends + [(line.source, line.target) for line in self.merged_edges]
 
     @cached_property
     def shows_devices(self) -> bool:
-        """Do boxes say the device: where they differ, and in full."""
+        """Return True if boxes show the device: if the graph has several, or detail="full"."""
         if self.options["detail"] == "full":
             return True
         return len({node.device for node in self.graph.nodes} - {""}) > 1
 
     @property
     def draws_each(self) -> bool:
-        """Has each operation a node of its own, and none stands for a call or a module?"""
+        """Return True if each operation gets its own box, never one for a whole call or module."""
         options = self.options
         each = options["detail"] == "full" or options["parameters"] == "nodes"
         return each or options["fold"] is False
 
     @cached_property
     def has_modules(self) -> bool:
-        """Were modules recorded?"""
+        """Return True if the graph knows modules."""
         return any(node.module or node.module_class for node in self.graph.nodes)
 
     @cached_property
-    def made(self) -> dict[int, dict[TensorMeta, None]]:
-        """The distinct tensors that leave each closed group, by key."""
+    def group_outputs(self) -> dict[int, dict[TensorMeta, None]]:
+        """Return the distinct tensors that leave each closed group, by key."""
         found: dict[int, dict[TensorMeta, None]] = {}
         nodes = self.graph.nodes
-        for line in self.lines:
+        for line in self.merged_edges:
             if line.source < 0:
                 metas = line.outputs or (self.leaving(line.edge),)
                 known = found.setdefault(line.source, {})
@@ -275,74 +275,80 @@ class Drawing:
         return found
 
     def leaving(self, edge: Edge) -> TensorMeta | None:
-        """The tensor of an edge as it leaves the closed group of its source, views in it made."""
+        """Return the tensor that an edge carries out of the closed group of its source.
+
+        Views on the edge that belong to this group are applied.
+        """
         source, nr = edge.source, edge.output_nr
-        key = self.itself(source)
+        key = self.visible_key(source)
         for view in self.inner.views.get(edge, ()):
-            if self.keys is None or key is None or key >= 0 or self.keys.of(view) != key:
+            if self.keys is None or key is None or key >= 0 or self.keys.key(view) != key:
                 break
             source, nr = view, 0
         return (*self.graph.nodes[source].outputs[nr : nr + 1], None)[0]
 
     @cached_property
-    def alone(self) -> dict[int, str]:
-        """The nodes that are all that is drawn of a module, and its title."""
+    def module_titles(self) -> dict[int, str]:
+        """Return the title of the module for each node that is all that is drawn of a module."""
         return {p.node: p.module for p, _, _ in self.tree.parts if type(p) is Leaf and p.module}
 
     def key(self, node: int) -> int:
-        """The key under which a node is drawn: its own, or that of what stands for it.
+        """Return the key of the element that shows a node.
 
-        That is the operation in which it is written, the closed group around it, or its like in a
-        block that is drawn for several.
+        This is the node itself, the operation that it is written inside, the closed group around
+        it, or the corresponding node or group of the block that represents its block.
         """
         host = self.inner.host(node)
         if self.keys is None:
             return host
-        key = self.keys.of(host)
+        key = self.keys.key(host)
         return self.keys.users.get(host, host) if key is None else key
 
-    def alike(self, node: int, *, loops: bool = True) -> list[int]:
-        """The nodes that one is drawn for, in each step of a loop; itself where there is none.
+    def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
+        """Return the nodes that a drawn node represents, one for each step of a loop; else
+        itself.
 
         Args:
-            loops: False for those in each block with parameters of its own, too.
+            loops: False to include the nodes of identical blocks with parameters of their own.
         """
-        if self.keys is None or not self.tree.repeated:
+        if self.keys is None or not self.tree.represented_groups:
             return [node]
-        return self.keys.alike(node, loops=loops)
+        return self.keys.represented_nodes(node, loops=loops)
 
-    def itself(self, node: int) -> int | None:
-        """The key of a node that is drawn, or the closed group around it.
+    def visible_key(self, node: int) -> int | None:
+        """Return the key of a node's own box, or of the closed group around it.
 
-        None for a node that is written inside another, drawn as its like, or not at all.
+        Returns None for a node that is written inside another, represented by one of another block,
+        or not drawn.
         """
         if node in self.inner.folded:
             return None
         key: int | None = node
         if self.keys is not None:
-            key = self.keys.of(node)
+            key = self.keys.key(node)
         return key if key is None or key == node or key < 0 else None
 
-    def unit(self, key: int) -> Unit | None:
-        """What is drawn as one operation under a key; None for a node, and any other group."""
-        return None if key >= 0 or ~key in self.tree.repeated else self.units.get(~key)
+    def fused_node(self, key: int) -> FusedNode | None:
+        """Return the fused node under a key; None for a node and for any other group."""
+        return None if key >= 0 or ~key in self.tree.represented_groups else self.fused.get(~key)
 
     @cached_property
     def outputs(self) -> dict[int, int]:
-        """The outputs of the graph, each by the node that is drawn for it: mostly itself.
+        """Return the outputs of the graph by the id of the node that shows each.
 
-        The last step of a loop makes the loss that each step adds to; the first one may be drawn.
+        The last step of a loop computes the loss that each step adds to, while the first may be
+        drawn.
         """
         found = {node: node for node, _ in self.graph.outputs}
         return found | {key: node for node in found if (key := self.key(node)) >= 0}
 
     @cached_property
-    def closed(self) -> list[int]:
-        """The closed groups whose inside a reader does not see."""
-        return [number for number in self.boxes if self.unit(~number) is None]
+    def closed_groups(self) -> list[int]:
+        """Return the closed groups whose contents are hidden, so without fused nodes."""
+        return [number for number in self.boxes if self.fused_node(~number) is None]
 
     def place(self, key: int) -> int:
-        """Where a key stands in the topological order."""
+        """Return the position of a key in topological order."""
         tree = self.groups
         if tree is None:
             return key
@@ -354,60 +360,64 @@ class Drawing:
         return tree.places[part.nodes[-1]]
 
     def title(self, number: int) -> str:
-        """What to call a group: with the one around it where its own name is only a number."""
+        """Return the title of a group, with its module's name if its own is only a number."""
         assert self.groups is not None
         groups = self.groups.groups
         part = groups[number]
-        alike = self.tree.repeated.get(number)
+        alike = self.tree.represented_groups.get(number)
         name = part.name if alike else self.called.get(number, part.name)
         if part.kind == "call":
             name = name.partition("#")[0]
         outer = part.parent
         while outer is not None and groups[outer].kind != "module":
             outer = groups[outer].parent
-        if outer is not None and (name[:1].isdigit() or outer not in self.tree.opened):
+        if outer is not None and (name[:1].isdigit() or outer not in self.tree.framed_groups):
             name = f"{groups[outer].name.partition('#')[0]}.{name}"
         if alike:
             first, last = groups[min(alike)], groups[max(alike)]
             loop = part.kind == "run" and name.startswith("repeat ")
-            name = self._body(first, last) if loop else f"{name} … {labels.ending(name, last.name)}"
+            name = (
+                self._loop_title(first, last)
+                if loop
+                else f"{name} … {labels.ending(name, last.name)}"
+            )
             name += f"  {labels.TIMES}{len(alike)}{self.linked.get(number, '')}"
         return name
 
-    def _body(self, first: Group, last: Group) -> str:
-        """What a loop computes: the modules of its first step to those of its last, or else its
+    def _loop_title(self, first: Group, last: Group) -> str:
+        """Return the title of a loop: the modules of its first to its last step, or else its
         operations.
         """
-        if row := _row(self._inside(first), self._inside(last)):
+        if row := _list_title(self._body_names(first), self._body_names(last)):
             return row
         names = [
             one if one == end else f"{one} … {end.rpartition('.')[2]}"
-            for one, end in zip(self._inside(first), self._inside(last), strict=True)
+            for one, end in zip(self._body_names(first), self._body_names(last), strict=True)
         ]
         if not names:
             names = [self.graph.nodes[i].title for i in last.nodes if i not in self.inner.folded]
         distinct = list(dict.fromkeys(names))
-        more = ", …" if len(distinct) > _MOST_NAMES else ""
-        return ", ".join(distinct[:_MOST_NAMES]) + more
+        more = ", …" if len(distinct) > _MAX_TITLE_NAMES else ""
+        return ", ".join(distinct[:_MAX_TITLE_NAMES]) + more
 
-    def _inside(self, part: Group) -> list[str]:
-        """The names of the modules in the body of a loop, those of loops in it included."""
+    def _body_names(self, part: Group) -> list[str]:
+        """Return the names of the modules in the body of a loop, nested loops included."""
         assert self.groups is not None
         found: list[str] = []
         for inner in [self.groups.groups[number] for number in part.children]:
             if inner.kind == "run":
-                found += self._inside(inner)
+                found += self._body_names(inner)
             elif inner.kind == "module" or inner.name.startswith(GRADIENT):
                 found.append(inner.name.partition("#")[0].partition(",")[0])
         return found
 
-    def described(self, number: int) -> str:
-        """The title of a group with the class of its module, where that was recorded."""
+    def title_with_class(self, number: int) -> str:
+        """Return the title of a group with the class of its module, if recorded."""
         assert self.groups is not None
         return labels.classed(self.title(number), self.groups.groups[number].module_class)
 
 
-def _row(beginnings: list[str], endings: list[str]) -> str:
+def _list_title(beginnings: list[str], endings: list[str]) -> str:
     """Return the common name of modules of one list: "h.0 … 5" for "h.0.norm" to "h.5.mlp"."""
     lists = {name.partition(".")[0] for name in (*beginnings, *endings)}
     numbers = [name.split(".")[1:2] for name in (*beginnings[:1], *endings[-1:])]
@@ -417,5 +427,5 @@ def _row(beginnings: list[str], endings: list[str]) -> str:
     return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
 
 
-# A drawing begins as this one: to fill in 25 fields takes longer than most of its steps.
+# Start of each drawing: `having` is faster than a `Drawing(...)` that fills in 25 defaults.
 NOTHING: Final = Drawing(Graph(()), complete({}))

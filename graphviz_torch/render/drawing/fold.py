@@ -1,27 +1,26 @@
-"""The step that finds groups which are drawn once for all that are like them."""
+"""The step that finds families: consecutive identical groups, which are drawn once."""
 
 from __future__ import annotations
 
-from ..groups.families import families
 from ..groups.groups import Groups
+from ..groups.repeated_blocks import families
 from .drawing import Drawing
 
-# So many groups in a row are few enough to be drawn without the runs that hold them.
-_SHORT = 12
-_LOOP = 3  # groups that feed each other are drawn as a loop
+_MAX_UNPACKED = 12  # groups in a row that are drawn without the runs around them
+_MIN_LOOP_STEPS = 3  # fewer groups that feed each other are not drawn as a loop
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
-    """The drawing with the groups that follow each other and are alike put into families."""
+    """Return the drawing with families of consecutive identical groups."""
     tree = drawing.groups
     if tree is None or not drawing.fold:
         return drawing
     rows: dict[int | None, list[tuple[int, ...]]] = {}
     waiting = [drawing.start]
-    for number in waiting:  # only the first of a family is ever opened
+    for number in waiting:  # grows during the loop; only the first of a family is ever opened
         children = tree.roots if number is None else tree.groups[number].children
         if children:
-            found = families(tree, _unpacked(tree, children))
+            found = families(tree, _unpack_runs(tree, children))
             if drawing.fold == "loops":
                 found = [part for family in found for part in _as_loop(drawing, family)]
             rows[number] = found
@@ -30,10 +29,10 @@ def fold_repeats(drawing: Drawing) -> Drawing:
 
 
 def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The family, where its groups are the steps of a loop or follow in sequence; else each."""
+    """Return the family if its groups are steps of a loop or feed each other; else each group."""
     tree = drawing.groups
     assert tree is not None
-    if len(family) >= _LOOP:
+    if len(family) >= _MIN_LOOP_STEPS:
         one, other = (tree.groups[number] for number in sorted(family)[-2:])
         first = set(tree.operations[slice(*one.span)])
         then = set(tree.operations[slice(*other.span)])
@@ -44,8 +43,8 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
     return [(number,) for number in family]
 
 
-def _unpacked(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
-    """Groups without the runs that only hold a row of them, where the row is short when folded."""
+def _unpack_runs(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
+    """Replace runs that only contain a row of groups by that row, if it is short when folded."""
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}
     if not rows:
@@ -53,6 +52,6 @@ def _unpacked(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
     inside: list[int] = []
     for number in children:
         inside += groups[number].children if number in rows else [number]
-    unpacked = _unpacked(tree, tuple(inside))
-    longest = max(len(families(tree, children)), _SHORT)
-    return unpacked if len(families(tree, unpacked)) <= longest else children
+    row = _unpack_runs(tree, tuple(inside))
+    longest = max(len(families(tree, children)), _MAX_UNPACKED)
+    return row if len(families(tree, row)) <= longest else children

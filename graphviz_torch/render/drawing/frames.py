@@ -1,4 +1,4 @@
-"""The step that draws no frame around groups where it would tell nothing, or mislead."""
+"""The step that removes frames around groups that would show nothing or mislead."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .tree import Leaf, Open
 
 
 def frame(drawing: Drawing) -> Drawing:
-    """The drawing with frames around those open groups that show a reader something."""
+    """Return the drawing with frames around informative open groups only."""
     if drawing.groups is None:
         return drawing
-    # A run that is drawn for itself only means nothing to a reader.
-    kinds, repeated = drawing.groups.groups, drawing.tree.repeated
-    runs = {n for n in drawing.tree.opened if kinds[n].kind in ("run", "chain")}
+    # A run has no meaning of its own: it is framed only if it represents several.
+    kinds, repeated = drawing.groups.groups, drawing.tree.represented_groups
+    runs = {n for n in drawing.tree.framed_groups if kinds[n].kind in ("run", "chain")}
     runs.difference_update(repeated)
-    drawing = _without(drawing, runs)
-    drawing = _without(drawing, _scattered(drawing))
-    return _without(drawing, *_single(drawing))
+    drawing = _remove_frames(drawing, runs)
+    drawing = _remove_frames(drawing, _interrupted_containers(drawing))
+    return _remove_frames(drawing, *_single_child_modules(drawing))
 
 
-def _without(
+def _remove_frames(
     drawing: Drawing, groups: Collection[int], alone: dict[int, str] | None = None
 ) -> Drawing:
-    """The drawing without the frames of these groups; the nodes in `alone` get their titles."""
+    """Return the drawing without the frames of these groups; nodes in `alone` get their titles."""
     if not groups:
         return drawing
     titles = alone or {}
@@ -41,17 +41,19 @@ def _without(
         ]
         return replace(part, children=tuple(named))
 
-    return drawing.having(tree=drawing.tree.rebuilt(change))
+    return drawing.having(tree=drawing.tree.transform(change))
 
 
-def _scattered(drawing: Drawing) -> set[int]:
-    """Open containers, such as an nn.ModuleList, that the flow of data leaves and enters again.
+def _interrupted_containers(drawing: Drawing) -> set[int]:
+    """Return open containers, such as an nn.ModuleList, that the data leaves and enters again.
 
-    Drawn as a cluster, each would be a tall and empty column beside what lies between its parts.
+    As a cluster, such a container would be a tall, empty column beside the operations in between.
     """
     assert drawing.groups is not None
     groups, tree = drawing.groups.groups, drawing.tree
-    containers = [n for n in tree.opened if groups[n].kind == "module" and not groups[n].nodes]
+    containers = [
+        n for n in tree.framed_groups if groups[n].kind == "module" and not groups[n].nodes
+    ]
     if not containers:
         return set()
     users: dict[int, list[int]] = defaultdict(list)
@@ -73,10 +75,10 @@ def _scattered(drawing: Drawing) -> set[int]:
     return found
 
 
-def _single(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
-    """Open modules that hold one thing, and titles for the operations that are all of one.
+def _single_child_modules(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
+    """Return open modules with one child, and their titles for a child that is a single node.
 
-    Such a module's frame stays where it alone says how many modules it stands for.
+    The frame of such a module stays if it alone shows how many modules it represents.
     """
     assert drawing.groups is not None
     groups, tree = drawing.groups.groups, drawing.tree
@@ -86,12 +88,12 @@ def _single(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
             inside[number].append(key)
     found: set[int] = set()
     alone: dict[int, str] = {}
-    for number in sorted(tree.opened, reverse=True):  # inner ones first
+    for number in sorted(tree.framed_groups, reverse=True):  # inner ones first
         members = inside[number]
         paths = [[n for n in tree.paths[key] if n not in found] for key in members]
         frames = {tuple(path[path.index(number) + 1 :][:1]) for path in paths}
         single = len(members) == 1 or (len(frames) == 1 and () not in frames)
-        repeated = number in tree.repeated
+        repeated = number in tree.represented_groups
         if not single or groups[number].kind != "module" or (repeated and len(members) > 1):
             continue
         if len(members) == 1 and members[0] >= 0 and members[0] not in alone:

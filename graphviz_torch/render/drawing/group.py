@@ -1,4 +1,4 @@
-"""The step that puts all nodes in groups: modules, loops, repeated blocks."""
+"""The step that groups all nodes by module, loop and repeated block."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from difflib import get_close_matches
 
 from ...graph.gc import with_gc_disabled
 from ...graph.terminal import option
-from ..groups.calls import called_on
+from ..groups.call_titles import titles_by_input
 from ..groups.groups import Groups, ModuleTree
 from .drawing import Drawing
 
 
 @with_gc_disabled
 def group_nodes(drawing: Drawing) -> Drawing:
-    """The drawing with groups of at most `size` things; without a `size` it has none.
+    """Return the drawing with groups of at most `size` children; unchanged if `size` is None.
 
     Raises:
-        ValueError: for a module that the graph does not have.
+        ValueError: if the graph does not have the requested module.
     """
     if drawing.size is None:
         return drawing
@@ -26,7 +26,7 @@ def group_nodes(drawing: Drawing) -> Drawing:
     tree = modules.cut(drawing.size, drawing.rows)
     module = options["module"]
     start = None if module is None else _find(tree, module)
-    called = called_on(drawing.graph, tree)
+    called = titles_by_input(drawing.graph, tree)
     return drawing.having(modules=modules, groups=tree, start=start, called=called)
 
 

@@ -1,8 +1,8 @@
-"""How much of a graph is drawn: all that a page has room for, the telling parts first.
+"""Choose the amount of detail: as much as fits a page, the most informative parts first.
 
-Where the page has room for every operation, each is drawn. Else blocks that are alike are drawn
-once, modules begin closed, and are opened as long as there is room. `depth`, `module` and `detail`
-ask for a certain part instead, on a page of any size.
+If every operation fits, each is drawn. Otherwise identical blocks are drawn once, and closed
+modules are opened while the page has space. The options `depth`, `limit`, `detail="full"` and
+`fold=False` draw a given amount instead, on a page of any size.
 """
 
 from __future__ import annotations
@@ -11,56 +11,60 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ..color_by import in_values
-from ..groups.order import in_modules
+from ..groups.order import has_modules
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
-# How many things a drawing may show where no page bounds it.
+# Numbers of boxes to try, largest first, if no page limits the drawing.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
-# With more nodes than this it draws blocks that are alike once.
-_MANY = 100
-_SMALL = 30  # with no more operations it draws each step of a loop
-_LEVEL = 100  # things directly in a group, at most
-_PAGE_LEVELS = (_LEVEL, 26, 20, 14, 8)  # the same on a page: the first that it has room for
-_MOST_WHOLE = 90  # operations that a page may have room for
+_MAX_NODES_UNFOLDED = 100  # a graph with more nodes draws identical blocks once
+_MAX_OPERATIONS_UNROLLED = 30  # a graph with more operations draws the steps of a loop once
+_MAX_GROUP_SIZE = 100  # nodes and groups directly in a group
+_PAGE_GROUP_SIZES = (_MAX_GROUP_SIZE, 26, 20, 14, 8)  # tried in this order until the page fits
+_MAX_OPERATIONS_WHOLE = 90  # a graph with more operations is never drawn with every group open
 
 Step = Callable[[Drawing], Drawing]
 
 
 class Level(NamedTuple):
-    """One way to put the nodes into groups, and how many of these may be opened."""
+    """Limits for grouping the nodes and for opening these groups."""
 
-    size: int | None  # things directly in a group, at most; None: every node, and no groups
-    rows: int | None  # modules in a row, at most: a longer row is drawn as runs of a few
-    limit: int | None  # things that are drawn, at most; None: as many as fit a page
-    fold: Fold  # are blocks that are alike drawn once, or the steps of a loop
-    whole: bool = False  # must all of them be open
+    size: int | None  # most nodes and groups directly in a group; None: no groups
+    rows: int | None  # most modules in a row; a longer row becomes runs of a few
+    limit: int | None  # most boxes; None: as many as fit a page
+    fold: Fold  # draw identical blocks (or only the steps of a loop) once
+    whole: bool = False  # every group must be open
 
 
 def levels(drawing: Drawing) -> Iterator[Level]:
-    """The levels to try, the fullest first; of what a caller asked for, the one that shows it."""
+    """Yield the levels to try, the most detailed first; one level if the caller set the detail."""
     options = drawing.options
     count = max(4, len(drawing.graph.nodes))
     if _is_asked(drawing):
-        fold = _fold(drawing)
-        grouped = drawing.graph.segments or in_modules(drawing.graph)
-        most = _most(drawing)
+        fold = _draws_once(drawing)
+        grouped = drawing.graph.segments or has_modules(drawing.graph)
+        most = _max_boxes(drawing)
         closing = fold or options["depth"] is not None or _count(drawing) > most
         if grouped or closing or options["module"]:
-            yield Level(_LEVEL if closing else count, _LEVEL, most, fold)
+            yield Level(_MAX_GROUP_SIZE if closing else count, _MAX_GROUP_SIZE, most, fold)
         else:
-            yield Level(None, _LEVEL, most, fold=False)
+            yield Level(None, _MAX_GROUP_SIZE, most, fold=False)
         return
     operations = _operations(drawing)
-    if operations <= _MOST_WHOLE:
-        loops: Fold = "loops" if operations > _SMALL and options["fold"] is None else False
+    if operations <= _MAX_OPERATIONS_WHOLE:
+        loops: Fold = (
+            "loops" if operations > _MAX_OPERATIONS_UNROLLED and options["fold"] is None else False
+        )
         yield Level(count, count, None, options["fold"] or loops, whole=True)
-    for size in _PAGE_LEVELS:
+    for size in _PAGE_GROUP_SIZES:
         yield Level(size, size, None, fold=True)
 
 
 def _is_asked(drawing: Drawing) -> bool:
-    """Did the caller say how much to draw? Pictures from left to right are no page, either."""
+    """Return True if the caller set the amount of detail.
+
+    A drawing from left to right counts, too: it has no page to fit.
+    """
     options = drawing.options
     return (
         options["depth"] is not None
@@ -70,22 +74,22 @@ def _is_asked(drawing: Drawing) -> bool:
     )
 
 
-def _fold(drawing: Drawing) -> bool:
-    """Are blocks that are alike drawn once?"""
+def _draws_once(drawing: Drawing) -> bool:
+    """Return True if identical blocks are drawn once."""
     options = drawing.options
     fold, depth = options["fold"], options["depth"]
     if fold is None and options["detail"] == "full":
         return False
     if fold is None and depth is not None:
-        # Else each closed group has a value of its own to show.
+        # Each closed group shows its own value, so identical ones are drawn separately.
         return not in_values(options["color_by"])
     if fold is None:
-        return _count(drawing) > min(_most(drawing), _MANY)
+        return _count(drawing) > min(_max_boxes(drawing), _MAX_NODES_UNFOLDED)
     return fold
 
 
 def _count(drawing: Drawing) -> int:
-    """The nodes that are not written inside others."""
+    """Return the number of nodes that are not written inside others."""
     return len(drawing.graph.nodes) - len(drawing.inner.folded)
 
 
@@ -94,43 +98,43 @@ def _operations(drawing: Drawing) -> int:
     return sum(not node.leaf and node.id not in folded for node in drawing.graph.nodes)
 
 
-def _most(drawing: Drawing) -> int:
+def _max_boxes(drawing: Drawing) -> int:
     limit = drawing.options["limit"]
     return LIMITS[0] if limit is None else limit
 
 
 def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Drawing:
-    """The drawing of a level.
+    """Return the drawing at the first level that fits its page.
 
     Args:
-        groups: the steps for each level that is tried and groups the nodes anew.
-        level: those for the level that is drawn; the first of them opens groups.
+        groups: steps for each level that is tried, after the nodes are grouped.
+        level: steps for the level that is drawn; the first of them opens groups.
     """
     opened = start
-    absent: ValueError | None = None  # raised where no level has the module
+    absent: ValueError | None = None  # raised if no level has the module
     known = set()
     for each in levels(start):
         try:
             grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
-        except ValueError as error:  # a run of operations is in the tree of its own level only
+        except ValueError as error:  # a run of operations exists at one level only
             absent = absent or error
             continue
         if grouped.modules is not start.modules:
             start = start.having(modules=grouped.modules)
         cut = grouped.groups and len(grouped.groups.groups), each.fold, each.whole
         if cut in known:
-            continue  # another size may cut nothing else
+            continue  # this size gives the same groups as an earlier one
         known.add(cut)
-        opened = level[0](taken(grouped, groups).having(limit=each.limit, whole=each.whole))
+        opened = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
         if opened.fits:
             break
     if absent is not None and not known:
         raise absent
-    return taken(opened, level[1:])
+    return apply_steps(opened, level[1:])
 
 
-def taken(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
-    """The drawing after these steps."""
+def apply_steps(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
+    """Return the drawing after these steps."""
     for step in steps:
         drawing = step(drawing)
     return drawing

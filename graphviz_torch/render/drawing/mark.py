@@ -1,4 +1,4 @@
-"""The step that marks what is drawn with findings, and with differences from another graph."""
+"""The step that marks boxes with findings and with differences from another graph."""
 
 from __future__ import annotations
 
@@ -6,54 +6,59 @@ from collections.abc import Iterable, Iterator
 
 from ...graph import FAILURE_RULES, Finding, Graph
 from .. import labels
-from .drawing import Drawing, Marks, Sign
+from .drawing import Badge, Drawing, Highlights
 
-SIGNS = {"added": "+", "removed": labels.MINUS, "changed": "≠"}
-WARNINGS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOURCE}"}
+DIFFERENCE_SIGNS = {"added": "+", "removed": labels.MINUS, "changed": "≠"}
+SEVERITY_SIGNS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOURCE}"}
 
 
 def mark(drawing: Drawing) -> Drawing:
-    """The drawing with its marks. What is in a closed group, or inside a node, marks that."""
-    signs: dict[int, list[Sign]] = {}
+    """Return the drawing with badges and outlines for findings and differences.
+
+    A mark of a node without a box of its own goes to the box that shows the node.
+    """
+    badges: dict[int, list[Badge]] = {}
     outlines: dict[int, str] = {}
     differences = drawing.options["marks"] or {}
-    if not (drawing.findings or differences or drawing.before or drawing.behind):
+    if not (drawing.findings or differences or drawing.named_sources or drawing.named_targets):
         return drawing
     nodes, failure = drawing.graph.nodes, drawing.graph.failure
 
     def add(node: int, text: str, color: str) -> None:
         key = drawing.key(node)
-        sign = Sign(text, color)
-        known = signs.setdefault(key, [])
-        if sign not in known:
-            known.append(sign)
+        badge = Badge(text, color)
+        known = badges.setdefault(key, [])
+        if badge not in known:
+            known.append(badge)
         outlines.setdefault(key, color)
 
     for finding in drawing.findings:
         named = finding.nodes
-        if finding.rule == "exception":  # an operation that failed in forward has no node
+        if finding.rule == "exception":  # an operation that raised in forward has no node
             named = tuple(n for n in named if failure and n == failure.node)
         behind = _behind_cuts(drawing.graph, finding)
         named = tuple(n for n in named if n not in behind) or named
         for node in named:
-            add(node, f"{WARNINGS[finding.severity]} {finding.rule}", finding.severity)
+            add(node, f"{SEVERITY_SIGNS[finding.severity]} {finding.rule}", finding.severity)
     for node, difference in differences.items():
-        text = f"{SIGNS[difference]} {difference}"
+        text = f"{DIFFERENCE_SIGNS[difference]} {difference}"
         host = drawing.inner.host(node)
         if host != node:
             if differences.get(host) == difference:
                 continue
             text += f": {nodes[node].label or nodes[node].title}"
         add(node, text, difference)
-    for key in _named(drawing):
-        # Edges that are not drawn name their ends, so these must show what they are called.
+    for key in _nodes_named_by_stubs(drawing):
+        # These nodes are named as "#id" in place of an edge, so their boxes must show the id.
         if key >= 0:
-            signs.setdefault(key, []).insert(0, Sign(f"#{key}", "muted", strong=False))
-    return drawing.having(marks=Marks(signs, outlines))
+            badges.setdefault(key, []).insert(0, Badge(f"#{key}", "muted", strong=False))
+    return drawing.having(highlights=Highlights(badges, outlines))
 
 
 def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
-    """Return the nodes behind the cuts that a finding tells of: these learn, and have no fault."""
+    """Return the nodes downstream of the cuts in a finding; these train, so they are not at
+    fault.
+    """
     named = set(finding.nodes)
     return {
         after
@@ -63,20 +68,20 @@ def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
     }
 
 
-def _named(drawing: Drawing) -> set[int]:
-    """The far ends of edges that are not drawn; what is outside of a module is not drawn itself."""
-    named = [*drawing.before.values(), *drawing.behind.values()]
+def _nodes_named_by_stubs(drawing: Drawing) -> set[int]:
+    """Return the drawn nodes that stubs of edges name by id."""
+    named = [*drawing.named_sources.values(), *drawing.named_targets.values()]
     return {key for keys in named for key in keys}.intersection(drawing.nodes)
 
 
-def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """That the recording ended with an exception, and at which node, where no finding tells it."""
+def failure_findings(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield a finding for the exception that ended the recording, unless `findings` report it."""
     failure = graph.failure
     if failure is not None and not any(finding.rule in FAILURE_RULES for finding in findings):
-        what = failure.operation or "the block"
-        what += f" at {failure.where}" if failure.where else ""
+        failed = failure.operation or "the block"
+        failed += f" at {failure.where}" if failure.where else ""
         first = failure.message.partition("\n")[0]
-        message = f"{what} ended with {failure.error}{f': {first}' if first else ''}"
+        message = f"{failed} ended with {failure.error}{f': {first}' if first else ''}"
         yield Finding(
             "exception", "error", message, nodes=() if failure.node is None else (failure.node,)
         )

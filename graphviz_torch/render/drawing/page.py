@@ -1,8 +1,8 @@
-"""An estimate of how large a drawing is, while groups of it are opened one after another.
+"""Estimate of the size of a drawing while its groups are opened one after another.
 
-Only Graphviz knows the true size, and takes a hundred times as long. Each open group is laid out by
-itself: what is in it has ranks in the direction of the data, and what is beside each other in these
-has a width together.
+A layout by Graphviz would be exact, but takes a hundred times as long. Each open group is laid out
+separately: its children are ranked in the direction of the data, and the widths of those in one
+rank add up.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Final
 from .drawing import Drawing
 from .sizes import Sizes
 
-WIDTH: Final = 680.0  # points; a README shows 622 of them without scaling the picture
-HEIGHT: Final = 1230.0  # the same of a screen and a half: with these, text is 11 px high there
-_LARGER: Final = 1.25  # times as large may be what must be seen: its text is 9 px high
-_RANK, _BESIDE = 20.0, 16.0  # between boxes below and beside each other
-_FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # that a frame adds, with its title
-_PASSING = 11.0  # the width of an edge that runs beside a box
-_BELOW = 50.0  # the height of the legend
+WIDTH: Final = 680.0  # points; scaled to the 622 points of a README its text is 11 px high
+HEIGHT: Final = 1230.0  # points: one and a half screens at that scale
+_LARGE_PAGE: Final = 1.25  # times the page: for required groups; text is then 9 px high
+_RANK_GAP, _BOX_GAP = 20.0, 16.0  # points between ranks, and between boxes of one rank
+_FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # points that a frame with a title adds
+_EDGE_WIDTH = 11.0  # points, for an edge that passes a box
+_LEGEND_HEIGHT = 50.0  # points
 
 _Size = tuple[float, float]
 
 
 class Page:
-    """The size of a drawing in which some groups are open.
+    """The estimated size of a drawing in which some groups are open.
 
     Args:
-        drawing: with its groups, families and units.
+        drawing: a drawing with groups, families and fused nodes.
     """
 
     def __init__(self, drawing: Drawing) -> None:
@@ -38,42 +38,47 @@ class Page:
         self._items: dict[int | None, Sequence[int]] = {}
         self._open: dict[int | None, _Size] = {}
         self._sizes = Sizes(drawing)
-        self._edges, self._entered = _lifted(drawing)
+        self._edges, self._entered = _edges_by_group(drawing)
         self._stacks = False
 
     def show(self, number: int | None, items: Sequence[int]) -> None:
-        """Note what an open group contains."""
+        """Set the keys of the children of an open group.
+
+        Note what an open group contains.
+        """
         self._items[number] = items
 
     def open(self, numbers: Iterable[int | None], *, large: bool = False) -> bool:
-        """Open groups, whose contents are known by `show`, unless the page has no room for them.
+        """Open groups, whose children were set by `show`, unless the page then overflows.
 
         Args:
-            large: whether a larger page will do.
+            large: allow a page that is 1.25 times as large.
 
         Returns:
-            Whether they are open now.
+            True if they are open now.
         """
         before = dict(self._open)
         for number in numbers:
-            self._open[number] = self._measured(number)
+            self._open[number] = self._measure(number)
             self._grow(number)
         start = self._drawing.start
-        if start in self._open and self._fits(before.get(start), _LARGER if large else 1.0):
+        if start in self._open and self._fits(before.get(start), _LARGE_PAGE if large else 1.0):
             return True
         self._open = before
         return False
 
     @property
-    def stacks(self) -> bool:
-        """Are the graphs that a graph was joined from drawn below each other?"""
+    def segments_stacked(self) -> bool:
+        """Return True if the segments of a joined graph are drawn one below the other."""
         return self._stacks
 
     def _fits(self, before: _Size | None, times: float) -> bool:
-        """Has the page room, or is the drawing no larger than before where it has none?"""
+        """Return True if the drawing fits the page, or is no larger than before."""
         width, height = self._open.get(self._drawing.start, (0.0, 0.0))
         wide, high = before or (0.0, 0.0)
-        return width <= max(times * WIDTH, wide) and height <= max(times * HEIGHT - _BELOW, high)
+        return width <= max(times * WIDTH, wide) and height <= max(
+            times * HEIGHT - _LEGEND_HEIGHT, high
+        )
 
     def _grow(self, number: int | None) -> None:
         """Measure the open groups around one again, inner ones first."""
@@ -82,23 +87,25 @@ class Page:
         while number is not None and number != self._drawing.start:
             number = groups.groups[number].parent
             if number in self._items:
-                self._open[number] = self._measured(number)
+                self._open[number] = self._measure(number)
 
-    def _measured(self, number: int | None) -> _Size:
+    def _measure(self, number: int | None) -> _Size:
         items = self._items[number]
         sizes = {key: self._size(key) for key in items}
         place = {key: at for at, key in enumerate(sorted(items, key=self._drawing.place))}
         ends = [(a, b) for a, b in self._edges.get(number, ()) if a in place and b in place]
-        ends = [(a, b) for a, b in ends if place[a] < place[b] and not self._beside(a, b)]
-        size = _laid_out([*place], sizes, ends)
+        ends = [(a, b) for a, b in ends if place[a] < place[b] and not self._side_by_side(a, b)]
+        size = _layout_size([*place], sizes, ends)
         if number is None and self._drawing.graph.segments:
             self._stacks = size[0] > WIDTH
             if self._stacks:
-                size = _laid_out([*place], sizes, [*pairwise(place)])
+                size = _layout_size([*place], sizes, [*pairwise(place)])
         return size
 
-    def _beside(self, source: int, target: int) -> bool:
-        """Do two open groups stand beside each other, because one enters the other's middle?"""
+    def _side_by_side(self, source: int, target: int) -> bool:
+        """Return True if two open groups are drawn side by side: the edge enters the middle of
+        one.
+        """
         if source >= 0 or target >= 0 or not {~source, ~target} <= self._open.keys():
             return False
         fed = {inner for _, inner in self._edges.get(~target, ())}
@@ -107,20 +114,20 @@ class Page:
     def _size(self, key: int) -> _Size:
         if key < 0 and ~key in self._open:
             width, height = self._open[~key]
-            if len(self._items[~key]) < 2 and ~key not in self._drawing.tree.repeated:
-                return width, height  # a frame around one thing is not drawn
+            if len(self._items[~key]) < 2 and ~key not in self._drawing.tree.represented_groups:
+                return width, height  # a group with one child gets no frame
             return max(width, self._sizes.title(~key)) + _FRAME_WIDTH, height + _FRAME_HEIGHT
-        return self._sizes.of(key)
+        return self._sizes.box(key)
 
 
-def _laid_out(
+def _layout_size(
     order: Sequence[int], sizes: dict[int, _Size], ends: Sequence[tuple[int, int]]
 ) -> _Size:
-    """The size of boxes in ranks.
+    """Return the width and height of boxes arranged in ranks.
 
     Args:
-        order: all keys, sources before what they lead to.
-        ends: both keys of each edge.
+        order: all keys in topological order.
+        ends: the (source, target) keys of each edge.
     """
     users: dict[int, list[int]] = defaultdict(list)
     fed = set[int]()
@@ -129,17 +136,17 @@ def _laid_out(
         fed.add(b)
     top = dict.fromkeys(order, 0.0)
     for key in order:
-        below = top[key] + sizes[key][1] + _RANK
+        below = top[key] + sizes[key][1] + _RANK_GAP
         for user in users[key]:
             top[user] = max(top[user], below)
-    for key in reversed(order):  # what reads nothing is right above its first user
+    for key in reversed(order):  # move each input down to its first user
         if key not in fed and users[key]:
-            top[key] = min(top[user] for user in users[key]) - sizes[key][1] - _RANK
-    spans = [(top[key], top[key] + sizes[key][1], sizes[key][0] + _BESIDE) for key in order]
+            top[key] = min(top[user] for user in users[key]) - sizes[key][1] - _RANK_GAP
+    spans = [(top[key], top[key] + sizes[key][1], sizes[key][0] + _BOX_GAP) for key in order]
     for a, b in ends:
         start, end = top[a] + sizes[a][1], top[b]
-        if end - start > 2 * _RANK:
-            spans.append((start + _RANK, end - _RANK, _PASSING))
+        if end - start > 2 * _RANK_GAP:
+            spans.append((start + _RANK_GAP, end - _RANK_GAP, _EDGE_WIDTH))
     width = max(
         (sum(w for begin, end, w in spans if begin <= here < end) for here, _, _ in spans),
         default=0.0,
@@ -151,22 +158,24 @@ def _laid_out(
 _Ends = tuple[int, int]  # keys
 
 
-def _lifted(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
-    """Return, by group, the edges between what is directly in it: those of what is inside, as one.
+def _edges_by_group(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
+    """Return, by group, the edges between its direct children; edges deeper inside are merged.
 
-    The second value has, for the edges into groups, what they enter there.
+    The second value maps an edge between two groups to the children that it enters.
     """
     groups = drawing.groups
     assert groups is not None
-    drawn_for: dict[int, int] = {}  # group of a family -> the first of it
-    drawn_in: dict[int, int | None] = {}  # group -> that in which it is drawn
+    drawn_for: dict[int, int] = {}  # group -> the first of its family
+    drawn_in: dict[int, int | None] = {}  # group -> the group in which it is drawn
     for level, rows in drawing.families.items() if drawing.fold else ():
         for first, *rest in rows:
             drawn_for.update(dict.fromkeys(rest, first))
             drawn_in.update(dict.fromkeys((first, *rest), level))
-    around: list[tuple[int, ...]] = []  # of each group, itself last
+    around: list[tuple[int, ...]] = []  # the groups around each group, itself last
     for part in groups.groups:
-        if drawing.fold and part.id not in drawn_in:  # a run whose parts are drawn without it
+        if (
+            drawing.fold and part.id not in drawn_in
+        ):  # a run that is left out: its children are drawn
             around.append(() if part.parent is None else around[part.parent])
             continue
         home = drawn_in.get(part.id, part.parent)

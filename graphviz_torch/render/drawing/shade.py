@@ -1,4 +1,4 @@
-"""The step that fills what is drawn by a value or a name, with the scale that explains it."""
+"""The step that fills boxes by a value or category, and builds the scale for the legend."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..color_by import Name, Value, name_of, reading
 from ..style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Pair, category
 from .drawing import Drawing, Shading
 
-_MOST_NAMES = 12  # in the legend
-_Members = dict[int, tuple[int, ...]]  # by key, the nodes that count for its fill
+_MAX_LEGEND_NAMES = 12
+_Members = dict[int, tuple[int, ...]]  # key -> nodes whose values decide its fill
 
 
-def shade(drawing: Drawing) -> Drawing:
-    """The drawing with the fills that its `color_by` gives.
+def fill_by_value(drawing: Drawing) -> Drawing:
+    """Return the drawing with the fill colours that its `color_by` gives.
 
     Raises:
-        ValueError: for a `color_by` that is unknown, or that the graph has no values for.
+        ValueError: if `color_by` is unknown or no node has such a value.
     """
     color_by = drawing.options["color_by"]
     if color_by is None:
@@ -26,7 +26,7 @@ def shade(drawing: Drawing) -> Drawing:
     members = _members(drawing, isinstance(how, Value) and how.summed, color_by == "module")
     if isinstance(how, Name):
         return drawing.having(shading=_by_name(drawing, members, how, color_by == "trainable"))
-    # A node says its gradient in any case.
+    # The box of a node shows its gradient in any case.
     said = how.own or color_by != "gradient"
     shading = _by_value(drawing, members, how, said, name_of(color_by))
     return drawing.having(shading=shading)
@@ -36,9 +36,9 @@ def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
     members: _Members = {i: (i,) for i in drawing.nodes}
     for number in drawing.boxes:
         inside = drawing.contents[number]
-        # Blocks alike are in different modules.
+        # Identical blocks are different modules: only the drawn one counts.
         members[~number] = inside.own if modules else inside.nodes
-    if summed:  # a node has all that is written inside it
+    if summed:  # add the values of the nodes written inside a box
         for i in drawing.inner.folded:
             host = drawing.inner.host(i)
             if host in members:
@@ -52,7 +52,7 @@ def _by_name(drawing: Drawing, members: _Members, how: Name, trainable: bool) ->
         key: {how.read(nodes[i]) for i in ids if not nodes[i].leaf or len(ids) == 1}
         for key, ids in members.items()
     }
-    if trainable:  # a group is what those of its operations that have parameters are
+    if trainable:  # operations without parameters do not count
         for found in names.values():
             if len(found) > 1:
                 found.discard("")
@@ -61,7 +61,7 @@ def _by_name(drawing: Drawing, members: _Members, how: Name, trainable: bool) ->
                 found.add("partly frozen")
     listed = sorted({name for found in names.values() for name in found if name})
     places = category(listed)
-    more = f" ({_MOST_NAMES} of {len(listed)})" if len(listed) > _MOST_NAMES else ""
+    more = f" ({_MAX_LEGEND_NAMES} of {len(listed)})" if len(listed) > _MAX_LEGEND_NAMES else ""
     return Shading(
         fills={
             key: CATEGORIES[places[next(iter(found))]]
@@ -69,7 +69,7 @@ def _by_name(drawing: Drawing, members: _Members, how: Name, trainable: bool) ->
             if len(found) == 1
         },
         title=how.title + more,
-        scale=tuple((CATEGORIES[places[name]], name) for name in listed[:_MOST_NAMES]),
+        scale=tuple((CATEGORIES[places[name]], name) for name in listed[:_MAX_LEGEND_NAMES]),
     )
 
 
@@ -79,7 +79,7 @@ def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name:
     for key, ids in members.items():
         found = [v for v in (how.read(nodes[i]) for i in ids) if v is not None]
         if found:
-            # Of a group: the largest gradient in it, but all of its time and bytes.
+            # A group shows its largest gradient, but the sum of its time and bytes.
             largest = max(found, key=lambda v: (math.isnan(v), v))
             values[key] = sum(found) if how.summed else largest
     if not values:
@@ -110,18 +110,18 @@ def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name:
     if len(finite) < len(values):
         scale.append((NONFINITE, "NaN or Inf"))
     if how.missing and len(values) < len(members):
-        # The lightest step is hardly told from no fill at all.
+        # A dashed outline: no fill would look like the lightest step of the scale.
         fills.update(dict.fromkeys(members.keys() - values.keys()))
         scale.append((None, how.missing))
     return Shading(fills, inks, words, how.title, tuple(scale))
 
 
 def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
-    """The step of the scale for a value; of a logarithmic scale, zero is the lowest step."""
+    """Return the index in `SCALE` for a value; zero has index 0 on a logarithmic scale."""
     if value <= low or high <= low:
         return 0
     if logarithmic:
         share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     else:
-        share = (value / 2 - low / 2) / (high / 2 - low / 2)  # a difference may be infinite
+        share = (value / 2 - low / 2) / (high / 2 - low / 2)  # halved: the difference may overflow
     return min(int(share * len(SCALE)), len(SCALE) - 1)

@@ -1,28 +1,26 @@
-"""The step that cuts edges which make a layout hard into pairs of labelled stubs.
+"""The step that replaces long edges by pairs of labelled stubs, so that the layout stays fast.
 
-An edge over n ranks costs Graphviz n - 1 invisible nodes, and almost all of its time goes into
-placing those: a dense block of 100 layers has half a million.
+An edge over n ranks costs Graphviz n - 1 invisible nodes, and placing these takes most of its time:
+a dense block of 100 layers has half a million.
 """
 
 from __future__ import annotations
 
 from .drawing import Drawing
 
-# Invisible nodes that a layout may have: so many, and so many for each visible thing.
-_FREE = 100
-_FREE_EACH = 1
-_LONG = 5  # ranks; a shorter edge is always drawn
-# With fewer edges than this there is nothing to untangle.
-_FEW = 60
+_MAX_INVISIBLE = 100  # invisible nodes that a layout may have
+_MAX_INVISIBLE_PER_BOX = 1  # further ones for each box
+_MIN_RANKS_CUT = 5  # a shorter edge is always drawn
+_MIN_EDGES = 60  # a drawing with fewer keeps all
 
 
 def shorten_edges(drawing: Drawing) -> Drawing:
-    """The drawing without its longest edges, until the rest can be laid out quickly."""
-    edges, lines = drawing.edges, drawing.lines
-    if len(edges) + len(lines) < _FEW:
+    """Return the drawing without its longest edges, so that the rest is laid out quickly."""
+    edges, lines = drawing.edges, drawing.merged_edges
+    if len(edges) + len(lines) < _MIN_EDGES:
         return drawing
-    rank = _ranks_in_circles(drawing) if drawing.keys else _ranks(drawing)
-    free = _FREE + _FREE_EACH * (len(drawing.nodes) + len(drawing.boxes))
+    rank = _ranks_with_cycles(drawing) if drawing.keys else _ranks(drawing)
+    free = _MAX_INVISIBLE + _MAX_INVISIBLE_PER_BOX * (len(drawing.nodes) + len(drawing.boxes))
     length = sum([rank[edge.target] - rank[edge.source] for edge in edges]) - len(edges)
     if length + sum([rank[line.target] - rank[line.source] - 1 for line in lines]) <= free:
         return drawing
@@ -32,11 +30,13 @@ def shorten_edges(drawing: Drawing) -> Drawing:
     excess = sum(span for span in spans if span > 0) - free
     cut: set[int] = set()
     for i in sorted(range(len(spans)), key=lambda i: -spans[i]):
-        if excess <= 0 or spans[i] < _LONG:
+        if excess <= 0 or spans[i] < _MIN_RANKS_CUT:
             break
         excess -= spans[i]
         cut.add(i)
-    before, behind = ({k: [*v] for k, v in d.items()} for d in (drawing.before, drawing.behind))
+    before, behind = (
+        {k: [*v] for k, v in d.items()} for d in (drawing.named_sources, drawing.named_targets)
+    )
     for i in sorted(cut):
         source, target = ends[i]
         for named, key, other in ((before, target, source), (behind, source, target)):
@@ -45,20 +45,20 @@ def shorten_edges(drawing: Drawing) -> Drawing:
                 others.append(other)
     return drawing.having(
         edges=tuple([edge for i, edge in enumerate(edges) if i not in cut]),
-        lines=tuple([line for i, line in enumerate(lines, len(edges)) if i not in cut]),
-        before=before,
-        behind=behind,
+        merged_edges=tuple([line for i, line in enumerate(lines, len(edges)) if i not in cut]),
+        named_sources=before,
+        named_targets=behind,
     )
 
 
 def _ranks(drawing: Drawing) -> dict[int, int]:
-    """About the rank that Graphviz gives each node: the longest way to it from an input.
+    """Return the approximate rank of each node in Graphviz: its longest path from an input.
 
-    It is for a drawing of every node, in which an edge runs from a node to a later one.
+    Only for drawings without groups, in which edges go from lower to higher ids.
     """
     rank = dict.fromkeys(drawing.nodes, 0)
     again = True
-    while again:  # once is enough where edges come in the order of their targets, as they do
+    while again:  # one pass is enough if edges are sorted by target, as usual
         again = False
         done = -1
         for edge in drawing.edges:
@@ -71,7 +71,7 @@ def _ranks(drawing: Drawing) -> dict[int, int]:
 
 
 def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """Move what is read late next to its first user, where that makes no edges longer in sum."""
+    """Move a key next to its first user if that does not lengthen the edges in total."""
     sources: dict[int, list[int]] = {}
     users: dict[int, list[int]] = {}
     for source, target in ends:
@@ -82,15 +82,17 @@ def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
             rank[key] = max(rank[key], min(rank[user] for user in users[key]) - 1)
 
 
-def _ranks_in_circles(drawing: Drawing) -> dict[int, int]:
-    """The same for a drawing with groups, closed or drawn for several: they can make a circle."""
+def _ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
+    """Return the approximate rank of each key in a drawing with groups, which may contain
+    cycles.
+    """
     keys = [*drawing.nodes, *(~number for number in drawing.boxes)]
     users: dict[int, list[int]] = {key: [] for key in keys}
     waiting = dict.fromkeys(keys, 0)
     for source, target in drawing.ends:
         users[source].append(target)
         waiting[target] += 1
-    # In a circle, what waits for itself keeps the rank it had by then.
+    # Keys of a cycle are never ready: they keep the rank they had by then.
     rank = dict.fromkeys(keys, 0)
     ready = [key for key in keys if not waiting[key]]
     for key in ready:

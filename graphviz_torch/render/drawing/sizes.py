@@ -1,4 +1,4 @@
-"""About how large a box is drawn, in points: only Graphviz knows the letters' true widths."""
+"""Estimated sizes of boxes in points; the exact widths of letters are known to Graphviz only."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 from .. import labels, wording
 from .drawing import Drawing
 
-Size = tuple[float, float]  # width and height
+Size = tuple[float, float]  # width and height, in points
 
-_TITLE: Final = 14.5  # the height of a line
-_SMALL: Final = 11.5  # the same of small print
-_MARGIN: Final = 9.0  # above and below the text of a box
-_SIDES: Final = 22.0  # left and right of it
-_BOLD, _PLAIN, _NARROW = 8.1, 7.2, 5.9  # the width of a letter: of a title in bold, else, small
+_TITLE_HEIGHT: Final = 14.5  # points per line
+_DETAIL_HEIGHT: Final = 11.5  # points per line of small print
+_MARGIN: Final = 9.0  # points above and below the text of a box, together
+_SIDES: Final = 22.0  # points left and right of the text, together
+_BOLD, _PLAIN, _NARROW = 8.1, 7.2, 5.9  # points per letter: bold title, plain title, small print
 
 
 class Sizes:
-    """The sizes of the boxes of a drawing in which no group is open yet."""
+    """Estimated sizes of the boxes of a drawing before any group is opened."""
 
     def __init__(self, drawing: Drawing) -> None:
         self._drawing = drawing
@@ -26,18 +26,18 @@ class Sizes:
         self._times = {alike[0] for row in rows for alike in row if len(alike) > 1}
         self._devices = 55.0 if drawing.shows_devices else 0.0
 
-    def of(self, key: int) -> Size:
-        """Return the size of a node or a closed group."""
+    def box(self, key: int) -> Size:
+        """Return the width and height of the box of a node or closed group."""
         size = self._known.get(key)
         if size is None:
             size = self._known[key] = self._node(key) if key >= 0 else self._group(~key)
         return size
 
     def title(self, number: int) -> float:
-        """Return the width of the title of a group's frame."""
-        return self._width([self._titled(number)])
+        """Return the width of the title of a frame."""
+        return self._width([self._group_title(number)])
 
-    def _titled(self, number: int) -> str:
+    def _group_title(self, number: int) -> str:
         assert self._drawing.groups is not None
         part = self._drawing.groups.groups[number]
         return labels.classed(part.name.partition("#")[0], part.module_class)
@@ -58,15 +58,19 @@ class Sizes:
             _PLAIN * len(said) + _SIDES,
             _NARROW * max(map(len, small)) + _SIDES + self._devices,
         )
-        height = _TITLE * (len(names) + bool(said)) + _SMALL * lines + _MARGIN
+        height = _TITLE_HEIGHT * (len(names) + bool(said)) + _DETAIL_HEIGHT * lines + _MARGIN
         return width, height
 
     def _group(self, number: int) -> Size:
         drawing = self._drawing
         assert drawing.groups is not None
-        title = self._titled(number)
+        title = self._group_title(number)
         lines = 1 if drawing.options["detail"] == "short" else 4
         if number in self._times:
-            title += 8 * " "  # room for how many it stands for
-        height = _TITLE * len(labels.wrapped(title).split("\n")) + _SMALL * lines + _MARGIN
+            title += 8 * " "  # space for the number of groups it represents
+        height = (
+            _TITLE_HEIGHT * len(labels.wrapped(title).split("\n"))
+            + _DETAIL_HEIGHT * lines
+            + _MARGIN
+        )
         return max(self._width([title]), 110.0), height

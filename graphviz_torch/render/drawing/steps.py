@@ -1,6 +1,6 @@
-"""The steps from a graph to a drawing, in their order. Writers of formats begin where they end.
+"""The steps from a graph to a drawing, in order; writers of formats start from the result.
 
-Each step is a function from drawing to drawing, in the file of its name.
+Each step is a function from drawing to drawing, in a file of its own.
 """
 
 from __future__ import annotations
@@ -8,40 +8,40 @@ from __future__ import annotations
 from typing import Final
 
 from ...graph import Graph
-from ..groups.whole import findings_of
 from ..options import DrawingOptions, complete
+from ..resolve import resolve_findings
 from .connect import connect
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
 from .fold import fold_repeats
 from .frames import frame
+from .fused import fuse_groups
 from .inline import inline_parameters
-from .level import Step, choose, taken
-from .mark import failed, mark
+from .level import Step, apply_steps, choose
+from .mark import failure_findings, mark
 from .open import open_groups, weigh
-from .shade import shade
+from .shade import fill_by_value
 from .shorten import shorten_edges
-from .units import find_units
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
-# For each way of grouping the nodes that is tried.
-GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, find_units)
+# Once for each level that is tried.
+GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, fuse_groups)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges)
-AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, shade)
+AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, fill_by_value)
 
 
 def draw(graph: Graph, options: DrawingOptions) -> Drawing:
-    """What to draw of a graph, and what to say of it.
+    """Return the drawing of a graph: its elements, edges and texts.
 
     Raises:
         TypeError: for an unknown option.
-        ValueError: for a value that an option does not take, or that the graph does not have.
+        ValueError: for an invalid value of an option, or one that the graph does not have.
     """
     checked = complete(options)
     if checked["color_by"] is None and {node.influence for node in graph.nodes} - {None}:
         checked["color_by"] = "influence"
-    findings = findings_of(graph, checked["findings"])
-    findings = (*failed(graph, findings), *findings)
+    findings = resolve_findings(graph, checked["findings"])
+    findings = (*failure_findings(graph, findings), *findings)
     start = NOTHING.having(graph=graph, options=checked, findings=findings)
-    return taken(choose(taken(start, BEFORE), GROUPS, LEVEL), AFTER)
+    return apply_steps(choose(apply_steps(start, BEFORE), GROUPS, LEVEL), AFTER)

@@ -1,4 +1,4 @@
-"""The tree of what is drawn: open groups around closed ones and nodes."""
+"""The tree of drawn elements: open groups that contain closed groups and nodes."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-Path = tuple[int, ...]  # the framed groups around something, outermost first
+Path = tuple[int, ...]  # ids of the framed groups around an element, outermost first
 
 
 class Leaf(NamedTuple):
-    """A node that is drawn."""
+    """A node with a box."""
 
     node: int
-    module: str = ""  # the title of a module that has nothing else drawn
+    module: str = ""  # title of the module, if nothing else of it is drawn
 
 
 class Box(NamedTuple):
-    """A closed group."""
+    """A closed group, drawn as one box."""
 
     group: int
-    repeats: tuple[int, ...] = ()  # groups like it that follow, and that it stands for too
+    repeats: tuple[int, ...] = ()  # identical groups after it that this box represents as well
 
     @property
     def times(self) -> int:
-        """How many groups it stands for."""
+        """Return the number of groups that this box represents."""
         return 1 + len(self.repeats)
 
 
 @dataclass(frozen=True)
 class Open:
-    """An open group, or the whole drawing, with what is drawn inside."""
+    """An open group (`group=None`: the whole drawing) and its drawn children."""
 
     group: int | None
     children: tuple[Open | Box | Leaf, ...] = ()
-    repeats: tuple[int, ...] = ()  # as of a Box
-    framed: bool = True  # has it a frame around it
+    repeats: tuple[int, ...] = ()  # identical groups after it that are not drawn
+    framed: bool = True
 
     @property
     def times(self) -> int:
-        """How many groups it stands for."""
+        """Return the number of groups that this one represents."""
         return 1 + len(self.repeats)
 
     @cached_property
     def parts(self) -> list[tuple[Open | Box | Leaf, Path, int | None]]:
-        """All that is in the tree: outer before inner, with its frames and the group around it."""
+        """Return all elements, outer before inner, each with its frames and its open group."""
         found: list[tuple[Open | Box | Leaf, Path, int | None]] = []
         stack: list[tuple[Open | Box | Leaf, Path, int | None]] = [(self, (), None)]
         while stack:
@@ -58,8 +58,8 @@ class Open:
                 stack += [(child, inner, number) for child in reversed(part.children)]
         return found
 
-    def rebuilt(self, change: Callable[[Open], Open]) -> Open:
-        """The tree with each open group changed, inner ones first."""
+    def transform(self, change: Callable[[Open], Open]) -> Open:
+        """Return the tree with `change` applied to each open group, inner ones first."""
         made: dict[int | None, Open] = {}
         for part, _, _ in reversed(self.parts):
             if type(part) is Open:
@@ -69,23 +69,23 @@ class Open:
 
     @cached_property
     def nodes(self) -> list[int]:
-        """The nodes that are drawn, by id."""
+        """Return the ids of the nodes that have a box, sorted."""
         return sorted([part.node for part, _, _ in self.parts if type(part) is Leaf])
 
     @cached_property
     def boxes(self) -> list[int]:
-        """The closed groups."""
+        """Return the closed groups."""
         return [part.group for part, _, _ in self.parts if type(part) is Box]
 
     @cached_property
-    def opened(self) -> set[int]:
-        """The open groups that have a frame."""
+    def framed_groups(self) -> set[int]:
+        """Return the open groups that have a frame."""
         opened = [part for part, _, _ in self.parts if type(part) is Open and part.framed]
         return {part.group for part in opened if part.group is not None}
 
     @cached_property
     def paths(self) -> dict[int, Path]:
-        """The frames around each key."""
+        """Return the frames around each box, by key."""
         return {
             part.node if isinstance(part, Leaf) else ~part.group: path
             for part, path, _ in self.parts
@@ -94,12 +94,12 @@ class Open:
 
     @cached_property
     def homes(self) -> dict[int, int | None]:
-        """The open group around each node that is drawn, framed or not."""
+        """Return the open group around each node with a box, framed or not."""
         return {part.node: home for part, _, home in self.parts if type(part) is Leaf}
 
     @cached_property
-    def repeated(self) -> dict[int, tuple[int, ...]]:
-        """Each group that stands for others, and those, itself first."""
+    def represented_groups(self) -> dict[int, tuple[int, ...]]:
+        """Return each drawn group that represents several, with these, itself first."""
         found: dict[int, tuple[int, ...]] = {}
         for part, _, _ in self.parts:
             if not isinstance(part, Leaf) and part.repeats and part.group is not None:

@@ -1,7 +1,7 @@
-"""The step that leaves out views between two operations: edges lead from one to the other.
+"""The step that leaves out views between two operations and joins these by an edge.
 
-A view that a reader must see stays: one that has a name, makes an output, is all that its module
-does, copies to another device, or that a finding, a cut or a difference points at.
+A view stays if it has a name, computes an output, is all that its module does, copies to another
+device, or is part of a finding, a cut or a difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .drawing import Drawing
 
 
 def fold_views(drawing: Drawing) -> Drawing:
-    """Return the drawing with its edges around the views that need no box."""
+    """Return the drawing with edges that lead around the views without a box."""
     if drawing.options["detail"] == "full" or drawing.options["parameters"] == "nodes":
         return drawing
     views = _views(drawing)
@@ -25,9 +25,11 @@ def fold_views(drawing: Drawing) -> Drawing:
         return drawing
     inner, nodes = drawing.inner, drawing.graph.nodes
     uses = Counter([edge.source for edge in inner.edges])
-    alone = {scope for scope, count in _computing(drawing.graph).items() if scope and count == 1}
-    made: dict[int, tuple[int, int]] = {}  # of each view, the node and output that it shows
-    passed: dict[int, tuple[int, ...]] = {}  # of each view, those that lead to it, itself last
+    alone = {
+        scope for scope, count in _count_computing(drawing.graph).items() if scope and count == 1
+    }
+    made: dict[int, tuple[int, int]] = {}  # view -> the node and output that it is a view of
+    passed: dict[int, tuple[int, ...]] = {}  # view -> the chain of views up to it, itself last
     user = {**inner.user}
     edges: list[Edge] = []
     between: dict[Edge, tuple[int, ...]] = {}
@@ -64,7 +66,7 @@ def fold_views(drawing: Drawing) -> Drawing:
 
 
 def _views(drawing: Drawing) -> set[int]:
-    """The views that are left out."""
+    """Return the ids of the views to leave out."""
     graph, inner = drawing.graph, drawing.inner
     nodes = graph.nodes
     found = {
@@ -74,9 +76,9 @@ def _views(drawing: Drawing) -> set[int]:
     }
     if not found:
         return found
-    found -= inner.folded | inner.inside.keys() | _pointed(drawing)
+    found -= inner.folded | inner.inside.keys() | _marked_nodes(drawing)
     found.difference_update([node for node, _ in graph.outputs])
-    found.difference_update(_modules_own(graph))
+    found.difference_update(_view_modules(graph))
     fed = Counter([edge.target for edge in inner.edges if edge.target in found])
     used = {edge.source for edge in inner.edges}
     found = {i for i in found if fed[i] == 1 and i in used}
@@ -88,8 +90,8 @@ def _moves(graph: Graph, edge: Edge) -> bool:
     return graph.nodes[edge.source].device != graph.nodes[edge.target].device
 
 
-def _pointed(drawing: Drawing) -> set[int]:
-    """The nodes that something besides their data points at."""
+def _marked_nodes(drawing: Drawing) -> set[int]:
+    """Return the nodes in findings, differences, transfers, collectives, cuts or the failure."""
     graph = drawing.graph
     found = {node for finding in drawing.findings for node in finding.nodes}
     found.update(drawing.options["marks"] or ())
@@ -102,18 +104,18 @@ def _pointed(drawing: Drawing) -> set[int]:
     return found
 
 
-def _computing(graph: Graph) -> Counter[str]:
-    """By scope, how many nodes do more than reshape."""
+def _count_computing(graph: Graph) -> Counter[str]:
+    """Count the nodes of each scope that do more than reshape."""
     nodes = graph.nodes
     return Counter(
         [node.scope for node in nodes if not node.leaf and node.operation not in RESHAPING]
     )
 
 
-def _modules_own(graph: Graph) -> Collection[int]:
-    """The views that are all that their module computes, as of `nn.Flatten`."""
-    inside = {""}  # scopes in which something else is computed
-    for scope in _computing(graph):
+def _view_modules(graph: Graph) -> Collection[int]:
+    """Return the views that are all that their module computes, such as those of `nn.Flatten`."""
+    inside = {""}  # scopes with other computations
+    for scope in _count_computing(graph):
         while scope not in inside:
             inside.add(scope)
             scope = scope.rpartition(".")[0]

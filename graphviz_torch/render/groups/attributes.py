@@ -1,9 +1,8 @@
-"""Which attributes tell that an operation computes something else than another of its name.
+"""Attributes that distinguish operations of one name when blocks are compared.
 
-Blocks whose operations differ in one of them are not alike: a `pow 2` is not a `pow 3`. An
-attribute that only tells a place in a sequence does not count. So the steps of an unrolled loop, of
-which each selects its own row, stay alike, and so do blocks that cut their weights out of one
-stacked tensor.
+`pow 2` differs from `pow 3`. An attribute that is only a position in a sequence is ignored, so the
+steps of an unrolled loop, each of which selects its own row, are isomorphic, and so are blocks that
+slice their weights from one stacked tensor.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Final
 
 from ...graph import Edge, Node
 
-# By what autograd's name of the operation starts with, the attributes that tell which part of a
-# tensor is read or written; by "", those of any operation that tell where a generator of random
-# numbers stands, and what the program calls data. How much is read is in the shapes of the outputs.
+# (prefix of the autograd name, attributes to ignore): the position of the part that is read or
+# written; for "", that is any operation, the state of the random generator and the name of data.
+# The size of the part is compared by the shape of the output.
 _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("Select", frozenset(("index", "idx"))),  # x[3], x.select(0, 3), select_scatter, select_copy
     ("Slice", frozenset(("start", "end"))),  # x[3:5], narrow, tensor_split, slice_scatter
@@ -24,14 +23,14 @@ _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("AsStrided", frozenset(("storage_offset",))),
     ("", frozenset(("seed", "philox_seed", "philox_offset", "data"))),
 )
-# What gives each part of a tensor as an output. The number of an output is a place as well, where
-# no other output is used.
+# Operations that return each part of a tensor as an output. If one output is used, its output_nr is
+# ignored like a position.
 _PARTS: Final = ("Unbind", "Split", "UnsafeSplit", "Chunk")
 
 
 @lru_cache(maxsize=4096)
 def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
-    """The attributes that count, of an operation with this name of autograd's.
+    """Return the attributes of an operation that distinguish it; `name` is its autograd name.
 
     >>> distinguishing("SelectBackward0", ("dim=0", "index=3"))
     ('dim=0',)
@@ -43,7 +42,7 @@ def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
-    """The nodes that divide a tensor, where one output is used: `x.unbind()[3]`."""
+    """Return the nodes that split a tensor and have only one used output: `x.unbind()[3]`."""
     dividing = {name for name in {node.name for node in nodes} if name.startswith(_PARTS)}
     used: dict[int, set[int]] = {}
     for edge in edges if dividing else ():

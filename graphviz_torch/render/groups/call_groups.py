@@ -1,6 +1,7 @@
-"""Groups of the nodes that one call made: of `F.cross_entropy`, or of a function of the program.
+"""Groups of the nodes of one function call: of `F.cross_entropy`, or of a function of the
+program.
 
-Names are those of `Node.call`: the program's functions outside of modules, then torch's.
+Their names come from `Node.call`: functions of the program outside of modules, then those of torch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from ...graph import Graph
-from .part_tree import Item, Name, Part
+from .part_tree import Item, Part, RangeName
 
 _Path = tuple[str, ...]  # the names of the calls around a node, outermost first
 
@@ -18,14 +19,14 @@ _Path = tuple[str, ...]  # the names of the calls around a node, outermost first
 def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
     """Put the nodes of each call that made several in a group, outer calls around inner ones.
 
-    A call that made all nodes of a module has no group: the module says what it is.
+    A call that made all nodes of a module gets no group, as the module already names them.
 
     Args:
-        levels: what is directly in each group, the top first, in topological order; they are
-            changed.
+        levels: the direct children of each group, the top level first, in topological order;
+            changed in place.
 
     Returns:
-        The groups.
+        The new groups.
     """
     nodes = graph.nodes
     parts: list[Part] = []
@@ -34,16 +35,16 @@ def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
         if not any("#" in call or "/" in call for call in calls):
             continue
         if number and len(calls - {""}) == 1 and all(type(item) is int for item in level):
-            continue  # of a module that one call made
+            continue  # a module whose nodes are all of one call
         rows = [*zip(_paths(graph, level), level, strict=True)]
-        found = _grouped(graph, rows, 0, parts, whole=number > 0)
+        found = _group_by_call(graph, rows, 0, parts, whole=number > 0)
         if len(found) < len(level):
             level[:] = found
     return parts
 
 
 def _paths(graph: Graph, level: Sequence[Item]) -> list[_Path]:
-    """The calls around each item; around a leaf are those of the first operation that reads it."""
+    """Return the calls around each item; a leaf has those of its first user."""
     found: list[_Path] = []
     path: _Path = ()
     for item in reversed(level):
@@ -56,17 +57,17 @@ def _paths(graph: Graph, level: Sequence[Item]) -> list[_Path]:
     return found[::-1]
 
 
-def _grouped(
+def _group_by_call(
     graph: Graph,
     rows: Sequence[tuple[_Path, Item]],
     depth: int,
     parts: list[Part],
     whole: bool,
 ) -> list[Item]:
-    """The items, those of each call at a depth in a group.
+    """Return the items with those of each call at a depth in a group.
 
     Args:
-        whole: has the level a name already, which a call that made all of it needs no group for.
+        whole: the level has a name already, so a call that made all of it gets no group.
     """
     found: list[Item] = []
     at = 0
@@ -79,13 +80,13 @@ def _grouped(
             continue
         made = sum(type(item) is int and not graph.nodes[item].leaf for item in items)
         last = all(len(path) == depth + 1 for path, _ in inside)
-        single = last and "#" not in name  # calls that made a node each
+        single = last and "#" not in name  # consecutive calls that made one node each
         named = single or made < 2 or (whole and len(inside) == len(rows))
-        part = Part("call", Name(name, f"{name}#", 1, 1), [])
+        part = Part("call", RangeName(name, f"{name}#", 1, 1), [])
         if not named:
-            parts.append(part)  # before those in it
+            parts.append(part)  # before the groups inside it
         if not last:
-            items = _grouped(graph, inside, depth + 1, parts, whole=True)
+            items = _group_by_call(graph, inside, depth + 1, parts, whole=True)
         part.items = items
         found += items if named else [part]
     return found

@@ -1,7 +1,7 @@
-"""Operations in a row that one box tells: views between two computations, and a gradient's own.
+"""Groups of operations in a row: chains of views, and the backward of an `autograd.grad` call.
 
-Each view reads the one before it alone, and nothing else reads that. A gradient that was taken to
-be differentiated, as in the inner steps of MAML, is what one line ran backward.
+In a chain each view reads only the one before it, which has no other user. The operations of
+`autograd.grad(create_graph=True)`, as in the inner steps of MAML, form one group for each line.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from itertools import groupby
 from typing import Final
 
 from ...graph import Edge, Graph
-from .part_tree import Item, Name, Part
+from .part_tree import Item, Part, RangeName
 
-# Forwards that hand on all elements of their one input, and nothing else.
+# Operations whose output has exactly the elements of their one input.
 RESHAPING: Final = frozenset(
     (
         *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
         *("transpose", "unsafe_view", "unsqueeze", "view"),
     )
 )
-_BACKWARD = "_backward"  # how the operations end that only a gradient has
+_BACKWARD = "_backward"  # suffix of operations that only a backward pass runs
 GRADIENT: Final = "autograd.grad"
 
 
-def gather(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) -> list[Part]:
-    """Put each chain in a group, at the place of its last operation.
+def gather_views(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) -> list[Part]:
+    """Put each chain of views in a group, at the position of its last operation.
 
     Args:
-        levels: what is directly in each group, in topological order; they are changed.
+        levels: the direct children of each group, in topological order; changed in place.
 
     Returns:
-        The groups.
+        The new groups.
     """
-    before = _before(graph, edges)
+    before = _previous_views(graph, edges)
     linked = {*before, *before.values()}
     parts: list[Part] = []
     for level in levels if before else ():
@@ -53,14 +53,13 @@ def gather(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) ->
 
 
 def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
-    """Put what `autograd.grad(create_graph=True)` computed in a group.
+    """Put the operations of each `autograd.grad(create_graph=True)` in a group.
 
     Args:
-        levels: what is directly in each group, in the order in which the program made it; they are
-            changed.
+        levels: the direct children of each group, in execution order; changed in place.
 
     Returns:
-        The groups.
+        The new groups.
     """
     nodes = graph.nodes
     own = {name for name in {node.operation for node in nodes} if name.endswith(_BACKWARD)}
@@ -75,7 +74,7 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
             inside = [nodes[i] for i in items if type(i) is int and not nodes[i].leaf]
             if line in lines and any(node.operation in own for node in inside):
                 text = f"{GRADIENT}, {len(inside)} operations"
-                parts.append(Part("chain", Name(text, f"{text}#", 1, 1), items))
+                parts.append(Part("chain", RangeName(text, f"{text}#", 1, 1), items))
                 items = [parts[-1]]
             found += items
         level[:] = found
@@ -83,7 +82,7 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
 
 
 def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
-    """The line that made each operation; of a leaf, that of the first operation that reads it."""
+    """Return the source line of each operation; a leaf has that of its first user."""
     found: list[str] = []
     line = ""
     for item in reversed(level):
@@ -95,8 +94,8 @@ def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
     return found[::-1]
 
 
-def _before(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
-    """By operation that reshapes what another made for it alone: that one, if it reshapes too."""
+def _previous_views(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
+    """Return, by view that is the only user of another unnamed view, that other one."""
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}
     rows = [edge for edge in edges if edge.source in shaping and edge.target in shaping]
@@ -115,4 +114,4 @@ def _before(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
 
 def _part(graph: Graph, chain: list[int]) -> Part:
     text = ", ".join([graph.nodes[i].title for i in chain])
-    return Part("chain", Name(text, f"{text}#", 1, 1), [*chain])
+    return Part("chain", RangeName(text, f"{text}#", 1, 1), [*chain])

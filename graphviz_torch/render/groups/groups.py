@@ -1,10 +1,10 @@
-"""Groups: the tree that every collapsed drawing of a graph uses.
+"""The tree of groups that every collapsed drawing of a graph uses.
 
-The graphs that a graph was joined from are the outermost groups. Modules make the tree where they
-were recorded, one group for each call; a list of modules is none, and begins the names of those in
-it. In them are groups of the nodes that one call of the program made. Where a level holds more than
-a reader can take in, it is cut along the topological order: first into the repeats of a body (the
-steps of a loop, blocks without names) and chains of one operation, then into runs of equal size.
+The segments of a joined graph are the outermost groups. Inside, each recorded call of a module is a
+group, except for lists of modules, whose name becomes a prefix. Inside modules, the nodes of one
+function call form a group. A level with more children than a reader can take in is split along the
+topological order: first into the repeats of a body (steps of a loop, unnamed blocks) and chains of
+one operation, then into runs of equal size.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ from typing import NamedTuple
 from ...graph import Edge, Graph, Node
 from ...graph.gc import with_gc_disabled
 from .call_groups import gather_calls
-from .chains import gather, gather_gradients
-from .cutting import Cutter
-from .likeness import Structure
-from .order import by_target, left_and_entered, order_of, places_of
-from .part_tree import Item, Kind, Name, Part, flatten, split
+from .chains import gather_gradients, gather_views
+from .isomorphism import Structure
+from .order import by_target, interrupted_containers, order_of, places_of
+from .part_tree import Item, Kind, Part, RangeName, flatten, split
+from .split_levels import LevelSplitter
 
 
 class Group(NamedTuple):
-    """Nodes that are drawn as one while it is closed."""
+    """Nodes that are drawn as one box while the group is closed."""
 
     id: int
     name: str  # one segment: "layers", "attn#2", "repeat 3", "operations 101-200"
-    path: str  # unique, without "/": a module's scope; a run's name behind what is around it
+    path: str  # unique, without "/": the path of its parents, and its name
     parent: int | None
     kind: Kind
     children: tuple[int, ...]  # groups directly inside, in topological order
     nodes: tuple[int, ...]  # nodes directly inside, in id order
     size: int  # number of all nodes inside
-    span: tuple[int, int]  # where its operations stand in Groups.operations: from, and up to
-    like: int  # id of the first group of the same structure; its own where it is the first
-    # Where it was recorded: "Linear(4, 16)"; of a run the classes of the modules in it.
+    span: tuple[int, int]  # range (start, end) of its operations in Groups.operations
+    like: int  # id of the first isomorphic group, or its own
+    # "Linear(4, 16)", or the classes of the modules in a run; "" if not recorded.
     module_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A tree of groups over the nodes of one graph; parents come before their children."""
+    """Tree of groups over the nodes of one graph; parents come before their children."""
 
     groups: tuple[Group, ...]
-    of: tuple[int | None, ...]  # innermost group of each node; None: directly at the top
-    roots: tuple[int, ...]  # groups at the top, in topological order
-    nodes: tuple[int, ...]  # nodes directly at the top, in id order
-    places: tuple[int, ...]  # of each node in the topological order that the tree follows
-    operations: tuple[int, ...]  # all nodes but the leaves, in that order
+    of: tuple[int | None, ...]  # innermost group of each node; None: top level
+    roots: tuple[int, ...]  # groups at the top level, in topological order
+    nodes: tuple[int, ...]  # nodes at the top level, in id order
+    places: tuple[int, ...]  # position of each node in the topological order of the tree
+    operations: tuple[int, ...]  # all nodes except leaves, in that order
 
-    def below(self, number: int) -> list[int]:
-        """A group and all groups in it, outer ones first."""
+    def with_descendants(self, number: int) -> list[int]:
+        """Return a group and all groups inside it, outer ones first."""
         found = [number]
         for inner in found:
             found += self.groups[inner].children
         return found
 
-    def around(self, number: int | None) -> list[int]:
-        """A group and all groups around it, inner ones first."""
+    def with_ancestors(self, number: int | None) -> list[int]:
+        """Return a group and all groups around it, inner ones first."""
         found: list[int] = []
         while number is not None:
             found.append(number)
@@ -74,18 +74,18 @@ class Groups:
 def group(
     graph: Graph, *, limit: int = 100, rows: int | None = None, loops: bool = False
 ) -> Groups:
-    """The groups of a graph; no level has more than `limit` groups and nodes directly inside.
+    """Return the groups of a graph, each with at most `limit` direct children.
 
-    A leaf belongs to the group of its first user. Two groups are alike when the operations inside,
-    their attributes and outputs, the leaves that feed them, the edges between them and the classes
-    of modules agree. Names may differ, and attributes that tell a place in a sequence.
+    A leaf belongs to the group of its first user. Two groups are isomorphic (`Group.like`) if their
+    operations, attributes, outputs, leaves, inner edges and module classes agree. Names may differ,
+    and so may attributes that are positions in a sequence.
 
     Args:
-        rows: where a row of modules is longer than this, cut it into so many runs of a few modules,
-            which a picture can show side by side. None: one that is longer than `limit` is cut into
-            few runs of many modules, to be opened one by one.
-        loops: put the repeats of a body in groups where they would fit the limit, too, and what
-            only reshapes in chains.
+        limit: most nodes and groups directly in a group.
+        rows: a longer row of modules is split into this many runs of a few modules each, which a
+            picture can show side by side. None: only rows longer than `limit` are split, into few
+            runs of many modules, to be opened one by one.
+        loops: also group repeated bodies that would fit the limit, and chains of views.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -94,9 +94,9 @@ def group(
 
 
 class ModuleTree:
-    """The modules of a graph in each other; `cut` puts what a level holds too much of in groups.
+    """The nested modules of a graph, before `cut` splits the levels that are too large.
 
-    A drawing that tries several levels cuts the same modules in several ways.
+    A drawing that tries several limits calls `cut` on the same tree.
     """
 
     def __init__(self, graph: Graph, *, loops: bool) -> None:
@@ -108,45 +108,45 @@ class ModuleTree:
             parts += gather_gradients(graph, [top, *[part.items for part in parts]])
         parts += gather_calls(graph, [top, *[part.items for part in parts]])
         if loops:
-            parts += gather(graph, edges, [top, *[part.items for part in parts]])
+            parts += gather_views(graph, edges, [top, *[part.items for part in parts]])
         self._top, self._parts = top, [(part, part.items) for part in parts]
         self._order = flatten(top)
         self._structure = Structure(graph, edges, self._order)
 
     def cut(self, limit: int, rows: int | None) -> Groups:
-        """As `group`, which says what the arguments are.
+        """Return the groups for a limit; the arguments are those of `group`.
 
         Raises:
             ValueError: if `limit` is less than 4.
         """
         if limit < 4:
             raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
-        cutter = Cutter(self._structure, limit, rows, self._loops)
+        cutter = LevelSplitter(self._structure, limit, rows, self._loops)
         for part, items in reversed(self._parts):
             part.items = cutter.cut(items)
             self._structure.close(part)
         operations = tuple(self._structure.operations)
-        return _number(self._graph, cutter.cut(self._top), self._order, operations)
+        return _build_groups(self._graph, cutter.cut(self._top), self._order, operations)
 
 
 def _modules(
     graph: Graph, edges: Sequence[Edge], order: list[int], made: bool
 ) -> tuple[list[Item], list[Part]]:
-    """The top level and all modules, outer ones first; a leaf stands just before its first user.
+    """Return the top level and all modules, outer ones first, each leaf before its first user.
 
-    Where the order is that in which the program made the operations, a list of modules between
-    which it computes is not a group: as a box it would feed what it reads.
+    In execution order (`made`), a list of modules with other operations between its members is no
+    group: its box would feed its own input.
     """
     nodes = graph.nodes
     places = places_of(order)
     never = len(order)
-    first = [never] * never  # of each leaf that is read: where its first user stands in the order
+    first = [never] * never  # by leaf: position of its first user
     for edge in edges:
         leaf, place = edge.source, places[edge.target]
-        # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
+        # In a hand-made graph a leaf may feed a leaf: its scope then decides its position.
         if place < first[leaf] and nodes[leaf].leaf and not nodes[edge.target].leaf:
             first[leaf] = place
-    leaves: dict[int, list[int]] = {}  # by node: those right before it
+    leaves: dict[int, list[int]] = {}  # node -> the leaves to insert before it
     for leaf, place in enumerate(first):
         if place < never:
             leaves.setdefault(order[place], []).append(leaf)
@@ -158,16 +158,16 @@ def _modules(
         rows[bisect_right(starts, i)].append(i)
     apart = _lists(nodes)
     for row in rows if made else ():
-        apart |= left_and_entered([scopes[i] for i in row])
-    parts = [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.segments]
+        apart |= interrupted_containers([scopes[i] for i in row])
+    parts = [Part("graph", RangeName(title, f"{title}#", 1, 1), []) for _, title in graph.segments]
     top: list[Item] = [*parts]
-    # The nodes before the first part are at the top.
+    # Nodes before the first segment are at the top level.
     for items, row in zip([top, *[part.items for part in parts]], rows, strict=True):
         levels = {"": items}
         for i in row:
             scope = scopes[i]
             if scope not in levels:
-                parts += _enter(levels, scope, nodes[i], apart)
+                parts += _add_modules(levels, scope, nodes[i], apart)
             level = levels[scope]
             if i in leaves:
                 level += leaves[i]
@@ -175,11 +175,11 @@ def _modules(
     return top, parts
 
 
-_LISTS = ("ModuleList", "ModuleDict")  # modules that are never called
+_LISTS = ("ModuleList", "ModuleDict")  # containers without a forward
 
 
 def _lists(nodes: Sequence[Node]) -> set[str]:
-    """The scopes of the lists of modules, which compute nothing themselves."""
+    """Return the scopes of containers of modules, which compute nothing themselves."""
     found: set[str] = set()
     for scope, classes in {(node.scope, node.module_class) for node in nodes}:
         kinds = classes.split("/")
@@ -191,10 +191,12 @@ def _lists(nodes: Sequence[Node]) -> set[str]:
     return found
 
 
-def _enter(levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str]) -> list[Part]:
-    """Add the levels of a scope, as far as there are none; gives the new modules, outer first.
+def _add_modules(
+    levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str]
+) -> list[Part]:
+    """Add the missing levels of a scope; return the new modules, outer ones first.
 
-    A module that is `apart` has no level of its own: it begins the names of those inside.
+    A module in `apart` gets no level: its name becomes a prefix of those inside.
     """
     missing = []
     path = scope
@@ -214,7 +216,7 @@ def _enter(levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str
             outer, _, before = outer.rpartition(".")
             name = f"{before}.{name}"
         depth = path.count(".")
-        part = Part("module", _named(name), [], classes[depth] if depth < known else "")
+        part = Part("module", _parse_name(name), [], classes[depth] if depth < known else "")
         levels[outer].append(part)
         levels[path] = part.items
         found.append(part)
@@ -222,10 +224,10 @@ def _enter(levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str
 
 
 def _scopes(nodes: Sequence[Node]) -> list[str]:
-    """The scope of each node.
+    """Return the scope of each node.
 
-    Of a model that has no modules inside, or is called several times, the model itself is one: its
-    calls are "Policy", "Policy#2"; "model", "model#2" where it computes nothing itself.
+    A model without submodules, or called several times, is a scope itself: "Policy", "Policy#2", or
+    "model", "model#2" if it computes nothing itself.
     """
     scopes = [node.scope for node in nodes]
     distinct = set(scopes)
@@ -253,17 +255,19 @@ def _scopes(nodes: Sequence[Node]) -> list[str]:
 _DIGITS = re.compile(r"\d+\Z")
 
 
-@lru_cache(maxsize=4096)  # a model has many alike
-def _named(text: str) -> Name:
+@lru_cache(maxsize=4096)  # names recur often in a model
+def _parse_name(text: str) -> RangeName:
     found = _DIGITS.search(text) if text[-1:].isdecimal() else None
     if found is None:
-        return Name(text, f"{text}#", 1, 1)
+        return RangeName(text, f"{text}#", 1, 1)
     number = int(found[0])
-    return Name(text, text[: found.start()], number, number)
+    return RangeName(text, text[: found.start()], number, number)
 
 
-def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]) -> Groups:
-    """The finished values: parents before children, in topological order."""
+def _build_groups(
+    graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]
+) -> Groups:
+    """Return the finished groups, parents before children, in topological order."""
     parts: list[Part] = []
     parents: list[int | None] = []
     paths: list[str] = []
@@ -275,7 +279,7 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
     while stack:
         part, parent = stack.pop()
         numbers[part] = number = len(parts)
-        # "/" separates the segments of names in TensorBoard.
+        # "/" would split the name in TensorBoard.
         path = part.name.text.replace("/", "|")
         outer = parent
         while part.kind == "module" and outer is not None and parts[outer].kind != "module":

@@ -1,4 +1,4 @@
-"""Under which key the nodes of a drawing with groups are drawn."""
+"""Lookup of the key under which a node is drawn: its own, or that of a closed group."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .groups import Groups
 
 
 class Keys:
-    """Looks up the key of any node of the graph: one that is drawn, in a closed group, or neither.
+    """Key of any node of the graph: a node with a box, one in a closed group, or neither.
 
     Args:
-        tree: all nodes in groups.
-        nodes: those that are drawn.
-        closed: groups that are drawn closed.
-        repeated: the first of groups that are drawn as one, and all of them, itself first.
+        tree: the groups of the graph.
+        nodes: ids of the nodes with a box.
+        closed: ids of the closed groups.
+        repeated: the first group of each family -> all groups of it, itself first.
     """
 
     def __init__(
@@ -28,10 +28,12 @@ class Keys:
         self.repeated = repeated
         self.family = {n: first for first, alike in repeated.items() for n in alike}
         self.shown = set(nodes)
-        self.box = {inner: number for number in closed for inner in tree.below(number)}
-        # Groups in a hidden one -> that one: the first of its family is drawn for it.
+        self.box = {inner: number for number in closed for inner in tree.with_descendants(number)}
+        # Hidden group or descendant of one -> that hidden group, which its family represents.
         others = [number for alike in repeated.values() for number in alike[1:]]
-        self.hidden = {inner: number for number in others for inner in tree.below(number)}
+        self.hidden = {
+            inner: number for number in others for inner in tree.with_descendants(number)
+        }
         operations: Collection[int] = tree.operations if others else ()
         self.position = dict(zip(operations, range(len(operations)), strict=True))
         self.known: dict[int, int | None] = {}
@@ -39,8 +41,8 @@ class Keys:
         self.users: dict[int, int] = {}  # leaf of a hidden group -> the key of its first user
         self._alike: dict[tuple[int, bool], list[int]] = {}
 
-    def of(self, node: int) -> int | None:
-        """The key of a node; None for one that is neither drawn nor in a closed group."""
+    def key(self, node: int) -> int | None:
+        """Return the key of a node; None if it is neither drawn nor in a closed group."""
         if node not in self.known:
             self.known[node] = self._find(node)
         return self.known[node]
@@ -50,7 +52,7 @@ class Keys:
         number = self.tree.of[node]
         while number in self.hidden and node in self.position:
             there = self.hidden[number]
-            # From the end: the first step of a loop may lack what reads one before it.
+            # Count from the end: the first step of a loop may lack operations at its beginning.
             end = groups[self.family[there]].span[1]
             place = end + self.position[node] - groups[there].span[1]
             node = self.tree.operations[place]
@@ -60,24 +62,24 @@ class Keys:
         return ~self.box[number] if number in self.box else None
 
     def is_loop(self, family: int) -> bool:
-        """Are groups that are drawn as one the steps of a loop, not blocks with own parameters?"""
+        """Return True if the groups of a family are steps of a loop, not blocks with parameters."""
         alike, groups = self.repeated.get(family, ()), self.tree.groups
         return bool(alike) and (groups[alike[0]].kind == "run" or "#" in groups[alike[-1]].name)
 
-    def alike(self, node: int, *, loops: bool = True) -> list[int]:
-        """The nodes that one is drawn for, itself first: its like in each step of a loop.
+    def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
+        """Return the nodes that a drawn node represents, one per loop step, itself first.
 
         Args:
-            loops: False for its like in each block with parameters of its own, too.
+            loops: False to include identical blocks with parameters of their own.
         """
         if (node, loops) not in self._alike:
-            self._alike[node, loops] = self._find_alike(node, loops)
+            self._alike[node, loops] = self._find_represented(node, loops)
         return self._alike[node, loops]
 
-    def _find_alike(self, node: int, loops: bool) -> list[int]:
+    def _find_represented(self, node: int, loops: bool) -> list[int]:
         found = [node]
         groups = self.tree.groups
-        for outer in self.tree.around(self.tree.of[node]):
+        for outer in self.tree.with_ancestors(self.tree.of[node]):
             if node not in self.position or outer not in self.repeated:
                 continue
             if self.is_loop(outer) or not loops:
@@ -89,16 +91,19 @@ class Keys:
                 found = [self.tree.operations[p] for p, first in inside if p >= first]
         return found
 
-    def between(self, source: int, target: int) -> dict[int, tuple[int, int]]:
-        """Families of groups drawn as one, in which an edge goes from one to another: from, to."""
-        start, end = self._folded(self.tree.of[source]), self._folded(self.tree.of[target])
+    def family_links(self, source: int, target: int) -> dict[int, tuple[int, int]]:
+        """Return the families in which an edge joins two members: family -> (from, to)."""
+        start, end = (
+            self._family_members(self.tree.of[source]),
+            self._family_members(self.tree.of[target]),
+        )
         return {f: (n, end[f]) for f, n in start.items() if f in end and end[f] != n}
 
-    def _folded(self, group: int | None) -> dict[int, int]:
-        """By family, the groups around a node of a group that are drawn as one with others."""
-        if group in self.hidden:  # nothing inside of it is drawn once for others
+    def _family_members(self, group: int | None) -> dict[int, int]:
+        """Return family -> member, for the groups around the nodes of a group."""
+        if group in self.hidden:  # no group inside a hidden one represents others
             group = self.hidden[group]
         if group not in self.folded:
-            around = [n for n in self.tree.around(group) if n in self.family]
+            around = [n for n in self.tree.with_ancestors(group) if n in self.family]
             self.folded[group] = {self.family[n]: n for n in around}
         return self.folded[group]

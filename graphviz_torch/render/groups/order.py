@@ -1,7 +1,8 @@
-"""The order of nodes in which groups are cut: what a step of a loop reads stands in that step.
+"""The topological order of nodes in which levels are split into groups.
 
-Where backward was recorded it is that in which the program made them, for backward ran them in
-reverse: what follows each other in it, as a box, never feeds what it reads.
+If backward was recorded, this is the execution order of forward: the reverse of the order in which
+backward ran. A range of it, as a box, never feeds its own input. Otherwise inputs of a loop step
+are placed in that step.
 """
 
 from __future__ import annotations
@@ -13,41 +14,42 @@ from operator import attrgetter
 
 from ...graph import Edge, Graph
 
-# Without modules, an order is good enough if every result is used within so many nodes.
-_NEAR = 100
+# Without modules, id order is kept if every result is used within this many nodes.
+_MAX_DISTANCE_TO_USER = 100
 
 
 def by_target(graph: Graph) -> Sequence[Edge]:
-    """The edges in the order of their targets, as `trace` gives them."""
+    """Return the edges sorted by target; unchanged if they are, as after `trace`."""
     targets = [edge.target for edge in graph.edges]
     in_order = targets == sorted(targets)
     return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
 
 
-def in_modules(graph: Graph) -> bool:
-    """Is it recorded of any node which module made it?"""
+def has_modules(graph: Graph) -> bool:
+    """Return True if any node has a recorded module."""
     return any(any(map(attrgetter(name), graph.nodes)) for name in ("scope", "module_class"))
 
 
 def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
-    """All nodes in a topological order, and whether it is that in which the program made them.
+    """Return (whether it is the execution order, all nodes in a topological order).
 
-    Else what a step of a loop reads stands in that step.
+    If it is not the execution order, inputs of a loop step are placed in that step.
     """
     ran = [node.order for node in graph.nodes]
     if ran.count(None) < len(ran):
-        return True, _as_made(ran, edges)
+        return True, _execution_order(ran, edges)
     return False, _by_edges(graph, edges)
 
 
-def left_and_entered(scopes: Sequence[str]) -> set[str]:
-    """The paths of modules, never called themselves, that a program leaves and enters again.
+def interrupted_containers(scopes: Sequence[str]) -> set[str]:
+    """Return the paths of modules that are never called, and that the program leaves and
+    re-enters.
 
-    >>> left_and_entered(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
+    >>> interrupted_containers(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
     True
     """
     called = {"", *scopes}
-    containers: dict[str, set[str]] = {}  # by scope: the paths around it that are never called
+    containers: dict[str, set[str]] = {}  # scope -> paths around it that are never called
     for scope in called:
         path, containers[scope] = scope, set()
         while "." in path:
@@ -66,10 +68,10 @@ def left_and_entered(scopes: Sequence[str]) -> set[str]:
     return found
 
 
-def _as_made(ran: Sequence[int | None], edges: Sequence[Edge]) -> list[int]:
-    """The reverse of the order in which backward ran the nodes.
+def _execution_order(ran: Sequence[int | None], edges: Sequence[Edge]) -> list[int]:
+    """Return the reverse of the order in which backward ran the nodes.
 
-    A node that it did not run stands right before what reads it.
+    A node that backward did not run is placed right before its user.
     """
     if None not in ran:
         order = sorted(range(len(ran)), key=ran.__getitem__, reverse=True)  # type: ignore[arg-type]
@@ -100,15 +102,15 @@ def _by_edges(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     if not any(map(attrgetter("scope"), graph.nodes)):
         backwards = [edge for edge in reversed(edges) if not graph.nodes[edge.source].leaf]
         first = {edge.source: edge.target for edge in backwards}  # user of each operation
-        if all(user - source <= _NEAR for source, user in first.items()):
+        if all(user - source <= _MAX_DISTANCE_TO_USER for source, user in first.items()):
             return list(range(len(graph.nodes)))
     return _near_users(graph, edges)
 
 
 def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
-    """It goes back from the outputs, the longest way first.
+    """Return the nodes in the order of a search back from the outputs, longest path first.
 
-    So a short branch, such as the input of one step, comes right before its user and not before the
+    A short branch, such as the input of one step, comes right before its user instead of before the
     whole loop.
     """
     inputs: list[list[int]] = [[] for _ in graph.nodes]
@@ -125,21 +127,21 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     stack = [i for i in reversed(range(len(graph.nodes))) if is_end[i]]
     while stack:
         i = stack.pop()
-        if i < 0:  # all that it reads is in order
+        if i < 0:  # all inputs of node ~i are in `order`
             order.append(~i)
         elif not seen[i]:
             seen[i] = True
             stack.append(~i)
             sources = inputs[i]
             if len(sources) > 1:
-                sources.reverse()  # the last is taken first: of equal ones the first input
+                sources.reverse()  # so that of equal depths the first input is popped first
                 sources.sort(key=depth.__getitem__)
             stack += sources
     return order
 
 
 def places_of(order: list[int]) -> list[int]:
-    """Where each node stands in an order."""
+    """Return the position of each node in an order."""
     places = [0] * len(order)
     for place, i in enumerate(order):
         places[i] = place

@@ -1,6 +1,6 @@
-"""Repeats in a sequence: where the same body of tokens follows itself at least three times.
+"""Repeats in a sequence: a body of tokens that occurs at least three times in a row.
 
-The first may lack its beginning.
+The first occurrence may lack its beginning.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from itertools import islice
 from operator import eq
 from typing import NamedTuple
 
-# Tokens that must agree before a distance is taken for a period: long enough that a pair of
-# operations which returns inside a body is not taken for the body.
-_GRAM = 8
-_STEP = 4  # between the places at which a period is looked for
-_CANDIDATES = 6
-_LACK = 0.25  # of the first body, as a loop's first step has nothing to read from one before it
-LEAST_TIMES = 3
+# Tokens that must match for a distance to be a candidate period. More than a pair of operations,
+# which may recur inside a body.
+_MATCH_LENGTH = 8
+_SEARCH_STEP = 4  # tokens between the starts of two searches
+_MAX_CANDIDATES = 6  # periods to check
+_MAX_LACKING = 0.25  # of the first body: the first step of a loop has no step before to read from
+MIN_TIMES = 3
 
 
 class Repeat(NamedTuple):
@@ -30,16 +30,16 @@ class Repeat(NamedTuple):
 
 
 def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Repeat]:
-    """The repeats of a sequence, apart from each other, in order.
+    """Return the repeats of a sequence, disjoint and in order.
 
-    The longest is found first, then what lies before and behind it is searched while it is longer
-    than `shortest`.
+    The longest is found first; the ranges before and after it are searched while longer than
+    `shortest`.
 
     >>> find_repeats("xyz" + "abcde" * 4 + "z", shortest=8)
     [Repeat(start=3, period=5, length=20)]
     """
-    # As a text, which is searched fast: a character for each kind of token. Beyond the 1,114,112
-    # characters there are, kinds share the last one.
+    # Encode each distinct token as a character: strings are searched fast. From the 1,114,112th on,
+    # distinct tokens share the last character.
     known: dict[Hashable, str] = {}
     text = "".join(
         [known.setdefault(token, chr(min(len(known), sys.maxunicode))) for token in tokens]
@@ -58,19 +58,19 @@ def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Rep
 
 def _longest(text: str, shortest: int) -> Repeat | None:
     distances: Counter[int] = Counter()
-    for place in range(0, len(text) - _GRAM, _STEP):
-        again = text.find(text[place : place + _GRAM], place + 1)
+    for place in range(0, len(text) - _MATCH_LENGTH, _SEARCH_STEP):
+        again = text.find(text[place : place + _MATCH_LENGTH], place + 1)
         if again > 0:
             distances[again - place] += 1
     best = None
-    for period, _ in distances.most_common(_CANDIDATES):
+    for period, _ in distances.most_common(_MAX_CANDIDATES):
         same = bytes(map(eq, text, islice(text, period, None)))
         run = max(same.split(b"\0"), key=len)
-        if len(run) < (LEAST_TIMES - 1 - _LACK) * period:
+        if len(run) < (MIN_TIMES - 1 - _MAX_LACKING) * period:
             continue
         repeat = Repeat(same.index(run), period, len(run) + period)
         if best is None or (repeat.length, -period) > (best.length, -best.period):
             best = repeat
         if best.length > len(text) - shortest:
-            break  # what is left is too short to be of interest
+            break  # the rest is too short for another repeat
     return best

@@ -15,7 +15,7 @@ from ...graph import GraphLike
 from ...graph.text import shortened
 from ...graph.units import number_text
 from ..chart import svg_escape, svg_start, svg_text
-from ..groups.whole import whole_of
+from ..resolve import graph_and_findings
 from ..style import COLORS, NONFINITE
 from ..svg_picture import SvgPicture
 from .lanes import courses
@@ -82,7 +82,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> SvgPicture:
     True
     """
     given = [graph] if after is None else [graph, after]
-    rivers = [river_of(*whole_of(each)) for each in given]
+    rivers = [river_of(*graph_and_findings(each)) for each in given]
     scale = Scale([norm for river in rivers for norm in _norms(river)])
     panels = [_Panel(river, scale) for river in rivers]
     if len(panels) > 1:

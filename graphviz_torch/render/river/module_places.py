@@ -46,7 +46,7 @@ class Places:
         if groups is None:
             return 0
         opened = (part.group for part, _, _ in parts if isinstance(part, Open))
-        return max(len(groups.around(number)) for number in opened) - bool(
+        return max(len(groups.with_ancestors(number)) for number in opened) - bool(
             self.drawing.graph.segments
         )
 
@@ -89,7 +89,7 @@ class Places:
             return None
         number = self.group(key)
         if number not in self._modules:
-            around = (groups.groups[each] for each in groups.around(number))
+            around = (groups.groups[each] for each in groups.with_ancestors(number))
             inner = next((g for g in around if g.kind in ("module", "graph")), None)
             self._modules[number] = inner if inner and inner.kind == "module" else None
         found = self._modules[number]

@@ -48,7 +48,7 @@ def river_of(graph: Graph, findings: tuple[Finding, ...]) -> River:
     results: dict[int, _Flow] = defaultdict(lambda: _NONE)  # of a place
     own: dict[int, _Flow] = defaultdict(lambda: _NONE)  # of the output of a place's module
     reached = graph.reached()
-    for line in drawing.all_lines:
+    for line in drawing.all_edges:
         source, target = home[line.source], home[line.target]
         leaves = places.leaves_module(source, line.source, line.target)
         if source != target or leaves:
@@ -116,7 +116,7 @@ def _part(places: Places, key: int) -> str:
     groups = places.drawing.groups
     if groups is None or not places.drawing.graph.segments:
         return ""
-    around = groups.around(places.group(key))
+    around = groups.with_ancestors(places.group(key))
     return groups.groups[around[-1]].name if around else ""
 
 

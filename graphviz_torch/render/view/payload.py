@@ -31,12 +31,12 @@ from ...graph.column import columns_in, declared_beside
 from ...graph.tensors import elements_text
 from .. import style
 from ..groups.chains import RESHAPING
-from ..groups.families import stacked
 from ..groups.groups import Group, Groups, group
-from ..groups.whole import FindingsLike, findings_of, whole_of
+from ..groups.repeated_blocks import group_repeats
 from ..labels import called
 from ..ranks.collectives import description, lines
 from ..ranks.rank_chart import has_times, rank_rows, wait_lines
+from ..resolve import FindingsLike, graph_and_findings, resolve_findings
 from .difference import Difference, difference
 from .tables import Columns, Table
 from .title import title_of
@@ -91,9 +91,9 @@ def view_payload(
         lanes, graph = graph, next(iter(graph.values()))
     diff = graph if isinstance(graph, Difference) else None
     if diff is None:
-        given, told = whole_of(graph, findings=findings)
+        given, told = graph_and_findings(graph, findings=findings)
     else:
-        given, told = diff.union(), findings_of(diff, findings)
+        given, told = diff.union(), resolve_findings(diff, findings)
     base = _with_failed(given)
     graph, order = with_untracked(base)
     columns = Columns()
@@ -330,7 +330,7 @@ def _add_groups(
 ) -> None:
     written = ("parameter", "buffer")
     few = sum(node.leaf not in written for node in graph.nodes) <= _FEW
-    groups = group(graph) if few else stacked(group(graph, loops=True))
+    groups = group(graph) if few else group_repeats(group(graph, loops=True))
     of = (*groups.of, *groups_around(groups, items))
     columns.steps("of", [0 if at is None else at + 1 for at in of])
     header["groups"] = len(groups.groups)
@@ -353,7 +353,7 @@ def _is_one(graph: Graph, groups: Groups, one: Group) -> bool:
         return False
     if any(groups.groups[inner].kind not in ("chain", "call") for inner in one.children):
         return False
-    every = (groups.groups[number].nodes for number in groups.below(one.id))
+    every = (groups.groups[number].nodes for number in groups.with_descendants(one.id))
     inside = [graph.nodes[i] for nodes in every for i in nodes]
     if any(node.leaf and node.leaf not in ("parameter", "buffer") for node in inside):
         return False  # an input has a box of its own

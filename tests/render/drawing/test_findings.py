@@ -97,7 +97,7 @@ def test_a_cut_marks_what_it_starves_and_not_the_layer_behind_it_that_learns() -
         model["head"](features).square().mean().backward()
     drawing = draw(recording.graph, {"findings": gt.find(recording)})
     nodes = recording.graph.nodes
-    marked = {nodes[key].module or nodes[key].title for key in drawing.marks.outlines}
+    marked = {nodes[key].module or nodes[key].title for key in drawing.highlights.outlines}
     assert marked == {"encoder", "relu"}
     learns = {node.module for node in nodes if node.leaf and any(node.grad_outputs)}
     assert learns == {"head"}

@@ -40,7 +40,7 @@ def test_blocks_drawn_as_one_never_feed_what_they_read() -> None:
             return now[0]
 
     drawn = visible(trained(Net(), torch.ones(2, 8)), fold=True, limit=1000)
-    assert drawn.tree.repeated
+    assert drawn.tree.represented_groups
     users = TopologicalSorter[int]()
     for source, target in drawn.ends:
         users.add(target, source)
@@ -67,7 +67,9 @@ def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> N
     (cat,) = named(graph, "cat")
     (first, *_) = named(graph, "addmm")
     drawn = visible(graph, fold=True)
-    assert [(line.source, line.target, line.times) for line in drawn.lines] == [(first, cat, 5)]
+    assert [(line.source, line.target, line.times) for line in drawn.merged_edges] == [
+        (first, cat, 5)
+    ]
     assert [(edge.source, edge.target) for edge in drawn.edges] == [(cat, cat + 1)]
     assert f'{first} -> {cat} [label=" f32[2, 4] \N{MULTIPLICATION SIGN}5 "]' in to_dot(
         graph, fold=True
@@ -89,7 +91,7 @@ def test_tensors_that_folded_blocks_hand_on_are_told_with_the_range_of_their_row
     (cat,) = named(graph, "cat")
     for options in ({"depth": 1}, {"depth": 2}):  # closed, and open
         drawn = draw(graph, {"fold": True, **options})  # type: ignore[typeddict-item]
-        [line] = [line for line in drawn.lines if line.target == cat]
+        [line] = [line for line in drawn.merged_edges if line.target == cat]
         assert passing(drawn, line) == "f32[2…5, 4] \N{MULTIPLICATION SIGN}3"
 
 
@@ -136,7 +138,7 @@ def test_all_figures_of_a_folded_block_are_those_of_all_its_repeats(
                 sum(node.seconds for node in inside),
             )
         )
-    assert {(each.times, len(each.inside), *each.figures) for each in closed} == expected
+    assert {(each.times, len(each.inside), *each.totals) for each in closed} == expected
 
 
 def test_a_folded_block_is_coloured_by_the_gradients_of_all_its_repeats() -> None:
@@ -196,12 +198,12 @@ def test_an_open_block_that_is_drawn_for_others_says_the_figures_of_all() -> Non
     graph = blocks(12)
     norms = [s.norm for n in graph.nodes if n.scope for s in n.grad_outputs if s is not None]
     drawing = draw(graph, {"fold": True})
-    (fold,) = [n for n in drawing.tree.opened if n in drawing.tree.repeated]
+    (fold,) = [n for n in drawing.tree.framed_groups if n in drawing.tree.represented_groups]
     total = drawing.contents[fold]
     inside = [node for node in graph.nodes if node.module]
-    assert (len(total.inside), total.figures.elements) == (len(inside), 12 * 2 * (16 + 4))
-    assert total.figures.gradients == (min(norms), max(norms))
-    assert total.figures.saved_bytes == sum(node.saved_bytes for node in inside)
+    assert (len(total.inside), total.totals.elements) == (len(inside), 12 * 2 * (16 + 4))
+    assert total.totals.gradients == (min(norms), max(norms))
+    assert total.totals.saved_bytes == sum(node.saved_bytes for node in inside)
     said = f"all 12: {len(inside)} nodes, 480 parameters"
     options = {"fold": True, "detail": "gradients"}
     assert said in to_dot(graph, **options)
@@ -226,7 +228,7 @@ def test_a_closed_block_that_is_drawn_for_others_says_the_figures_of_all() -> No
 def test_a_closed_box_in_a_block_drawn_for_others_says_that_its_figures_are_those_of_all() -> None:
     graph = trained(nn.Sequential(*(MLP(4, 4, 4) for _ in range(4))), torch.ones(2, 4))
     drawing = visible(graph, fold=True, depth=1)
-    (frame,) = drawing.tree.repeated
+    (frame,) = drawing.tree.represented_groups
     inside = [box for box in drawing.boxes if drawing.tree.paths[~box] == (frame,)]
     assert inside
     options = {"fold": True, "depth": 1, "detail": "gradients"}

@@ -46,7 +46,7 @@ def test_inner_steps_and_tasks_are_drawn_once_each(tasks: int, steps: int, summe
     graph = adapted(tasks, steps, summed=summed)
     drawing = draw(graph, {})
     times = [steps] if tasks == 1 else [tasks, steps]
-    families = sorted(drawing.tree.repeated.items())  # outer before inner
+    families = sorted(drawing.tree.represented_groups.items())  # outer before inner
     assert [len(family) for _, family in families] == times
     titles = [drawing.title(number) for number, _ in families]
     assert titles[-1].endswith(f"{TIMES}{steps}")
@@ -69,7 +69,7 @@ def test_a_gradient_that_is_differentiated_is_one_box_with_all_its_operations() 
     groups = [part for part in drawing.groups.groups if part.name.startswith("autograd.grad")]
     assert sum([part.size for part in groups]) == len(each)
     assert {part.name for part in groups} == {f"autograd.grad, {len(each) // 2} operations"}
-    assert {part.id for part in groups} <= set(drawing.closed)
+    assert {part.id for part in groups} <= set(drawing.closed_groups)
 
 
 def test_what_every_step_hands_on_is_counted_at_a_closed_box() -> None:

@@ -15,7 +15,7 @@ from graphviz_torch import Graph, draw_graph, record
 from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.dot.layout import layout
-from graphviz_torch.render.dot.legend import SIGNS
+from graphviz_torch.render.dot.legend import DIFFERENCE_SIGNS
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.sizes import Sizes
 from graphviz_torch.render.drawing.steps import draw
@@ -93,23 +93,23 @@ def test_a_box_says_no_name_of_autograds_that_the_program_does_not_have(
 def test_the_repeated_block_of_a_transformer_is_open_once(recordings: dict[str, Any]) -> None:
     graph = draw_graph(step("gpt2", recordings)).graph
     drawing = draw(graph, {})
-    (block,) = drawing.tree.repeated
-    assert len(drawing.tree.repeated[block]) == 4
-    assert block in drawing.tree.opened
-    assert drawing.described(block) == "h.0 … 3  \N{MULTIPLICATION SIGN}4 · GPT2Block"
+    (block,) = drawing.tree.represented_groups
+    assert len(drawing.tree.represented_groups[block]) == 4
+    assert block in drawing.tree.framed_groups
+    assert drawing.title_with_class(block) == "h.0 … 3  \N{MULTIPLICATION SIGN}4 · GPT2Block"
 
 
 def test_arithmetic_stays_closed_while_a_module_does(recordings: dict[str, Any]) -> None:
     drawing = draw(draw_graph(step("unet", recordings)).graph, {})
     assert drawing.groups is not None
     groups = drawing.groups.groups
-    closed = {groups[number].name for number in drawing.closed}
+    closed = {groups[number].name for number in drawing.closed_groups}
     assert "dice_loss" in closed
     assert closed & {"enc1", "dec1", "enc2"}  # else it would be open
     drawing = draw(draw_graph(step("vae", recordings)).graph, {})  # all of it has room
     assert drawing.groups is not None
-    assert not drawing.closed
-    opened = {drawing.groups.groups[number].name for number in drawing.tree.opened}
+    assert not drawing.closed_groups
+    opened = {drawing.groups.groups[number].name for number in drawing.tree.framed_groups}
     assert "kl_divergence" in opened
 
 
@@ -122,9 +122,9 @@ def test_the_size_of_a_box_is_nearly_that_which_graphviz_gives_it(
     sizes = Sizes(drawing.having(tree=Open(None)))
     checked = 0
     for node in drawing.nodes:
-        if node in drawing.alone or node in drawing.outputs:
+        if node in drawing.module_titles or node in drawing.outputs:
             continue  # it has the name of its module, and a second line around it
-        width, height = sizes.of(node)
+        width, height = sizes.box(node)
         box = laid_out[str(node)]
         assert height == pytest.approx(72 * float(box["height"]), abs=4)
         assert width == pytest.approx(72 * float(box["width"]), rel=0.35, abs=12)
@@ -137,9 +137,9 @@ def test_a_changed_drawing_tells_anew_what_follows_from_what_was_changed() -> No
     with record(model) as recording:
         model(torch.ones(1, 2)).sum().backward()
     drawn = draw(recording.graph, {})
-    assert (len(drawn.ends), [*drawn.alone.values()]) == (2, ["0", "1"])
-    changed = drawn.having(edges=(), lines=(), tree=Open(None))
-    assert (changed.ends, changed.alone) == ([], {})
+    assert (len(drawn.ends), [*drawn.module_titles.values()]) == (2, ["0", "1"])
+    changed = drawn.having(edges=(), merged_edges=(), tree=Open(None))
+    assert (changed.ends, changed.module_titles) == ([], {})
 
 
 def test_a_group_with_a_finding_is_opened_before_others() -> None:
@@ -184,9 +184,9 @@ def test_blocks_alike_are_drawn_once_before_they_are_drawn_closed() -> None:
         return draw(recording.graph, {})
 
     few, many = drawn(6), drawn(40)
-    assert (len(few.nodes), few.boxes, few.tree.repeated) == (13, [], {})
+    assert (len(few.nodes), few.boxes, few.tree.represented_groups) == (13, [], {})
     assert (len(many.nodes), many.boxes) == (3, [])
-    assert [len(family) for family in many.tree.repeated.values()] == [40]
+    assert [len(family) for family in many.tree.represented_groups.values()] == [40]
 
 
 @pytest.mark.parametrize("count", [60, 100, 150, 1000])
@@ -228,8 +228,8 @@ def test_the_legend_explains_the_scissors_of_a_picture_that_has_them() -> None:
     detached = Graph(graph.nodes, graph.edges, graph.outputs, cuts=(Cut("detach", None, 0, (5,)),))
     for drawn, cut in ((graph, False), (detached, True)):
         dot = to_dot(drawn)
-        assert ("style=dashed arrowhead=none" in dot) == (SIGNS["cut"] in dot) == cut
-    assert not any(text in to_dot(graph) for text in SIGNS.values())
+        assert ("style=dashed arrowhead=none" in dot) == (DIFFERENCE_SIGNS["cut"] in dot) == cut
+    assert not any(text in to_dot(graph) for text in DIFFERENCE_SIGNS.values())
 
 
 def test_the_skips_of_a_unet_are_arrows_to_what_joins_them() -> None:

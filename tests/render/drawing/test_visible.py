@@ -95,10 +95,10 @@ def test_findings_on_what_is_not_drawn_itself_mark_what_stands_for_it() -> None:
     graph = trained(Transformer(8), tokens())
     drawn = visible(graph)
     hidden = [i for i in range(len(graph.nodes)) if i not in drawn.nodes]
-    assert drawn.tree.repeated  # blocks are folded
+    assert drawn.tree.represented_groups  # blocks are folded
     assert {drawn.key(i) for i in hidden} <= {*drawn.nodes, *(~box for box in drawn.boxes)}
     for i in hidden:
-        unit = drawn.unit(drawn.key(i))
+        unit = drawn.fused_node(drawn.key(i))
         key = graph.nodes[drawn.key(i) if unit is None else unit.node]
         assert key.scope.split(".")[2:] == graph.nodes[_user(graph, i)].scope.split(".")[2:]
     # The weight of the last block, its transpose and their user are all drawn in the first.
@@ -306,10 +306,12 @@ class Readers(nn.Module):
 def test_of_the_lines_between_closed_modules_the_longest_are_named_at_both_ends() -> None:
     graph = trained(Readers(20), torch.ones(3, requires_grad=True))
     drawn = visible(graph, depth=0, fold=False)
-    ends = {(line.source, line.target) for line in drawn.lines}
+    ends = {(line.source, line.target) for line in drawn.merged_edges}
     readers = sorted(drawn.boxes, key=lambda number: drawn.boxes.index(number))
     every = {(~a, ~b) for i, a in enumerate(readers) for b in readers[i + 1 :]}
-    named = {(source, target) for target, sources in drawn.before.items() for source in sources}
+    named = {
+        (source, target) for target, sources in drawn.named_sources.items() for source in sources
+    }
     assert every <= ends | named
     assert named
     assert (~readers[0], ~readers[-1]) in named

@@ -93,7 +93,7 @@ def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) 
     shown = draw_graph(step).graph
     drawing = draw(shown, {})
     titles = [title for _, title in shown.segments]
-    frames = {drawing.title(n): n for n in drawing.tree.opened}
+    frames = {drawing.title(n): n for n in drawing.tree.framed_groups}
     assert set(titles) <= frames.keys()
     for i, key in ((i, drawing.key(i)) for i in range(len(shown.nodes))):
         part = titles[i >= shown.segments[1][0]]
@@ -125,7 +125,7 @@ def test_every_format_shows_both_losses(step: Recording) -> None:
 
 def test_modules_inside_a_part_keep_their_names_and_classes(step: Recording) -> None:
     drawing = draw(draw_graph(step).graph, {})
-    described = [drawing.described(n) for n in sorted(drawing.tree.opened)]
+    described = [drawing.title_with_class(n) for n in sorted(drawing.tree.framed_groups)]
     assert described.count("generator · Sequential") == 2
     assert "critic(fake.detach()) · Sequential" in described
 
@@ -136,7 +136,7 @@ def test_depth_counts_modules_and_not_the_parts_around_them(step: Recording) -> 
     assert sorted(closed.title(n) for n in closed.boxes) == sorted(
         ["generator", "critic(real)", "critic(fake.detach())", "generator", "critic"]
     )
-    assert len(closed.tree.opened) == 2
+    assert len(closed.tree.framed_groups) == 2
 
 
 def test_a_module_is_that_of_the_first_graph_that_has_it(step: Recording) -> None:
@@ -150,7 +150,7 @@ def test_losses_alike_are_not_drawn_as_one() -> None:
     drawing = draw(whole, {"fold": True})
     roots = [group(whole).groups[n] for n in group(whole).roots]
     assert roots[0].like == roots[1].like
-    assert {drawing.title(n) for n in (*drawing.tree.opened, *drawing.boxes)} >= {
+    assert {drawing.title(n) for n in (*drawing.tree.framed_groups, *drawing.boxes)} >= {
         "a · a.py:1",
         "b · a.py:1",
     }

@@ -39,7 +39,7 @@ def in_runs(model: nn.Module, *inputs: Tensor, **options: object) -> list[int]:
     drawing = draw(recording.graph, {"fold": True, "depth": 0})
     assert drawing.groups is not None
     boxes = sorted(drawing.boxes, key=lambda box: drawing.groups.groups[box].span)  # type: ignore[union-attr]
-    return [len(drawing.tree.repeated.get(box, (box,))) for box in boxes]
+    return [len(drawing.tree.represented_groups.get(box, (box,))) for box in boxes]
 
 
 def same_results(blocks: list[nn.Module], x: Tensor) -> list[int]:
@@ -78,7 +78,7 @@ def test_of_sixty_powers_each_is_drawn_for_itself() -> None:
         model(torch.ones(2, 4, 8)).sum().backward()
     drawing = draw(recording.graph, {})
     assert drawing.fold
-    assert not drawing.tree.repeated
+    assert not drawing.tree.represented_groups
     assert f"{TIMES}60" not in to_mermaid(recording.graph)
 
 
@@ -194,8 +194,8 @@ def test_of_a_trace_the_attributes_count_that_autograd_keeps() -> None:
 
     same = draw(steps([2] * 60), {"fold": True, "limit": 20})
     # The first reads the leaf, and so is a block of its own.
-    assert [len(family) for family in same.tree.repeated.values()] == [59]
-    assert not draw(steps([*range(2, 62)]), {"fold": True, "limit": 20}).tree.repeated
+    assert [len(family) for family in same.tree.represented_groups.values()] == [59]
+    assert not draw(steps([*range(2, 62)]), {"fold": True, "limit": 20}).tree.represented_groups
 
 
 class Mixture(nn.Module):
@@ -237,8 +237,8 @@ def test_experts_are_drawn_as_one_on_however_many_rows_each(routed: str, way: st
         model(torch.randn(12, 6, requires_grad=True)).sum().backward()
     drawing = draw(recording.graph, {})
     many = [len(some) for some in rows if some]
-    assert [len(family) for family in drawing.tree.repeated.values()] == [len(many)]
-    (frame,) = drawing.tree.repeated
+    assert [len(family) for family in drawing.tree.represented_groups.values()] == [len(many)]
+    (frame,) = drawing.tree.represented_groups
     title = f"experts.0 … {len(rows) - 1}  {TIMES}{len(many)}, side by side"
     assert drawing.title(frame) == title
     axis = f"[{min(many)}…{max(many)}, "
@@ -248,7 +248,7 @@ def test_experts_are_drawn_as_one_on_however_many_rows_each(routed: str, way: st
     leaves = [node.leaf for node in drawing.contents[frame].inside]
     assert leaves.count("parameter") == 4 * len(many)
     every = draw(recording.graph, {"fold": False})
-    assert not every.tree.repeated
+    assert not every.tree.represented_groups
     assert "…" not in to_dot(recording.graph, fold=False)
 
 
@@ -258,7 +258,7 @@ def test_experts_of_two_widths_are_not_alike() -> None:
     model.experts[2] = wide
     with record(model) as recording:
         model(torch.ones(12, 6)).sum().backward()
-    assert not draw(recording.graph, {"fold": True}).tree.repeated
+    assert not draw(recording.graph, {"fold": True}).tree.represented_groups
 
 
 @pytest.mark.parametrize(("grown", "times"), [("keys", 6), ("keys and queries", 1)])

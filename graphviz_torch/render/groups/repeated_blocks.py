@@ -1,4 +1,4 @@
-"""Groups that follow each other and are alike: a picture needs to show one of them."""
+"""Families: consecutive identical groups, of which a picture shows one."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from .groups import Group, Groups
-from .likeness import unnumbered
+from .isomorphism import without_numbers
 
-# So few graphs of a step are drawn each, though they are alike: their names tell what they are.
-_GRAPHS = 3
-_LEAST = 2  # groups in a stack: one alone needs no other around it
+_MAX_GRAPHS_APART = 3  # identical graphs of one step that are drawn separately, with their names
+_MIN_STACK = 2  # groups in a stack
 _DIGITS = re.compile(r"\d+$")
 
 
 def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
-    """Groups that follow each other, are alike, and have no operation between them.
+    """Return the families among consecutive groups with no operation in between.
 
-    Modules have names that differ in a number alone: an encoder is not drawn for a decoder. Each
-    family begins with the group that is drawn for all; a group that is like no other is alone.
+    The names of modules in a family differ in a number only, so an encoder never represents a
+    decoder. Each family begins with the group that is drawn; a group without an identical neighbour
+    is a family of one.
     """
     groups = tree.groups
     found: list[list[int]] = []
@@ -33,13 +33,15 @@ def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
         last = part
     rows: list[tuple[int, ...]] = []
     for family in found:
-        few = len(family) <= _GRAPHS and groups[family[0]].kind == "graph"
+        few = len(family) <= _MAX_GRAPHS_APART and groups[family[0]].kind == "graph"
         rows += [(child,) for child in family] if few else [_complete_first(tree, family)]
     return rows
 
 
 def _complete_first(tree: Groups, family: Sequence[int]) -> tuple[int, ...]:
-    """The family, the one that is drawn first: a loop's first step may lack what the others do."""
+    """Return the family with its largest group first: the first step of a loop may lack
+    operations.
+    """
     first = max(
         family, key=lambda number: tree.groups[number].span[1] - tree.groups[number].span[0]
     )
@@ -52,44 +54,46 @@ def _follows(last: Group, part: Group) -> bool:
 
 
 def _stem(part: Group) -> str:
-    return unnumbered(part.path.rpartition(".")[2]) if part.kind == "module" else ""
+    return without_numbers(part.path.rpartition(".")[2]) if part.kind == "module" else ""
 
 
-def stacked(tree: Groups) -> Groups:
-    """The tree, where what follows the shown one of a family lies in a group of its own.
+def group_repeats(tree: Groups) -> Groups:
+    """Return the tree with a new group around the members of each family that are not drawn.
 
-    Of twelve blocks the first stands by itself, and the other eleven in a group "1-11".
+    Of twelve blocks, the first remains and the other eleven are put in a group "1-11".
     """
-    stacks: dict[int, tuple[int, ...]] = {}  # those that follow, by the first of them
+    stacks: dict[
+        int, tuple[int, ...]
+    ] = {}  # first hidden member -> all hidden members of its family
     for row in (tree.roots, *[part.children for part in tree.groups]):
         for family in families(tree, row):
             members = sorted(family)
             rest = members[members.index(family[0]) + 1 :]
-            if len(rest) >= _LEAST:
+            if len(rest) >= _MIN_STACK:
                 stacks[rest[0]] = tuple(rest)
     if not stacks:
         return tree
     numbers: dict[int, int] = {}
-    stands: dict[int, int] = {}  # the number of the stack that begins with a group
+    stack_ids: dict[int, int] = {}  # first hidden member -> the new id of its stack
     count = 0
     for old in range(len(tree.groups)):
         if old in stacks:
-            stands[old] = count
+            stack_ids[old] = count
             count += 1
         numbers[old] = count
         count += 1
-    home = {member: stands[first] for first, rest in stacks.items() for member in rest}
+    home = {member: stack_ids[first] for first, rest in stacks.items() for member in rest}
     made: list[Group] = []
     for old, part in enumerate(tree.groups):
         if old in stacks:
             following = [tree.groups[n] for n in stacks[old]]
-            made.append(_stack(following, stands[old], numbers))
+            made.append(_stack(following, stack_ids[old], numbers))
         outer = None if part.parent is None else numbers[part.parent]
         made.append(
             part._replace(
                 id=numbers[old],
                 parent=home.get(old, outer),
-                children=_row(part.children, numbers, stands, home),
+                children=_row(part.children, numbers, stack_ids, home),
                 like=numbers[part.like],
             )
         )
@@ -97,18 +101,21 @@ def stacked(tree: Groups) -> Groups:
         tree,
         groups=tuple(made),
         of=tuple([None if n is None else numbers[n] for n in tree.of]),
-        roots=_row(tree.roots, numbers, stands, home),
+        roots=_row(tree.roots, numbers, stack_ids, home),
     )
 
 
 def _row(
-    children: Sequence[int], numbers: dict[int, int], stands: dict[int, int], home: dict[int, int]
+    children: Sequence[int],
+    numbers: dict[int, int],
+    stack_ids: dict[int, int],
+    home: dict[int, int],
 ) -> tuple[int, ...]:
     return tuple(
         [
-            stands[child] if child in stands else numbers[child]
+            stack_ids[child] if child in stack_ids else numbers[child]
             for child in children
-            if child in stands or child not in home
+            if child in stack_ids or child not in home
         ]
     )
 
@@ -133,7 +140,7 @@ def _stack(rest: Sequence[Group], number: int, numbers: dict[int, int]) -> Group
 
 
 def _name_of_row(first: str, last: str) -> str:
-    """What "1" and "11" are called together: "1-11"; "0#2" and "0#60" are "0#2-60"."""
+    """Return the common name of a row: "1-11" for "1" and "11", "0#2-60" for "0#2" and "0#60"."""
     stem, ends = _DIGITS.sub("", first), [_DIGITS.search(name) for name in (first, last)]
     if all(ends) and stem == _DIGITS.sub("", last):
         return f"{first}-{ends[1][0]}"  # type: ignore[index]

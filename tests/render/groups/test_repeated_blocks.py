@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Graph, record
-from graphviz_torch.render.groups.families import stacked
 from graphviz_torch.render.groups.groups import Groups, group
+from graphviz_torch.render.groups.repeated_blocks import group_repeats
 
 
 def recorded(model: nn.Module, x: Tensor) -> Graph:
@@ -32,26 +32,26 @@ def names(tree: Groups, level: int | None = None) -> list[str]:
 
 
 def test_the_first_stands_by_itself_and_the_others_in_a_stack() -> None:
-    tree = stacked(group(recorded(rows(), torch.ones(2, 4))))
+    tree = group_repeats(group(recorded(rows(), torch.ones(2, 4))))
     assert names(tree) == ["0", "1", "2", "3-5", "6"]
     stack = tree.groups[tree.roots[3]]
     assert stack.kind == "stack"
     assert names(tree, stack.id) == ["3", "4", "5"]
     inside = tree.groups[stack.children[0]]
-    assert names(tree, inside.id) == ["0", "1-2"]  # stacks in a stack
+    assert names(tree, inside.id) == ["0", "1-2"]  # segments_stacked in a stack
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 12])
 def test_each_node_and_group_is_where_it_was_but_for_the_stacks_around_it(depth: int) -> None:
     model = nn.Sequential(*[block() for _ in range(depth)], nn.Linear(4, 2))
     tree = group(recorded(model, torch.ones(2, 4)))
-    made = stacked(tree)
+    made = group_repeats(tree)
     assert [part.path for part in made.groups if part.kind != "stack"] == [
         part.path for part in tree.groups
     ]
 
     def around(groups: Groups, node: int) -> list[str]:
-        every = [groups.groups[number] for number in groups.around(groups.of[node])]
+        every = [groups.groups[number] for number in groups.with_ancestors(groups.of[node])]
         return [part.path for part in every if part.kind != "stack"]
 
     for node in range(len(tree.of)):
@@ -79,7 +79,7 @@ def test_a_first_step_that_lacks_a_part_is_not_shown_for_the_others() -> None:
 
     with record(model) as recording:
         run().backward()
-    tree = stacked(group(recording.graph))
+    tree = group_repeats(group(recording.graph))
     shown = [part for part in tree.groups if part.kind == "module"][:2]
     sizes = [part.span[1] - part.span[0] for part in shown]
     alone = [name for name in names(tree) if "-" not in name]

@@ -1,4 +1,4 @@
-"""What the calls of one module are called on: "encoder(positive)" tells more than "encoder#2"."""
+"""Titles of calls by their input: "encoder(positive)" is clearer than "encoder#2"."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ...graph import Graph
 from .groups import Group, Groups
 
 
-def called_on(graph: Graph, tree: Groups) -> Mapping[int, str]:
-    """The name of each group that is one of several calls, by the data that goes in.
+def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
+    """Return titles such as "encoder(positive)" for groups that are one of several calls.
 
-    Only where the first thing that the call reads has a name, and no other call of the module
-    begins with the same: data that the caller gave the model, or the result of a node.
+    A call gets one only if its first input has a name, and no other call of the module has an input
+    of the same name first. Inputs are data that the caller passed to the model, or results of
+    nodes.
     """
     again = {_module(part) for part in tree.groups if "#" in part.name}
     if not again:
@@ -33,7 +34,7 @@ def called_on(graph: Graph, tree: Groups) -> Mapping[int, str]:
         if cut.how == "detach" and cut.label
         for node in cut.after
     }
-    data: dict[int, tuple[str, str]] = {}  # of each call: its module, and what it is called on
+    data: dict[int, tuple[str, str]] = {}  # call -> (module, name of its input)
     for part in calls:
         on = _read_first(graph, tree.operations[slice(*part.span)], reads, detached)
         if on:
@@ -52,14 +53,16 @@ def _read_first(
     reads: Mapping[int, list[int]],
     detached: Mapping[int, str],
 ) -> str:
-    """The name of what the first operation reads that reads anything from outside of the call."""
+    """Return the name of the first input from outside the call; "" if it has none or several."""
     inside: set[int] = set()
     for node in operations:
         outside = set(reads.get(node, ())) - inside
         labels = {graph.nodes[source].label for source in outside}
         labels |= {detached[node]} if node in detached else set()
         given = {saved.label for saved in graph.nodes[node].saved if saved.kind == "input"}
-        labels |= given - {""} if labels else given  # a result that a module reads is an input, too
+        labels |= (
+            given - {""} if labels else given
+        )  # a named result that the module reads is saved as an input, too
         if labels:
             return labels.pop() if len(labels) == 1 else ""
         inside.add(node)
@@ -71,5 +74,5 @@ def _stem(part: Group) -> str:
 
 
 def _module(part: Group) -> str:
-    """The path of the module, without the number of its call."""
+    """Return the path of the module without the call number."""
     return part.path.removesuffix(part.name) + _stem(part)

@@ -14,7 +14,7 @@ from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Finding
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.drawing import Drawing
-from graphviz_torch.render.drawing.units import called
+from graphviz_torch.render.drawing.fused import fused_text
 from tests.render.drawing.test_visible import Interleaved
 from tests.support.drawn import lines, named, visible
 from tests.support.recorded import trained
@@ -47,7 +47,7 @@ class Cells(nn.Module):
 
 def titles(drawing: Drawing) -> list[str]:
     """The titles of the units."""
-    return [drawing.title(number) for number in drawing.boxes if drawing.unit(~number)]
+    return [drawing.title(number) for number in drawing.boxes if drawing.fused_node(~number)]
 
 
 def in_circles(drawing: Drawing) -> bool:
@@ -66,10 +66,10 @@ def test_an_activation_of_eight_operations_is_one_box_that_names_them() -> None:
     graph = trained(nn.Sequential(nn.Linear(4, 4), GELU(), nn.Linear(4, 2)), torch.ones(3, 4))
     drawing = visible(graph)
     (number,) = drawing.boxes
-    unit = drawing.unit(~number)
+    unit = drawing.fused_node(~number)
     assert unit is not None
     assert len(unit.nodes) == 8
-    assert called(drawing, unit) == "8 operations: pow, mul, add, tanh"
+    assert fused_text(drawing, unit) == "8 operations: pow, mul, add, tanh"
     inside = [i for i, node in enumerate(graph.nodes) if node.module == "1"]
     assert not set(inside) & set(drawing.nodes)
     assert set(inside) <= set(visible(graph, fold=False).nodes)
@@ -129,7 +129,7 @@ def test_a_unit_that_a_finding_points_into_is_open() -> None:
 
 def test_a_loop_is_drawn_once_under_the_names_of_its_modules() -> None:
     drawing = visible(trained(Cells(60), torch.ones(2, 4)))
-    ((number, steps),) = drawing.tree.repeated.items()
+    ((number, steps),) = drawing.tree.represented_groups.items()
     assert len(steps) == 60
     assert drawing.title(number) == f"cell, shared  {labels.TIMES}60"
     assert len(drawing.nodes) + len(drawing.boxes) < 30
@@ -138,7 +138,7 @@ def test_a_loop_is_drawn_once_under_the_names_of_its_modules() -> None:
 
 def test_a_short_loop_is_drawn_step_by_step() -> None:
     drawing = visible(trained(Cells(2), torch.ones(2, 4)))
-    assert drawing.tree.repeated == {}
+    assert drawing.tree.represented_groups == {}
 
 
 def test_calls_of_a_model_in_a_loop_are_one_block_with_its_class() -> None:
@@ -155,7 +155,7 @@ def test_calls_of_a_model_in_a_loop_are_one_block_with_its_class() -> None:
         found = [model(torch.randn(1, 4)).log()[0, 0] * 2 for _ in range(18)]
         torch.stack(found).sum().backward()
     drawing = visible(recording.graph)
-    ((number, steps),) = drawing.tree.repeated.items()
+    ((number, steps),) = drawing.tree.represented_groups.items()
     assert (drawing.title(number), len(steps)) == (f"Policy  {labels.TIMES}18", 18)
     assert not in_circles(drawing)
 
@@ -175,7 +175,7 @@ def test_branches_stand_beside_each_other_each_with_its_name() -> None:
             return torch.cat([row(x) for row in self.rows])
 
     drawing = visible(trained(Branches(), torch.ones(3, 8)))
-    assert drawing.tree.repeated == {}
+    assert drawing.tree.represented_groups == {}
     assert drawing.boxes == []
 
 
@@ -194,7 +194,7 @@ def test_modules_of_a_class_at_one_depth_are_all_open_or_all_closed() -> None:
         assert drawing.groups is not None
         groups = drawing.groups.groups
         closed = [n for n in drawing.boxes if groups[n].module_class == "Block"]
-        opened = [n for n in drawing.tree.opened if groups[n].module_class == "Block"]
+        opened = [n for n in drawing.tree.framed_groups if groups[n].module_class == "Block"]
         assert not (closed and opened)
 
 

@@ -1,4 +1,4 @@
-"""Cutting a level of a graph that holds too much."""
+"""Split levels of the group tree that have too many children."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from itertools import pairwise
 from math import ceil, isqrt
 
 from ..labels import TIMES
-from .likeness import Structure, uncalled
-from .part_tree import Item, Name, Part, flatten, split
-from .repeats import LEAST_TIMES, find_repeats
+from .isomorphism import Structure, without_call_number
+from .part_tree import Item, Part, RangeName, flatten, split
+from .repeats import MIN_TIMES, find_repeats
 
-# In a level of so many items a loop is looked for, where loops are asked for.
-_LOOP = 12
-# The name of a run tells at most so many classes of its modules.
-_CLASSES = 3
-# A row is one of modules where so many of its items are.
-_MODULES = 0.25
-# A smaller body is not worth a group of its own: runs are cut at its multiples instead.
-_SMALLEST_BODY = 3
+_MIN_ITEMS_LOOP = 12  # a level with fewer items is not searched for loops
+_MAX_CLASSES_NAMED = 3  # module classes in the name of a run
+_MIN_MODULE_SHARE = 0.25  # of the items of a row of modules
+_MIN_BODY = 3  # a smaller body gets no group: runs are split at its multiples instead
 
 
-class Cutter:
-    """Cuts levels to at most `limit` items."""
+class LevelSplitter:
+    """Splitter of levels into groups, so that no level has more than `limit` items."""
 
     def __init__(self, structure: Structure, limit: int, rows: int | None, loops: bool) -> None:
         self.structure = structure
@@ -33,31 +29,31 @@ class Cutter:
         self.loops = loops
 
     def cut(self, items: list[Item]) -> list[Item]:
-        """The items of one level, put into groups until there are at most `limit`."""
+        """Return the items of one level, grouped until there are at most `limit`."""
         size = self.limit
         parts = [item for item in items if type(item) is Part]
         if len(parts) > 1:
             self.structure.unite(parts)
-        if len(items) > (_LOOP if self.loops else self.limit):
+        if len(items) > (_MIN_ITEMS_LOOP if self.loops else self.limit):
             items, size = self._repeats(items)
         if self.rows is not None and len(items) > self.rows:
-            items = self._handfuls(items, self.rows)
+            items = self._short_runs(items, self.rows)
         return items if len(items) <= self.limit else self._runs(items, size)
 
-    def _handfuls(self, items: list[Item], most: int) -> list[Item]:
-        """Cut a row of modules into runs: at most so many, each as short as that allows.
+    def _short_runs(self, items: list[Item], most: int) -> list[Item]:
+        """Split a row of modules into at most `most` runs, each as short as possible.
 
-        What stands between two modules, such as a sum, is in one run with the module before it.
+        Operations between two modules, such as an addition, go to the run of the module before.
         """
         starts = [i for i, item in enumerate(items) if type(item) is Part and item.kind == "module"]
         if not is_row(len(starts), len(items)):
             return items
         first, last = starts[0], starts[-1] + 1
         room = most - first - (len(items) - last)
-        if 2 * room < most:  # no place of its own for what stands before the row, and behind it
+        if 2 * room < most:  # too many items around the row to keep them out of the runs
             first, last, room = 0, len(items), most
         ends = [first, *starts[:: min(self.limit, ceil(len(starts) / room))][1:], last]
-        if len(ends) < 3:  # one run of all
+        if len(ends) < 3:  # a single run
             return items
         rows = [items[start:end] for start, end in pairwise(ends)]
         runs = [row[0] if len(row) == 1 else self._run(row) for row in rows]
@@ -67,7 +63,7 @@ class Cutter:
         if len(items) <= self.limit:
             return items
         if all(type(item) is Part and item.kind == "graph" for item in items):
-            size = min(size, isqrt(len(items)))  # to open some, and list them
+            size = min(size, isqrt(len(items)))  # so that some can be opened and the others listed
         while len(items) > self.limit:
             if size == self.limit:
                 size = ceil(len(items) / ceil(len(items) / size))
@@ -77,25 +73,25 @@ class Cutter:
         return items
 
     def _repeats(self, items: list[Item]) -> tuple[list[Item], int]:
-        """The items with each repeat of a body in a group, and the size for runs of them."""
+        """Return the items with each repeat of a body in a group, and the size for runs of them."""
         structure = self.structure
         tokens, ends = self._units(items)
         size = self.limit
         result: list[Item] = []
         done = number = 0
-        shortest = _LOOP if self.loops else self.limit
+        shortest = _MIN_ITEMS_LOOP if self.loops else self.limit
         for start, period, length in find_repeats(tokens, shortest=shortest):
             begin = self._first_operation(items, ends[start])
             row = items[begin : ends[start + length - length % period]]
             plain = not any(type(item) is Part for item in row)
-            if period < _SMALLEST_BODY and (plain or period == 1 or not self.loops):
+            if period < _MIN_BODY and (plain or period == 1 or not self.loops):
                 size = self.limit - self.limit % period
-                if plain and self._in_step(row, period):
+                if plain and self._reads_equally(row, period):
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # The body starts where the fewest results enter it, once the loop runs; of such places,
-            # where the last body ends with the loop.
+            # The body starts where the fewest results enter it in the second step; of several such
+            # places, the one for which the last body ends with the loop.
             units = pairwise(ends[start + period : start + 2 * period + 1])
             crossing = [
                 self.structure.crossing[self.structure.span(items[a:b])[0]] for a, b in units
@@ -103,26 +99,27 @@ class Cutter:
             shift = min(range(period), key=lambda s: (crossing[s], (length - s) % period))
             starts = range(start + shift, start + length - period + 1, period)
             rows = (items[ends[at] : ends[at + period]] for at in starts)
-            bodies = [self._close(Part("run", _repeat(0), row)) for row in rows]
+            bodies = [self._close(Part("run", _repeat_name(0), row)) for row in rows]
             structure.unite(bodies)
             first = self._first_step(items[ends[start] : ends[start + shift]], bodies)
             steps = [*first, *bodies]
-            if len(steps) < LEAST_TIMES:
+            if len(steps) < MIN_TIMES:
                 continue
             if len(items) <= self.limit and 2 * len({b.structure for b in bodies}) > len(bodies):
-                continue  # they are hardly alike, and there is room for them
+                continue  # most bodies differ, and they fit ungrouped
             result += items[ends[done] : ends[start + (0 if first else shift)]]
             for step in steps:
                 number += 1
-                step.name = _repeat(number)
+                step.name = _repeat_name(number)
             result += self._runs([*steps], self.limit)
             done = start + shift + len(bodies) * period
         return result + items[ends[done] :], size
 
     def _first_step(self, items: list[Item], bodies: Sequence[Part]) -> list[Part]:
-        """The first step of a loop, where it lacks only the operations that read one before it.
+        """Return the first step of a loop, if it only lacks operations that read an earlier
+        step.
 
-        It has the structure of the others, and is drawn as one of them.
+        It gets the structure of the other steps and is drawn as one of them.
         """
         structure, body = self.structure, bodies[-1].span
         start, end = structure.span(items)
@@ -130,9 +127,9 @@ class Cutter:
             return []
         lacking = range(body[0], body[1] - (end - start))
         if not all(any(len(read) == 3 for read in structure.reads[p]) for p in lacking):
-            return []  # what reads a parameter alone is in every step
+            return []  # an operation that reads only parameters is in every step
         part = self._close(Part("run", bodies[0].name, items))
-        same = self.structure.outline(part) == self.structure.outline(
+        same = self.structure.size_free_structure(part) == self.structure.size_free_structure(
             bodies[-1], body[1] - (end - start)
         )
         if not same or not self.structure.differ_in_one_axis([part, *bodies]):
@@ -141,40 +138,45 @@ class Cutter:
         return [part]
 
     def _first_operation(self, items: list[Item], start: int) -> int:
-        """Where a chain begins: the leaves that its first operation reads stand before it."""
+        """Return the index of the first operation: leaves before it are no part of the chain."""
         leaf = (type(item) is int and self.nodes[item].leaf for item in items[start:])
         return start + next(at for at, skipped in enumerate(leaf) if not skipped)
 
-    def _in_step(self, items: list[Item], period: int) -> bool:
-        """Does each operation read as many tensors as its like before it?"""
+    def _reads_equally(self, items: list[Item], period: int) -> bool:
+        """Return True if each operation has as many inputs as the corresponding one a period
+        before.
+        """
         places = [self.structure.position[i] for i in flatten(items)]
         reads = [len(self.structure.reads[place]) for place in places if place >= 0]
         return reads[period:-period] == reads[2 * period :]
 
     def _chain(self, items: list[Item], period: int, size: int) -> Part:
-        """The group of a row that does one operation, or two in turn; its name counts them."""
+        """Return the group of a row of one repeated operation, or two in turn; its name counts
+        them.
+        """
         operations = [self.nodes[i] for i in flatten(items) if not self.nodes[i].leaf]
         body = ", ".join(node.title for node in operations[:period])
         text = f"{body} {TIMES} {len(operations) // period:,}"
-        part = Part("chain", Name(text, f"{text}#", 1, 1), self._runs(items, size))
+        part = Part("chain", RangeName(text, f"{text}#", 1, 1), self._runs(items, size))
         self.structure.close(part)
         return part
 
     def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
-        """Each operation or part, with the leaves before it: a token for it, and where units end.
+        """Return a token for each operation or part (with the leaves before it), and where each
+        ends.
 
-        Leaves at the end of all belong to no unit.
+        Trailing leaves belong to no unit.
         """
         tokens: list[object] = []
         ends = [0]
         parts = [item for item in items if type(item) is Part]
-        names = Counter([uncalled(part.name.text) for part in parts])
+        names = Counter([without_call_number(part.name.text) for part in parts])
         for end, item in enumerate(items, 1):
             if isinstance(item, Part):
-                name = uncalled(item.name.text)
+                name = without_call_number(item.name.text)
                 call = item.kind == "module" and names[name] > 1
                 size = item.span[1] - item.span[0]
-                # A call of a model with its parameters, and one with what a step made of them.
+                # One call may read the parameters, another the values that a step made of them.
                 tokens.append((name, item.module_class, size) if call else item.structure)
                 ends.append(end)
             elif not self.nodes[item].leaf:
@@ -185,9 +187,9 @@ class Cutter:
     def _run(self, items: list[Item]) -> Part:
         parts, nodes = split(items)
         start, end = self.structure.span(items)
-        name = Name("", "operations ", start + 1, max(end, start + 1))
+        name = RangeName("", "operations ", start + 1, max(end, start + 1))
         if len(parts) > 1:
-            name = _joined(parts[0].name, parts[-1].name)
+            name = _range_name(parts[0].name, parts[-1].name)
         elif parts:
             also = self.nodes[nodes[0]].title if len(nodes) == 1 else f"{len(nodes)} nodes"
             name = parts[0].name._replace(text=f"{parts[0].name.text} and {also}")
@@ -201,23 +203,23 @@ class Cutter:
 
 
 def is_row(modules: int, items: int) -> bool:
-    """Is a level of so many items, so many of them modules, a row of modules?"""
-    return modules > _MODULES * items
+    """Return True if enough of the items of a level are modules to treat it as a row of modules."""
+    return modules > _MIN_MODULE_SHARE * items
 
 
-def _repeat(number: int) -> Name:
-    return Name(f"repeat {number}", "repeat ", number, number)
+def _repeat_name(number: int) -> RangeName:
+    return RangeName(f"repeat {number}", "repeat ", number, number)
 
 
-def _joined(first: Name, last: Name) -> Name:
-    """The name of all from one to another."""
+def _range_name(first: RangeName, last: RangeName) -> RangeName:
+    """Return the name of a range of groups, from its first and last name."""
     if first.stem == last.stem and first.last < last.first:
-        return Name("", first.stem, first.first, last.last)
+        return RangeName("", first.stem, first.first, last.last)
     text = f"{first.text.partition(' … ')[0]} … {last.text.rpartition(' … ')[2]}"
-    return Name(text, f"{text}#", 1, 1)
+    return RangeName(text, f"{text}#", 1, 1)
 
 
 def _common_class(parts: list[Part]) -> str:
-    """The classes of modules, without their arguments, where they are few."""
+    """Return the classes of modules without their arguments; "" if they are many."""
     classes = dict.fromkeys(part.module_class.partition("(")[0] for part in parts)
-    return ", ".join(classes) if len(classes) <= _CLASSES and "" not in classes else ""
+    return ", ".join(classes) if len(classes) <= _MAX_CLASSES_NAMED and "" not in classes else ""

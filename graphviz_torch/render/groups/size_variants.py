@@ -1,4 +1,4 @@
-"""What operations compute on more or fewer rows: tensors that differ in the size of one axis."""
+"""Comparison of operations that differ in the size of one axis, such as the number of rows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final
 from ...graph import Node, TensorMeta
 from .attributes import distinguishing
 
-# What a sum over the steps of a loop begins with: `total = 0; total += loss`.
-ZERO: Final = ("other=0", "other=0.0")
+# Attributes of the first step of a sum over a loop: `total = 0; total += loss`.
+ADDED_ZERO: Final = ("other=0", "other=0.0")
 _Outputs = tuple[TensorMeta | None, ...]
 
 
-def unsized(node: Node) -> tuple[object, ...]:
-    """What an operation computes, without the sizes of its outputs."""
+def without_sizes(node: Node) -> tuple[object, ...]:
+    """Return a key of an operation that ignores the sizes of its outputs."""
     metas = [meta and (meta.dtype, meta.device, len(meta.shape)) for meta in node.outputs]
     attributes = distinguishing(node.name, node.attributes)
-    return node.name, tuple(metas), tuple([each for each in attributes if each not in ZERO])
+    return node.name, tuple(metas), tuple([each for each in attributes if each not in ADDED_ZERO])
 
 
 def differ_in_one_axis(outputs: Sequence[_Outputs]) -> bool:
-    """Do the tensors of operations alike differ in the size of one axis at most?
+    """Return True if the outputs of equal operations differ in the size of at most one axis.
 
     >>> few, many = (TensorMeta((rows, 4), "float32", "cpu") for rows in (3, 9))
     >>> differ_in_one_axis([(few,), (many,)])
