@@ -98,7 +98,8 @@ def symptoms(before: str) -> str:
 
     def case(match: re.Match[str]) -> str:
         start, end = (place - match.start() for place in match.span("said"))
-        return f"{match[0][:start]}{table(match['program'])}\n{match[0][end:]}"
+        rule = match["said"].split()[1]
+        return f"{match[0][:start]}{table(match['program'], rule)}\n{match[0][end:]}"
 
     return CASE.sub(case, before)
 
