@@ -27,7 +27,12 @@ _Where = tuple[str, str]  # (module, ""), or ("", operation) outside of all modu
 
 @rule("info", of=(SavedTensor,))
 def most_memory(reading: Reading) -> Iterator[Finding]:
-    """Which modules, or operations, keep most for backward, in order of bytes.
+    """The modules, or operations outside of modules, that save the most bytes for backward.
+
+    ## Why it matters
+
+    Activations often take more memory than parameters, gradients and optimizer together, and they
+    limit the size of the batch. The report says where less would help, and how.
 
     ## Example
 
@@ -40,6 +45,34 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(2048, 64)).mean().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+    with record(model) as recording:
+        checkpoint(model, torch.randn(2048, 64), use_reentrant=False).mean().backward()
+    ```
+
+    ## When it is intended
+
+    It is a note, not a fault: nothing needs to change where the memory suffices. A checkpoint
+    computes the forward a second time.
+
+    ## Not detected
+
+    Memory that autograd does not save: temporary results, gradients, optimizer states, and a cache
+    of the allocator. Less than 1 MiB in all is not reported.
+
+    ## See also
+
+    - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
+    - [Understanding CUDA memory usage](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html)
     """
     nodes, activations = reading.graph.nodes, reading.activations
     total = sum(activations.values())

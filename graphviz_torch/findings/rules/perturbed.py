@@ -524,20 +524,124 @@ def precision_loss() -> None:
 
 @described("warning", "experiment")
 def memory_order() -> None:
-    """The output differs where an input is in another memory format, with the same values.
+    """The output differs if an input has the same values in another memory format.
 
     ## Why it matters
 
-    A `view` that should be a `reshape` or a `permute`, or a kernel that reads raw memory, computes
-    something else for `channels_last` or transposed tensors.
+    `as_strided`, a `view` of raw storage and kernels that read memory by address compute something
+    else for transposed or `channels_last` tensors. The model is right on contiguous inputs alone,
+    and no error says so.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.as_strided((6, 4), (4, 1)))  # <- reported
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(6, 4)).square().mean().backward()
+    findings = experiment(recording, "memory_order").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.contiguous().as_strided((6, 4), (4, 1)))
+
+
+    model = Net(4, 3)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(6, 4)).square().mean().backward()
+    findings = experiment(recording, "memory_order").findings
+    ```
+
+    ## When it is intended
+
+    A module that documents contiguous inputs: call `contiguous()` or check `is_contiguous()` in it.
+
+    ## Not detected
+
+    Inputs of one dimension, and operations that raise an error for another memory format.
+
+    ## See also
+
+    - [Tensor.contiguous](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html)
+    - [torch.memory_format](https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch-memory-format)
     """
 
 
 @described("warning", "experiment")
 def compiled_differs() -> None:
-    """The output of a compiled module differs from that of the same module in eager mode.
+    """A compiled module returns other values than the same module does in eager mode.
 
     ## Why it matters
 
-    Numbers that were measured with one do not hold for the other.
+    Scores that were measured with one do not hold for the other. A difference far above rounding is
+    a fault of the backend, or of a custom operator that was registered with a wrong description.
+
+    ## Example
+
+    A backend that computes something else, in place of a faulty one:
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+
+    def backend(graph, inputs):
+        return lambda *args: [result * 2 for result in graph(*args)]
+
+
+    model = torch.compile(nn.Linear(8, 8), backend=backend)
+    with record(model, experiments=True) as recording:
+        model(torch.randn(6, 8)).mean().backward()  # <- reported
+    findings = experiment(recording, "eager").findings
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+    from graphviz_torch.experiments import experiment
+
+    model = torch.compile(nn.Linear(8, 8), backend="aot_eager")
+    with record(model, experiments=True) as recording:
+        model(torch.randn(6, 8)).mean().backward()
+    findings = experiment(recording, "eager").findings
+    ```
+
+    ## When it is intended
+
+    Dropout and other random operations draw different numbers under some backends:
+    `torch._inductor.config.fallback_random = True` makes them equal.
+
+    ## Not detected
+
+    Differences of the size of rounding errors, and differences in the gradients alone.
+
+    ## See also
+
+    - [torch.compile troubleshooting](https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html)
+    - [Numerical accuracy](https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html)
     """

@@ -275,21 +275,55 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Transfer,))
 def pageable_copy(reading: Reading) -> Iterator[Finding]:
-    """A large copy to a device starts from pageable memory, so it is slower and cannot overlap.
+    """A large copy to a device starts from pageable memory: it is slower than one from pinned
+    memory and cannot overlap with computation.
+
+    ## Why it matters
+
+    The driver first copies pageable memory to a pinned buffer of its own. `non_blocking=True` has
+    no effect on such a copy: the program waits for it, in every step.
 
     ## Example
 
     ```python
     import torch
-    from torch import nn
+    from torch.utils.data import DataLoader
     from graphviz_torch import record, simulate_accelerator
 
     with simulate_accelerator() as (gpu,), record() as recording:
         w = torch.randn(4, device=gpu, requires_grad=True)
-        x = torch.randn(100_000, 4)
-        x = x.to(gpu)
-        (x @ w).sum().backward()
+        for batch in DataLoader(torch.randn(400_000, 4), batch_size=100_000):
+            x = batch.to(gpu)  # <- reported
+            (x @ w).sum().backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch.utils.data import DataLoader
+    from graphviz_torch import record, simulate_accelerator
+
+    with simulate_accelerator() as (gpu,), record() as recording:
+        w = torch.randn(4, device=gpu, requires_grad=True)
+        for batch in DataLoader(torch.randn(400_000, 4), batch_size=100_000, pin_memory=True):
+            x = batch.to(gpu, non_blocking=True)
+            (x @ w).sum().backward()
+    ```
+
+    ## When it is intended
+
+    A copy that is made once, before the training: it is a note. Pinned memory cannot be swapped
+    out, so pin only buffers that are used for copies.
+
+    ## Not detected
+
+    Copies below 1 MiB, and copies from a device, which need a pinned target to overlap.
+
+    ## See also
+
+    - [Pinned memory buffers](https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers)
+    - [pin_memory and non_blocking](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
     """
     large = [
         (i, t)

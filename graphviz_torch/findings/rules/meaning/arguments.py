@@ -17,8 +17,13 @@ _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 
 @rule("warning", of=_BOUNDS, advanced=True)
 def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
-    """A small number that keeps a divisor away from 0 is 0 in the dtype of the divisor, as 1e-8 is
-    in float16: in the forward, or as the eps of an optimizer.
+    """A small number that keeps a divisor away from zero is itself zero in the dtype of the
+    divisor: in the forward, or as the `eps` of an optimizer.
+
+    ## Why it matters
+
+    The smallest number above zero in float16 is 6e-8, so that 1e-8 is rounded to 0. The division
+    then yields Inf or NaN for exactly the values that the number was added for.
 
     ## Example
 
@@ -30,7 +35,7 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 4).half()
     with record(model) as recording:
         h = model(torch.randn(3, 4).half())
-        norm = h.norm(dim=1, keepdim=True).clamp(min=1e-8)
+        norm = h.norm(dim=1, keepdim=True).clamp(min=1e-8)  # <- reported
         (h / norm).float().sum().backward()
     ```
 
@@ -43,8 +48,52 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.Adam(model.parameters(), eps=1e-8)
     with record(model) as recording:
         model(torch.randn(8, 6).half()).float().square().mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4).half()
+    with record(model) as recording:
+        h = model(torch.randn(3, 4).half())
+        norm = h.norm(dim=1, keepdim=True).clamp(min=1e-4)
+        (h / norm).float().sum().backward()
+    ```
+
+    Keep the parameters in float32, and let autocast compute the forward in float16 or bfloat16:
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.Adam(model.parameters(), eps=1e-8)
+    with record(model) as recording:
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = model(torch.randn(8, 6))
+        scores.float().square().mean().backward()
         optimizer.step()
     ```
+
+    ## When it is intended
+
+    A divisor that is never small needs no such number: it may as well be left out.
+
+    ## Not detected
+
+    A number that is added as a tensor (`x + eps` where `eps` is a tensor), and bfloat16, whose
+    smallest numbers are those of float32.
+
+    ## See also
+
+    - [torch.finfo](https://docs.pytorch.org/docs/stable/type_info.html)
+    - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html)
     """
     broken = {node for event in reading.events(NonfiniteValue) for node in event.nodes}
     for node in reading.of(_BOUNDS):

@@ -373,8 +373,13 @@ def _origin(reading: Reading, edge: Edge) -> tuple[int, bool]:
 
 @rule("warning", reads="end", of=(RepeatedBatch,))
 def repeated_batch(reading: Reading) -> Iterator[Finding]:
-    """The same batch comes again: workers that make the same ones, the first batch of a new
-    iterator in each step, or one batch on all ranks.
+    """A batch is used more than once: the workers of a DataLoader return the same batches, each
+    step takes the first batch of a new iterator, or all ranks have the same batch.
+
+    ## Why it matters
+
+    The model sees only a part of the data. On several ranks the average of equal gradients is the
+    gradient of one rank: the other devices compute nothing new.
 
     ## Example
 
@@ -390,11 +395,14 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model) as recording:
         for _ in range(4):
-            x, y = next(iter(loader))
+            x, y = next(iter(loader))  # <- reported
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
     ```
+
+    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
+    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
 
     ```python
     import torch
@@ -408,10 +416,65 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
         model.zero_grad()
         with record(model) as recording:
             model(batch).mean().backward()
-            dist.all_reduce(model.weight.grad)
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)  # <- reported
         ranks.append(recording.graph)
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from torch.utils.data import DataLoader, TensorDataset
+    from graphviz_torch import record
+
+    loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.arange(32) % 3), batch_size=8)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    ```
+
+    Give each rank its own samples, as `sampler=DistributedSampler(dataset)` does for a DataLoader:
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model, batch, ranks = nn.Linear(4, 1), torch.randn(8, 4), []
+    for rank in range(2):
+        model.zero_grad()
+        with record(model) as recording:
+            model(batch[rank::2]).square().mean().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Overfitting one batch is a common first test of a model. Ranks that share a batch divide
+    something else, such as the layers or the sequence.
+
+    ## Not detected
+
+    Batches that repeat in part. Equal batches on all ranks if the model has dropout: its masks make
+    the gradients differ.
+
+    ## See also
+
+    - [torch.utils.data: iterable-style datasets](https://docs.pytorch.org/docs/stable/data.html#iterable-style-datasets)
+    - [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler)
     """
     for event in reading.events(RepeatedBatch):
         if event.what == "first":

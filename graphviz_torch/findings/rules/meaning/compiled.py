@@ -55,8 +55,13 @@ _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
 
 @rule("info", reads="end", of=(GraphBreak,))
 def compile_graph_break(reading: Reading) -> Iterator[Finding]:
-    """A compiled region ends where something could not be compiled: that runs in Python, what
-    follows is compiled apart, and nothing is fused across it.
+    """A compiled region ends at a graph break: Dynamo could not trace a call, so that Python runs
+    the call and the code after it is compiled as a region of its own.
+
+    ## Why it matters
+
+    Nothing is fused across a graph break. Each region adds guards to check in every call, and
+    results that the next region needs are written to memory.
 
     ## Example
 
@@ -69,7 +74,7 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
     class Net(nn.Linear):
         def forward(self, x):
             h = super().forward(x)
-            if h.sum() > 0:
+            if h.sum() > 0:  # <- reported
                 h = h * 2
             return h.square().mean()
 
@@ -78,6 +83,40 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 6)).backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            h = torch.where(h.sum() > 0, h * 2, h)
+            return h.square().mean()
+
+
+    model = torch.compile(Net(6, 3), backend="aot_eager")
+    with record(model) as recording:
+        model(torch.randn(8, 6)).backward()
+    ```
+
+    ## When it is intended
+
+    `torch.compiler.disable` makes a break on purpose. A break at the end of the forward, or around
+    code that seldom runs, costs little.
+
+    ## Not detected
+
+    Breaks in code that no recorded call reaches.
+
+    ## See also
+
+    - [torch.compile: fixing graph breaks](https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html)
+    - [torch.cond](https://docs.pytorch.org/docs/stable/cond.html)
     """
     for (where, call), events in grouped(
         ((event.where, event.call), event) for event in reading.events(GraphBreak)
@@ -94,8 +133,13 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(SkippedFunction,))
 def compile_skipped(reading: Reading) -> Iterator[Finding]:
-    """A function is not compiled, though it was to be: it could not go on behind a break, as in a
-    loop, or was compiled too often.
+    """`torch.compile` runs a function in Python: a graph break was at a place where the rest cannot
+    be compiled, such as a loop, or the function was compiled too often.
+
+    ## Why it matters
+
+    The function costs as much as without `torch.compile`, and nothing says so: only functions that
+    it calls can still be compiled, each one by itself.
 
     ## Example
 
@@ -109,7 +153,7 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
         def forward(self, x):
             h = super().forward(x)
             for _ in range(3):
-                if h.sum() > 0:
+                if h.sum() > 0:  # <- reported
                     h = h / 2
             return h.square().mean()
 
@@ -118,6 +162,40 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 6)).backward()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            for _ in range(3):
+                h = torch.where(h.sum() > 0, h / 2, h)
+            return h.square().mean()
+
+
+    model = torch.compile(Net(6, 3), backend="aot_eager")
+    with record(model) as recording:
+        model(torch.randn(8, 6)).backward()
+    ```
+
+    ## When it is intended
+
+    A function that seldom runs, or that calls only code that cannot be compiled: put
+    `torch.compiler.disable` on it. The break at its call is then a `compile-graph-break`.
+
+    ## Not detected
+
+    The reason, if the function was skipped before the recording began: record the first call.
+
+    ## See also
+
+    - [torch.compile troubleshooting](https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html)
     """
     for (where, name, call), events in grouped(
         ((event.where, event.function, event.call), event)
@@ -148,9 +226,35 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(Recompilation,))
 def compile_recompile(reading: Reading) -> Iterator[Finding]:
-    """A function was compiled again, because a guard of what had been compiled did not hold.
+    """A compiled function was compiled again, because a guard of the compiled code failed: a size,
+    a number or a type was different.
+
+    ## Why it matters
+
+    Compiling takes seconds to minutes, in the middle of the training. After
+    `torch._dynamo.config.recompile_limit` times (8 by default) the function is no longer compiled.
 
     ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+
+
+    @torch.compile(backend="aot_eager")  # <- reported
+    def loss(x, temperature):
+        return (model(x) / temperature).square().mean()
+
+
+    loss(torch.randn(8, 6), 0.5).backward()
+    with record(model) as recording:
+        loss(torch.randn(8, 6), 0.4).backward()
+    ```
+
+    ## Use instead
 
     ```python
     import torch
@@ -165,10 +269,23 @@ def compile_recompile(reading: Reading) -> Iterator[Finding]:
         return (model(x) / temperature).square().mean()
 
 
-    loss(torch.randn(8, 6), 0.5).backward()
+    loss(torch.randn(8, 6), torch.tensor(0.5)).backward()
     with record(model) as recording:
-        loss(torch.randn(8, 6), 0.4).backward()
+        loss(torch.randn(8, 6), torch.tensor(0.4)).backward()
     ```
+
+    ## When it is intended
+
+    Once more for dynamic sizes: Dynamo marks a size as dynamic when it sees a second one.
+
+    ## Not detected
+
+    Recompilations outside of the recorded block.
+
+    ## See also
+
+    - [Recompilation](https://docs.pytorch.org/docs/stable/compile/programming_model.recompilation.html)
+    - [Dynamic shapes](https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html)
     """
     for (where, name), events in grouped(
         ((event.where, event.function), event) for event in reading.events(Recompilation)

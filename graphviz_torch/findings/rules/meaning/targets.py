@@ -113,7 +113,13 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(LossTarget,), advanced=True)
 def ignored_targets(reading: Reading) -> Iterator[Finding]:
-    """A loss ignores all targets that it was given: their mean is NaN, their sum 0.
+    """A loss ignores all targets of a batch: their mean is NaN, their sum 0.
+
+    ## Why it matters
+
+    `cross_entropy` and `nll_loss` leave out targets that equal `ignore_index` (-100 by default). If
+    none is left, `reduction="mean"` divides by zero and the NaN spreads to every parameter in the
+    next step; `reduction="sum"` returns 0 and the batch teaches nothing.
 
     ## Example
 
@@ -126,8 +132,39 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(6, 3)
     with record(model) as recording:
         labels = torch.full((8,), -100)
-        F.cross_entropy(model(torch.randn(8, 6)), labels, reduction="sum").backward()
+        scores = model(torch.randn(8, 6))
+        F.cross_entropy(scores, labels, reduction="sum").backward()  # <- reported
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    with record(model) as recording:
+        labels = torch.full((8,), -100)
+        labels[4:] = torch.arange(4) % 3
+        scores = model(torch.randn(8, 6))
+        F.cross_entropy(scores, labels, reduction="sum").backward()
+    ```
+
+    ## When it is intended
+
+    A batch without a target, such as a prompt that fills the whole context, can occur now and then:
+    skip it before the loss is computed.
+
+    ## Not detected
+
+    Targets that a mask of your own leaves out, and losses outside of `torch.nn.functional`.
+
+    ## See also
+
+    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+    - [NLLLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.NLLLoss.html)
     """
     for event in reading.events(LossTarget):
         if event.what == "ignored":

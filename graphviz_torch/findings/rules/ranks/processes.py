@@ -23,8 +23,14 @@ _SAME_TENSOR = ("_ToTorchTensor", "_FromTorchTensor")
 
 @rule("error", reads="end", of=(WrapperBypass,))
 def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
-    """A forward went past DistributedDataParallel, as model.module(x) does: it averages no
-    gradients of such a backward, and each rank trains a model of its own.
+    """A forward did not go through DistributedDataParallel, as in `model.module(x)`: nothing
+    averages its gradients, and each rank trains a model of its own.
+
+    ## Why it matters
+
+    DistributedDataParallel averages gradients only after a forward of the wrapper. Nothing fails:
+    the ranks train on a part of the data each, drift apart, and the checkpoint has the weights of
+    one.
 
     ## Example
 
@@ -39,10 +45,42 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
     model = DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model) as recording:
-        model.module(torch.randn(8, 4)).square().mean().backward()
+        model.module(torch.randn(8, 4)).square().mean().backward()  # <- reported
         optimizer.step()
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    An evaluation on one rank may call `model.module`: it has no backward and is not reported. A
+    program that averages the gradients by itself is not reported either.
+
+    ## Not detected
+
+    A forward of the module whose gradients no optimizer step uses.
+
+    ## See also
+
+    - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    - [Internal design of DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html)
     """
     graph = reading.graph
     sent = sum(c.nbytes for c in graph.collectives if c.phase != "forward")
@@ -66,7 +104,13 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
 @rule("error", reads="end", of=(UnusedInWrapper,))
 def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
     """DistributedDataParallel waits for the gradient of a parameter that the loss does not depend
-    on, on this rank or on others.
+    on, on this rank or on another.
+
+    ## Why it matters
+
+    A bucket of gradients is averaged when all of its parameters have theirs. If one never gets a
+    gradient, the bucket is not averaged and the next forward raises an error. If other ranks have
+    that gradient, they wait for this one.
 
     ## Example
 
@@ -83,6 +127,43 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
     model = DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()  # <- reported
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
+    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.ModuleDict({"small": nn.Linear(4, 1), "large": nn.Linear(4, 1)})
+    ranks = []
+    for rank in range(2):
+        model.zero_grad()
+        with record(model) as recording:
+            model["small" if rank else "large"](torch.randn(8, 4)).mean().backward()
+        ranks.append(recording.graph)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    layers = nn.Linear(4, 1)
+    layers.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+    model = DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
         model(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
     dist.destroy_process_group()
@@ -95,12 +176,27 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 
     model = nn.ModuleDict({"small": nn.Linear(4, 1), "large": nn.Linear(4, 1)})
     ranks = []
-    for rank in range(2):  # as distributed.gather_graphs gives them
+    for rank in range(2):
         model.zero_grad()
+        x = torch.randn(8, 4)
         with record(model) as recording:
-            model["small" if rank else "large"](torch.randn(8, 4)).mean().backward()
+            (model["small"](x) + model["large"](x)).mean().backward()
         ranks.append(recording.graph)
     ```
+
+    ## When it is intended
+
+    With `find_unused_parameters=True` DistributedDataParallel marks unused parameters as ready
+    after each forward, which costs a walk over the graph: a single rank is then not reported.
+
+    ## Not detected
+
+    Parameters that are used in all recorded steps and unused in a later one.
+
+    ## See also
+
+    - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    - [Internal design of DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design)
     """
     for event in reading.events(UnusedInWrapper):
         yield finding(
@@ -155,6 +251,12 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     """The ranks average gradients more often than a step needs: in each of several backwards, or by
     hand after DistributedDataParallel has averaged them.
 
+    ## Why it matters
+
+    Every average sends all gradients over the network. With gradient accumulation over four
+    batches, three of four averages are superfluous. A sum by hand over gradients that are an
+    average already multiplies them by the number of ranks.
+
     ## Example
 
     ```python
@@ -170,7 +272,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     with record(model) as recording:
         model(torch.randn(8, 4)).square().mean().backward()
         for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
+            dist.all_reduce(parameter.grad)  # <- reported
             parameter.grad /= dist.get_world_size()
         optimizer.step()
     dist.destroy_process_group()
@@ -188,10 +290,62 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model) as recording:
         for batch in torch.randn(4, 8, 4):
-            (model(batch).square().mean() / 4).backward()
+            (model(batch).square().mean() / 4).backward()  # <- reported
         optimizer.step()
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    Average in the last backward of a step alone. The forward, too, must be inside `no_sync()`:
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from contextlib import nullcontext
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for i, batch in enumerate(torch.randn(4, 8, 4)):
+            with model.no_sync() if i < 3 else nullcontext():
+                (model(batch).square().mean() / 4).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    FSDP without averages between micro-batches keeps whole gradients on each rank: where memory
+    does not suffice for them, averaging in each backward is right.
+
+    ## Not detected
+
+    Averages that two different groups of ranks compute one after the other.
+
+    ## See also
+
+    - [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
     """
     sent = reading.graph.collectives
     own = {(name, c.group, c.group_size) for c in sent if _is_average(c) for name in c.parameters}
@@ -223,8 +377,14 @@ def _is_average(collective: Collective) -> bool:
 
 @rule("info", reads="steps", advanced=True)
 def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The program divides the loss by the number of ranks, and what averages the gradients divides
-    them by it again: they are too small.
+    """The program divides the loss by the number of ranks, and the average over the ranks divides
+    the gradients by it again: they are too small.
+
+    ## Why it matters
+
+    With eight ranks the gradients are an eighth of the mean. SGD takes steps that are eight times
+    too short, and clipping and weight decay have another balance than on one device. Adam hides the
+    factor.
 
     ## Example
 
@@ -242,11 +402,47 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
     with record(model) as recording:
         for batch in torch.randn(2, 8, 4):
             optimizer.zero_grad()
-            loss = model(batch).square().mean() / dist.get_world_size()
+            loss = model(batch).square().mean() / dist.get_world_size()  # <- reported
             loss.backward()
             optimizer.step()
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    model = fully_shard(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for batch in torch.randn(2, 8, 4):
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    The number may be another one that happens to be equal, such as the micro-batches of a step.
+
+    ## Not detected
+
+    A division in another place than the last operation of the loss, and one of the gradients by
+    hand.
+
+    ## See also
+
+    - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)
     """
     last = graphs[-1]
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
@@ -271,8 +467,14 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule("warning", of=(Cut,), advanced=True)
 def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
-    """The loss uses what all_gather copied of this rank's own tensor, and a copy has no gradient:
-    what the tensor has to do with the others is not learned.
+    """The loss uses the copy that `all_gather` made of this rank's own tensor, and no gradient
+    flows back through the copy.
+
+    ## Why it matters
+
+    `torch.distributed.all_gather` is not differentiable. In a contrastive loss each rank then
+    learns only from its features on one side of the product, and the gradient is wrong without an
+    error.
 
     ## Example
 
@@ -287,12 +489,48 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
     model = nn.Linear(4, 2)
     with record(model) as recording:
         features = model(torch.randn(8, 4))
-        every = [torch.empty_like(features) for _ in range(2)]
-        dist.all_gather(every, features)
+        every = [torch.zeros_like(features) for _ in range(2)]
+        dist.all_gather(every, features)  # <- reported
         scores = features @ torch.cat(every).t()
         nn.functional.cross_entropy(scores, torch.arange(8)).backward()
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        features = model(torch.randn(8, 4))
+        every = [torch.zeros_like(features) for _ in range(2)]
+        dist.all_gather(every, features)
+        every[dist.get_rank()] = features
+        scores = features @ torch.cat(every).t()
+        nn.functional.cross_entropy(scores, torch.arange(8)).backward()
+    dist.destroy_process_group()
+    ```
+
+    `torch.distributed.nn.functional.all_gather` also sends the gradients of the other ranks' copies
+    back to the rank that each of them came from.
+
+    ## When it is intended
+
+    Negatives that are meant as constants, as in MoCo's queue: silence the rule at the line.
+
+    ## Not detected
+
+    Copies that go through NumPy or a list of numbers before the loss uses them.
+
+    ## See also
+
+    - [torch.distributed.all_gather](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather)
     """
     for cut in reading.graph.cuts:
         if cut.how == "all_gather" and cut.after:
@@ -312,8 +550,13 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(Collective,), advanced=True)
 def fsdp_regather(reading: Reading) -> Iterator[Finding]:
-    """A module of fully_shard is called several times in one forward, and its parameters are
-    gathered for each call: they were freed in between.
+    """A module of `fully_shard` is called several times in one forward, and its parameters are
+    gathered again for each call, because they are freed in between.
+
+    ## Why it matters
+
+    Each gather sends the whole module over the network, and the forward waits for it. A shared
+    layer that is called twelve times costs twelve gathers in place of one.
 
     ## Example
 
@@ -331,9 +574,41 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
     fully_shard(cell)
     fully_shard(model)
     with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()  # <- reported
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    cell = nn.Linear(4, 4)
+    model = nn.Sequential(cell, nn.ReLU(), cell, nn.Linear(4, 1))
+    fully_shard(cell, reshard_after_forward=False)
+    fully_shard(model)
+    with record(model) as recording:
         model(torch.randn(8, 4)).square().mean().backward()
     dist.destroy_process_group()
     ```
+
+    ## When it is intended
+
+    Where memory does not suffice to keep the parameters of the module until backward.
+
+    ## Not detected
+
+    Calls that a checkpoint repeats in backward.
+
+    ## See also
+
+    - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)
     """
     for sent, times in _gathered(reading.graph.collectives):
         if any(_is_later_call(node, sent.module) for node in reading.graph.nodes):
@@ -373,8 +648,13 @@ def _is_later_call(node: Node, module: str) -> bool:
 
 @rule("warning", reads="end", of=(Collective,), advanced=True)
 def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
-    """fully_shard has the whole model as one unit: each forward gathers all of it at once, nothing
-    is computed meanwhile, and each rank then has all parameters.
+    """`fully_shard` was called for the whole model alone: each forward gathers all parameters at
+    once, before anything is computed.
+
+    ## Why it matters
+
+    The gather does not overlap with computation, and each rank has the whole model in memory while
+    it computes: the memory that sharding should save is needed all the same.
 
     ## Example
 
@@ -390,9 +670,42 @@ def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
     model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4)))
     fully_shard(model)
     with record(model) as recording:
+        model(torch.randn(2, 2048)).sum().backward()  # <- reported
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4)))
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    with record(model) as recording:
         model(torch.randn(2, 2048)).sum().backward()
     dist.destroy_process_group()
     ```
+
+    ## When it is intended
+
+    A model that fits on each rank, where only the optimizer states are too large.
+
+    ## Not detected
+
+    Models below 64 MiB, and those of which one parameter is more than half.
+
+    ## See also
+
+    - [Getting started with fully_shard](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html)
+    - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)
     """
     gathers = [c for c in reading.graph.collectives if c.kind == "all_gather" and c.parameters]
     if len({each.parameters for each in gathers}) != 1:
@@ -417,6 +730,11 @@ def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
 def redistributed_back(reading: Reading) -> Iterator[Finding]:
     """A DTensor is redistributed and then redistributed back, with nothing computed in between.
 
+    ## Why it matters
+
+    Both redistributions are collectives, in the forward and again in backward. All that they send
+    is superfluous.
+
     ## Example
 
     ```python
@@ -432,10 +750,43 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
     x = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)]).requires_grad_()
     with record() as recording:
         h = x.exp().redistribute(mesh, [Replicate()])
-        h = h.redistribute(mesh, [Shard(0)])
+        h = h.redistribute(mesh, [Shard(0)])  # <- reported
         h.relu().to_local().sum().backward()
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    x = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)]).requires_grad_()
+    with record() as recording:
+        h = x.exp()
+        h.relu().to_local().sum().backward()
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Seldom: `output_layouts` of one parallel style and `input_layouts` of the next usually just do
+    not match.
+
+    ## Not detected
+
+    Redistributions with an operation in between, even one that any layout could compute.
+
+    ## See also
+
+    - [torch.distributed.tensor](https://docs.pytorch.org/docs/stable/distributed.tensor.html)
+    - [Tensor parallelism](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html)
     """
     nodes = reading.graph.nodes
     for node in nodes:
@@ -475,7 +826,13 @@ def _only_user(reading: Reading, node: Node) -> Node | None:
 
 @rule("info", of=(Collective,))
 def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
-    """Each rank normalises a batch of a few rows by itself, while the ranks average gradients.
+    """Each rank normalizes a batch of fewer than 16 rows by itself, while the ranks average
+    gradients.
+
+    ## Why it matters
+
+    Mean and variance of a few rows are noisy: accuracy falls with the batch size of one rank,
+    although the batch of all ranks together is large.
 
     ## Example
 
@@ -490,9 +847,42 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     model = DistributedDataParallel(model)
     with record(model) as recording:
+        model(torch.randn(4, 4)).square().mean().backward()  # <- reported
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    `nn.SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics of all ranks; it needs
+    a GPU. A norm without statistics of the batch works everywhere:
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Linear(8, 1))
+    model = DistributedDataParallel(model)
+    with record(model) as recording:
         model(torch.randn(4, 4)).square().mean().backward()
     dist.destroy_process_group()
     ```
+
+    ## When it is intended
+
+    Where the noise is wanted as regularization, as in some detection and GAN training.
+
+    ## Not detected
+
+    Batch norms whose class is not named BatchNorm, and statistics that are frozen by `eval()`.
+
+    ## See also
+
+    - [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html)
+    - [GroupNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.GroupNorm.html)
     """
     if not averages(reading.graph):
         return

@@ -30,9 +30,19 @@ class _Reason(NamedTuple):
 @rule("error", reads="ranks")
 def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Ranks that train one model have different values of a parameter: from the start, since a
-    step, or because nothing averages its gradients.
+    step, or because nothing averages the gradients of the parameter.
+
+    ## Why it matters
+
+    Data parallelism relies on equal weights on all ranks: the mean of the gradients is a gradient
+    of none of the models otherwise. Nothing fails; the loss is a little worse, and a checkpoint has
+    the weights of one rank.
 
     ## Example
+
+    In all three programs one process plays both ranks. A program that `torchrun` starts records on
+    each rank, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all. The
+    learning rate is not the same:
 
     ```python
     import torch
@@ -48,10 +58,12 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
         with record(model) as recording:
             model(torch.randn(8, 4)).square().mean().backward()
             dist.all_reduce(model.weight.grad)
-            torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1)).step()
+            torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1)).step()  # <- reported
         ranks.append(recording.graph)
         dist.destroy_process_group()
     ```
+
+    Each rank draws its own initial weights:
 
     ```python
     import torch
@@ -66,10 +78,12 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
         with record(model) as recording:
             model(torch.randn(8, 4)).mean().backward()
             for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
+                dist.all_reduce(parameter.grad)  # <- reported
         ranks.append(recording.graph)
     dist.destroy_process_group()
     ```
+
+    The gradient of the bias is not averaged:
 
     ```python
     import torch
@@ -88,6 +102,45 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
         ranks.append(recording.graph)
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    One program repairs all three: the same weights, the same learning rate, and an average of every
+    gradient. `DistributedDataParallel` sends the weights of rank 0 and averages by itself.
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    weights, ranks = nn.Linear(4, 1).state_dict(), []
+    for rank in range(2):
+        (model := nn.Linear(4, 1)).load_state_dict(weights)
+        with record(model) as recording:
+            model(torch.randn(8, 4)).square().mean().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Experts, and ranks that train different models, differ from the start and nothing averages their
+    gradients: they are not reported. Where weights are averaged now and then (local SGD), ignore
+    the rule.
+
+    ## Not detected
+
+    Values that differ and have the same checksum or norm, and parameters of a rank whose graph is
+    missing.
+
+    ## See also
+
+    - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    - [Internal design of DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html)
     """
     if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
         return
@@ -274,10 +327,18 @@ def _used(graphs: Sequence[Graph], name: str) -> str:
 
 @rule("error", reads="ranks", advanced=True)
 def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Some ranks stepped with the gradients that all have averaged, and others did not: from then
-    on each trains a model of its own.
+    """Some ranks stepped with the averaged gradients and others did not: from then on each of them
+    trains a model of its own.
+
+    ## Why it matters
+
+    The weights of the ranks differ after the step that one of them skips. The next averages mix
+    gradients of different models, without an error.
 
     ## Example
+
+    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
+    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
 
     ```python
     import torch
@@ -292,11 +353,48 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
         with record(model) as recording:
             (loss := model(torch.randn(8, 4)).square().mean()).backward()
             dist.all_reduce(model.weight.grad)
-            if rank == 1:
-                torch.optim.SGD(model.parameters(), lr=0.1).step()
+            if rank == 1:  # a rank's own test, such as a check for NaN in its loss
+                torch.optim.SGD(model.parameters(), lr=0.1).step()  # <- reported
         ranks.append(recording.graph)
         dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    Decide after an `all_reduce`, so that all ranks decide the same:
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    weights, ranks = nn.Linear(4, 1, bias=False).state_dict(), []
+    for rank in range(2):
+        (model := nn.Linear(4, 1, bias=False)).load_state_dict(weights)
+        with record(model) as recording:
+            (loss := model(torch.randn(8, 4)).square().mean()).backward()
+            dist.all_reduce(model.weight.grad)
+            if model.weight.grad.isfinite().all():
+                torch.optim.SGD(model.parameters(), lr=0.1).step()
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Not in data parallelism. Ranks that average no gradients are not reported.
+
+    ## Not detected
+
+    A step that a rank skips before the last recorded backward: `diverged-replicas` then reports the
+    weights.
+
+    ## See also
+
+    - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    - [torch.distributed.all_reduce](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
     """
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
     stood = _still(graphs)
@@ -324,10 +422,18 @@ def _still(graphs: Sequence[Graph]) -> list[int]:
 
 @rule("warning", reads="ranks")
 def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Ranks that train one model have different buffers, such as BatchNorm's averages, and nothing
-    makes them equal: each rank evaluates a different model, and a file has that of one rank.
+    """Ranks that train one model have different buffers, such as the running averages of BatchNorm,
+    and nothing makes them equal.
+
+    ## Why it matters
+
+    Each rank evaluates a different model, and a checkpoint has the buffers of one rank: its scores
+    are not those that the training printed.
 
     ## Example
+
+    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
+    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
 
     ```python
     import torch
@@ -336,17 +442,55 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from graphviz_torch import record
 
-    weights, ranks = nn.Linear(4, 1, bias=False).state_dict(), []
+    weights, ranks = nn.Linear(4, 4, bias=False).state_dict(), []
     for rank in range(2):
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
-        model = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1, bias=False))
-        model[1].load_state_dict(weights)
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4, affine=False))
+        model[0].load_state_dict(weights)
         with record(model) as recording:
-            model(torch.randn(32, 4)).square().mean().backward()
-            dist.all_reduce(model[1].weight.grad)
+            model(torch.randn(32, 4)).exp().mean().backward()  # <- reported
+            dist.all_reduce(model[0].weight.grad)
         ranks.append(recording.graph)
         dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    `DistributedDataParallel` sends the buffers of rank 0 before each forward, and `SyncBatchNorm`
+    computes the same statistics on all ranks. A norm without buffers cannot differ:
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    weights, ranks = nn.Linear(4, 4, bias=False).state_dict(), []
+    for rank in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.LayerNorm(4))
+        model[0].load_state_dict(weights)
+        with record(model) as recording:
+            model(torch.randn(32, 4)).exp().mean().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+        ranks.append(recording.graph)
+        dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Buffers that are each rank's own state, such as a counter of its samples.
+
+    ## Not detected
+
+    Buffers that differ during the training and are equal again when the recording ends.
+
+    ## See also
+
+    - [DistributedDataParallel: broadcast_buffers](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    - [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html)
     """
     together = all(map(averages, graphs))
     names = [each.name for each in parted(graphs, "buffer") if together and not each.again]

@@ -101,10 +101,19 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule("error", reads="ranks", also=("rehearse",))
 def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The ranks of a group ask for different collectives, or for the same in a different number or
-    order: they wait for each other forever, or mix up what they send.
+    """The ranks of a group call different collectives, or the same in a different number or order:
+    they wait for each other forever, or mix up their data.
+
+    ## Why it matters
+
+    A collective returns when all ranks of the group have called it. The program hangs without an
+    error until the watchdog ends it, ten minutes later by default for NCCL; if two different calls
+    match in size, ranks go on with wrong data.
 
     ## Example
+
+    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
+    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
 
     ```python
     import torch
@@ -119,10 +128,46 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
             loss = model(torch.randn(8, 4)).mean()
             loss.backward()
             if rank == 0:
-                dist.all_reduce(loss.detach())
+                dist.all_reduce(loss.detach())  # <- reported
         ranks.append(recording.graph)
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from graphviz_torch import record
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model, ranks = nn.Linear(4, 1), []
+    for rank in range(2):
+        with record(model) as recording:
+            loss = model(torch.randn(8, 4)).mean()
+            loss.backward()
+            mean = loss.detach()
+            dist.all_reduce(mean)
+            if rank == 0:
+                print(mean.item())
+        ranks.append(recording.graph)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Ranks with different tasks, such as the stages of a pipeline, call collectives of their own
+    groups, and messages between two ranks (`send`, `recv`) are not compared: nothing is reported.
+
+    ## Not detected
+
+    Groups of which the graph of a rank is missing. Collectives that other threads call.
+
+    ## See also
+
+    - [Distributed communication](https://docs.pytorch.org/docs/stable/distributed.html)
+    - [TORCH_DISTRIBUTED_DEBUG](https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug)
     """
     for size, members in _groups(graphs).values():
         if len(members) != size:
@@ -187,10 +232,18 @@ def _asked(collective: Collective | None) -> str:
 
 @rule("info", reads="ranks", advanced=True)
 def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Some ranks alone read values back from a device: the others wait for them in what all send
-    next.
+    """Only some ranks read values back from a device: the other ranks wait for them in the next
+    collective.
+
+    ## Why it matters
+
+    A read waits until the device has done all queued work. If rank 0 alone logs the loss, it calls
+    the next collective later than the others, and all devices are idle until then.
 
     ## Example
+
+    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
+    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
 
     ```python
     import torch
@@ -203,11 +256,44 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
         for rank in range(2):
             with record() as recording:
                 (loss := torch.ones(4, device=device, requires_grad=True).sum()).backward()
-                print(loss.item() if rank == 0 else "")
+                print(loss.item() if rank == 0 else "")  # <- reported
                 dist.all_reduce(torch.ones(1))
             ranks.append(recording.graph)
     dist.destroy_process_group()
     ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from graphviz_torch import record, simulate_accelerator
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    ranks = []
+    with simulate_accelerator() as [device]:
+        for rank in range(2):
+            with record() as recording:
+                (loss := torch.ones(4, device=device, requires_grad=True).sum()).backward()
+                loss = loss.detach()
+                dist.all_reduce(torch.ones(1))
+            print(loss.item() if rank == 0 else "")
+            ranks.append(recording.graph)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    Logging on rank 0 every hundred steps costs nothing that can be measured.
+
+    ## Not detected
+
+    Reads that more than half of the ranks make, and waits without a read, such as writing a
+    checkpoint.
+
+    ## See also
+
+    - [CUDA semantics: asynchronous execution](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
     """
     if len(graphs) < 2 or not all(graph.collectives for graph in graphs):
         return
