@@ -26,7 +26,7 @@ _LIBRARIES = {"torch", "nn", "F", "np", "numpy", "math", "jnp", "jax", "tf", "sp
 GRAMMAR = (
     "A line is `name = expression`; the last line is the output. An expression has names, "
     "numbers, + - * / ** @, parentheses, indexing such as x[0] or x[:, 1:3], x.to(device), "
-    "x.cpu(), and these functions, also as methods: " + ", ".join(sorted(FUNCTIONS)) + "."
+    "x.cpu(), and these functions, also as methods: {functions}."
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..jobs.job import run
+from .language import translated
 
 _found: list[str] | None = None
 
@@ -20,9 +21,10 @@ def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
     names = _cuda()
     cuda = {f"cuda:{index}": f"{name} (cuda:{index})" for index, name in enumerate(names)}
     if len(names) in simulated and len(names) > 1:
-        cuda["cuda"] = f"All {len(names)} CUDA devices"
+        cuda["cuda"] = translated("All {count} CUDA devices").format(count=len(names))
+    one, several = "Simulated accelerator", "{count} simulated accelerators"
     sims = {
-        f"sim{count}": "Simulated accelerator" if count == 1 else f"{count} simulated accelerators"
+        f"sim{count}": translated(one if count == 1 else several).format(count=count)
         for count in simulated
     }
     return {**cuda, **sims, "cpu": "CPU"}

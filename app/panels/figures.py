@@ -13,6 +13,7 @@ from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
 
 from . import text
 from .graph_view import view
+from .language import translated
 from .linked import table
 from .selection import name, select, selected
 
@@ -61,7 +62,8 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
             return
         # Loaded here: the first page does not need them.
         checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
-        with st.expander(f"{len(checks)} rules: nothing found", icon=":material/check:"):
+        title = translated("{count} rules: nothing found").format(count=len(checks))
+        with st.expander(title, icon=":material/check:"):
             st.markdown("\n".join(f"- {text.prose(rule.summary)}" for rule in checks))
         return
     for finding in findings[:_SHOWN]:
@@ -89,7 +91,8 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
     Of a few nodes all are shown at first.
     """
     few = len(graph.nodes) <= _FEW
-    every = st.toggle("Every node, in the order of backward", few, key=f"{key} every")
+    label = translated("Every node, in the order of backward")
+    every = st.toggle(label, few, key=f"{key} every")
     rows: list[dict[str, Any]] = []
     nodes: list[int | None] = []
     if every:
@@ -137,10 +140,15 @@ def _gradient_row(title: str, meta: TensorMeta | None, node: Node | None) -> dic
     row: dict[str, Any] = {"tensor": title, "value": node.value_text if node and computed else ""}
     if stats is None:
         none = ("", None)
-        row |= {"gradient": ("none", None), "largest": none, "zeros": none, "NaN, Inf": none}
+        row |= {
+            "gradient": (translated("none"), None),
+            "largest": none,
+            "zeros": none,
+            "NaN, Inf": none,
+        }
         return {**row, "shape": str(meta or "")}
     small = stats.values and len(stats.values) <= _FEW_VALUES
-    spelled = stats.value_text if small else f"norm {stats.norm:.4g}"
+    spelled = stats.value_text if small else f"{translated('norm')} {stats.norm:.4g}"
     return {
         **row,
         "tensor": f"{title}, {stats.extent}" if stats.extent else title,
@@ -180,16 +188,18 @@ def copies(graph: Graph, *, ran: bool = True) -> str:
         those = [transfer for transfer in graph.transfers if transfer.phase == phase]
         if those:
             moved = text.size(sum(transfer.nbytes or 0 for transfer in those))
-            number = "1 copy" if len(those) == 1 else f"{len(those):,} copies"
+            said = "**1 copy** in {phase} ({moved})"
             if phase == "backward" and not ran:
-                parts.append(f"**{len(those):,} more** expected in backward ({moved})")
-            else:
-                parts.append(f"**{number}** in {phase} ({moved})")
+                said = "**{count:,} more** expected in backward ({moved})"
+            elif len(those) > 1:
+                said = "**{count:,} copies** in {phase} ({moved})"
+            number = {"count": len(those), "moved": moved}
+            parts.append(translated(said).format(phase=translated(phase), **number))
     if parts:
-        return ", ".join(parts) + "."
+        return translated(", ").join(parts) + translated(".")
     if any(node.grad_outputs or node.order is not None for node in graph.nodes):
-        return "None: every tensor stayed on its device."
-    return "None." if not ran else "This recording does not say."
+        return translated("None: every tensor stayed on its device.")
+    return translated("None." if not ran else "This recording does not say.")
 
 
 def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
@@ -222,14 +232,16 @@ def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
         "direction": transfer.kind,
         "from → to": f"{transfer.source} → {transfer.target}",
         "bytes": (text.size(transfer.nbytes), transfer.nbytes),
-        "phase": "to come" if coming else transfer.phase,
-        "node": name(node) if node else "outside",
+        "phase": translated("to come" if coming else transfer.phase),
+        "node": name(node) if node else translated("outside"),
         "line": transfer.where,
         "tensor": " ".join(filter(None, (transfer.label, str(transfer.tensor)))),
     }
     if any(each.pinned is not None for each in graph.transfers):
         pinned = transfer.pinned
-        row["host memory"] = "" if pinned is None else "pinned" if pinned else "pageable"
+        row["host memory"] = (
+            "" if pinned is None else translated("pinned" if pinned else "pageable")
+        )
     if any(each.seconds is not None for each in graph.transfers):
         seconds = transfer.seconds
         row["time"] = ("" if seconds is None else text.duration(seconds), seconds)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from .language import translated
+
 
 def draw_head(
     title: str,
@@ -32,6 +34,6 @@ def draw_head(
         st.title(title, anchor=False, help=about, width="content")
         chosen = st.segmented_control(
             label, parts, default=parts[0], required=True, key=key, bind="query-params",
-            label_visibility="collapsed", on_change=on_change,
+            label_visibility="collapsed", on_change=on_change, format_func=translated,
         )  # fmt: skip
     return row, str(chosen)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
+from .language import translated
 from .selection import select, selected
 
 _HERE = Path(__file__).parent
@@ -83,14 +84,14 @@ def table(
     shown, names = rows[:MOST_ROWS], list(rows[0])
     columns = [
         {
-            "name": name,
+            "name": translated(name),
             "kind": f"{_kind(shown, name)}{' spare' if name in spare else ''}",
-            "help": (helps or {}).get(name, ""),
+            "help": translated((helps or {}).get(name) or "Sort by this column"),
         }
         for name in names
     ]
     data = {
-        "label": label,
+        "label": translated(label),
         "columns": columns,
         "rows": [[_cell(row[name]) for name in names] for row in shown],
         "nodes": list(nodes[:MOST_ROWS]),

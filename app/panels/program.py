@@ -8,6 +8,7 @@ from typing import Any
 
 from graphviz_torch import Graph
 
+from .language import translated
 from .linked import linked
 from .selection import name
 
@@ -52,7 +53,7 @@ def draw_program(
             {"number": None, "text": text, "nodes": [node], "value": "", "kind": "result"}
             for node, text in gradients(graph)
         ]
-    data = {"label": "The program", "lines": lines, "height": height}
+    data = {"label": translated("The program"), "lines": lines, "height": height}
     linked("program", data, key=key, place="program")
 
 

@@ -11,6 +11,7 @@ from ..jobs.job import JobError, run
 from ..jobs.values import Opened
 from . import text
 from .figures import draw_gradients, draw_graph, draw_transfers
+from .language import translated
 from .selection import follow
 from .tabs.ranks import draw_collectives
 from .timeline import draw_timeline
@@ -53,21 +54,24 @@ def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = N
 def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
     """Copies, the order of everything, and gradients."""
     graph = opened.graph
-    st.markdown("## Copies between devices", help=text.TRANSFER)
+    st.markdown(f"## {translated('Copies between devices')}", help=translated(text.TRANSFER))
     draw_transfers(graph, key=key, ran=ran)
     if graph.collectives:
-        st.markdown("## Between ranks")
+        st.markdown(f"## {translated('Between ranks')}")
         draw_collectives(graph, key=key)
     st.markdown(
-        "## Order",
-        help="Order, not time: forward on the left, backward on the right, a lane for each device. "
-        "Orange arrows are copies. A click marks the same node on the whole page.",
+        f"## {translated('Order')}",
+        help=translated(
+            "Order, not time: forward on the left, backward on the right, a lane for each device. "
+            "Orange arrows are copies. A click marks the same node on the whole page."
+        ),
     )
     left_out = draw_timeline(graph, key=key, ran=ran)
     if left_out:
-        st.caption(f"{left_out:,} more are not drawn.")
+        st.caption(translated("{count:,} more are not drawn.").format(count=left_out))
     if ran:
-        st.markdown("## Gradients", help=f"{text.GRADIENT}\n\n{text.LEAF}")
+        about = f"{translated(text.GRADIENT)}\n\n{translated(text.LEAF)}"
+        st.markdown(f"## {translated('Gradients')}", help=about)
         draw_gradients(graph, key=key)
 
 
@@ -78,14 +82,14 @@ def begin(opened: Opened, *, key: str, start: int | None = None) -> None:
 
 def draw_downloads(opened: Opened, *, key: str) -> None:
     """A button for each format."""
-    title, icon = "Take it with you", ":material/download:"
+    title, icon = translated("Take it with you"), ":material/download:"
     with st.expander(title, icon=icon, key=f"{key} downloads", on_change="rerun") as part:
         if not part.open:
             return
         with st.container(horizontal=True, gap="small"):
             for name, (file, mime) in FORMATS.items():
                 st.download_button(
-                    name,
+                    translated(name),
                     functools.partial(_written, opened, name),
                     file,
                     mime,

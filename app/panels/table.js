@@ -32,7 +32,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
       if (sorted) cell.setAttribute("aria-sort", order.down ? "descending" : "ascending");
       const button = document.createElement("button");
       button.textContent = column.name + (sorted ? (order.down ? " ↓" : " ↑") : "");
-      button.title = column.help || `Sort by ${column.name}`;
+      button.title = column.help;
       button.onclick = () => {
         orders.set(place, { column: index, down: sorted && !order.down });
         draw();

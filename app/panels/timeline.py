@@ -8,6 +8,7 @@ from typing import Any
 from graphviz_torch import Graph
 from graphviz_torch.graph import Transfer
 
+from .language import translated
 from .linked import linked
 from .selection import name
 from .text import size
@@ -34,9 +35,9 @@ def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
     for phase in ("forward", "backward"):
         those = [row["step"] for row in [*steps, *copies] if row["phase"] == phase]
         if those:
-            phases.append({"name": phase, "from": min(those), "to": max(those)})
+            phases.append({"name": translated(phase), "from": min(those), "to": max(those)})
     data = {
-        "label": "Order of steps and copies: forward, then backward",
+        "label": translated("Order of steps and copies: forward, then backward"),
         "steps": steps,
         "copies": copies,
         "lanes": sorted(lanes, key=lambda lane: (lane != "cpu", lane)),
@@ -63,7 +64,9 @@ def events(
             "step": n.id if phase == "forward" else at[n.id],
             "device": n.device or "no device",
             "phase": phase,
-            "says": f"{name(n)[:80]}, {phase}, on {n.device or 'no device'}",
+            "says": translated("{name}, {phase}, on {device}").format(
+                name=name(n)[:80], phase=translated(phase), device=n.device or "no device"
+            ),
             "node": n.id,
         }
         for phase, nodes in (("forward", forward), ("backward", done))
@@ -96,7 +99,10 @@ def events(
 
 
 def _says(transfer: Transfer, ran: bool) -> str:
-    when = "expected in backward" if transfer.phase == "backward" and not ran else transfer.phase
+    coming = transfer.phase == "backward" and not ran
+    when = translated("expected in backward" if coming else transfer.phase)
     what = (transfer.label or str(transfer.tensor))[:80]
     ends = f"{transfer.source} → {transfer.target}"
-    return f"Copy of {what}, {ends}, {size(transfer.nbytes)}, {when}"
+    return translated("Copy of {what}, {ends}, {size}, {when}").format(
+        what=what, ends=ends, size=size(transfer.nbytes), when=when
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from ..expression.functions import FUNCTIONS
 from ..expression.grammar import GRAMMAR, ExpressionError, input_lines, parse
 from ..jobs.values import Choice, Opened, Run
 from ..models import gallery
@@ -13,6 +14,7 @@ from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
 from ..panels.figures import draw_error, draw_findings, draw_graph
 from ..panels.head import draw_head
+from ..panels.language import draw_switch, translated
 from ..panels.program import draw_program
 from ..panels.progress import again
 from ..panels.results import result
@@ -43,9 +45,12 @@ LESSON = (
 def draw() -> None:
     """The page."""
     sources = [*filter(None, [own.title()]), *SOURCES.values()]
-    _, source = draw_head(
-        "What does autograd do?", sources, key="source", label="What to run", about=LESSON
-    )
+    row, source = draw_head(
+        translated("What does autograd do?"), sources, key="source",
+        label=translated("What to run"), about=translated(LESSON),
+    )  # fmt: skip
+    with row:
+        draw_switch()
     if source == own.title():
         opened = own.open_own(key="own")
         if opened is not None:
@@ -54,10 +59,12 @@ def draw() -> None:
         return
     if source == SOURCES["recording"]:
         opened = open_recording(
-            "A recording (.json, .json.gz), or a script (.py)", key="run recording"
+            translated("A recording (.json, .json.gz), or a script (.py)"), key="run recording"
         )
         if opened is None:
-            st.markdown("A recording is made where the model is, with a GPU or without:")
+            st.markdown(
+                translated("A recording is made where the model is, with a GPU or without:")
+            )
             st.code(SAVING, language=None)
         _draw_recording(opened, key="run recording")
         return
@@ -77,7 +84,7 @@ def draw() -> None:
             device, _ = _where((1,), seeded=False)
             choice = Choice("expression", device, program=example.PROGRAM, inputs=example.INPUTS)
         hit = st.button(
-            "Run backward",
+            translated("Run backward"),
             type="primary",
             icon=":material/play_arrow:",
             width="stretch",
@@ -99,12 +106,12 @@ def draw() -> None:
         recording.draw_downloads(made.opened, key="run")
     elif made is not None and (before := st.session_state.get("run before")) is not None:
         with right, st.container(key="before"):  # grey, by page.css
-            st.caption("The graph before the mistake.")
+            st.caption(translated("The graph before the mistake."))
             draw_graph(before.payload, key="before", height=recording.HEIGHT)
     if choice.source == "model" and made is not None and not made.error:
         draw_experiments(choice, key="run")
     if made is not None and made.script:
-        title, icon = "The same as a script", ":material/content_copy:"
+        title, icon = translated("The same as a script"), ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
             if part.open:  # the browser then loads what shows code
                 st.code(made.script, language=None, line_numbers=True)
@@ -130,7 +137,7 @@ def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
             input_lines(choice.inputs)
         except ExpressionError as error:
             return Run(None, str(error))
-    doing = "Running backward" if backward else "Running forward"
+    doing = translated("Running backward" if backward else "Running forward")
     made: Run | None = result(
         "run", doing, ".backward:play", choice, backward, seconds=SECONDS, shared=shared
     )
@@ -174,39 +181,45 @@ def _asked(choice: Choice, hit: bool) -> bool:
 
 def _where(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]:
     choices = devices.choices(simulated)
-    said = st.selectbox(
-        "Device",
-        list(choices.values()),
+    device = st.selectbox(
+        translated("Device"),
+        list(choices),
         key="device",
         bind="query-params",
-        help="A simulated accelerator computes on the CPU, and has its own device for autograd: "
-        "copies, errors and the graph are as on a GPU. It has no clock.",
+        format_func=choices.__getitem__,
+        help=translated(
+            "A simulated accelerator computes on the CPU, and has its own device for autograd: "
+            "copies, errors and the graph are as on a GPU. It has no clock."
+        ),
     )
-    device = next(key for key, title in choices.items() if title == said)
+    assert device is not None  # the first one is chosen at first
     if not seeded:
         return device, 0
-    seed = st.number_input("Seed of random values", 0, 9999, 0, key="seed", bind="query-params")
+    label = translated("Seed of random values")
+    seed = st.number_input(label, 0, 9999, 0, key="seed", bind="query-params")
     return device, seed
 
 
 def _program() -> tuple[str, str]:
     inputs = st.text_area(
-        "Inputs",
+        translated("Inputs"),
         example.INPUTS,
         height=68,
         max_chars=2000,
         key="inputs",
         bind="query-params",
-        help="One on each line: `x = 1, 2, 3`, `w = [[1, 2], [3, 4]]`, `r = randn(3, 4)`; "
-        "also rand, ones, zeros, arange, and randint for whole numbers.",
+        help=translated(
+            "One on each line: `x = 1, 2, 3`, `w = [[1, 2], [3, 4]]`, `r = randn(3, 4)`; "
+            "also rand, ones, zeros, arange, and randint for whole numbers."
+        ),
     )
     program = st.text_area(
-        "Expression",
+        translated("Expression"),
         "y = mean((x + 2)**2 + 3)",
         height=68,
         max_chars=2000,
         key="program",
         bind="query-params",
-        help=text.prose(GRAMMAR),
+        help=text.prose(translated(GRAMMAR).format(functions=", ".join(sorted(FUNCTIONS)))),
     )
     return program, inputs

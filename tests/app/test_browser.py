@@ -15,6 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
+from app.panels.language import chinese
 from app.views.explore import TABS
 from app.views.training import MAX_DEPTH, MAX_STEPS
 from tests.support.chromium import CHROMIUM, FLAGS
@@ -155,6 +156,29 @@ def test_on_a_phone_the_lesson_stands_in_reading_order_and_the_graph_in_the_midd
     wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
     assert wide <= 390
     visitor.close()
+
+
+def test_the_lesson_in_chinese_has_a_link_and_stands_on_one_screen(visitor: Visitor) -> None:
+    page = visitor.open(backward="1")
+    page.get_by_role("radio", name="中文").click()
+    title = page.get_by_role("heading", name=chinese()["What does autograd do?"])
+    expect(title).to_be_visible()
+    visitor.settle()
+    page.goto(page.url)
+    expect(title).to_be_visible()
+    visitor.settle()
+    found = {
+        "program": page.get_by_role("list", name=chinese()["The program"]),
+        "gradient": page.get_by_text(EXAMPLE),
+        "graph": page.locator(".graph"),
+        "copies": page.get_by_role("table", name=chinese()["Copies between devices"]),
+    }
+    for name, part in found.items():
+        expect(part).to_be_visible()
+        _, _, right, bottom = box(part)
+        assert right <= 1280, name
+        assert bottom <= SIZES[1280], name
+    assert page.evaluate(CUT) == []
 
 
 def test_a_click_in_any_part_marks_the_same_node_in_all(visitor: Visitor) -> None:

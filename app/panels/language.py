@@ -1,0 +1,36 @@
+"""The language of the lesson: English, or Chinese where the visitor switches to it.
+
+`chinese.json` has the Chinese of each text that `translated` is given.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import streamlit as st
+
+_CHINESE = "中文"
+
+
+def draw_switch() -> None:
+    """Draw the switch between the languages; the link of the page has the one that is chosen."""
+    st.segmented_control(
+        "Language · 语言", ["English", _CHINESE], default="English", required=True,
+        key="language", bind="query-params", label_visibility="collapsed",
+    )  # fmt: skip
+
+
+def translated(text: str) -> str:
+    """Return a text of ours in the visitor's language; in English if it has no Chinese yet."""
+    chosen = st.session_state.get("language", st.query_params.get("language"))
+    return chinese().get(text, text) if chosen == _CHINESE else text
+
+
+@functools.cache
+def chinese() -> dict[str, str]:
+    """Return the Chinese of each English text."""
+    texts = Path(__file__).with_name("chinese.json").read_text(encoding="utf-8")
+    table: dict[str, str] = json.loads(texts)
+    return table
