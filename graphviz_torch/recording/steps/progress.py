@@ -205,10 +205,11 @@ class Progress(Listener):
 
 def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_Sample]:
     """Yield the samples of the leaves that have a gradient: of a few, spread evenly, or of all."""
-    held = optimized_parameters()
-    leaves = [leaf for leaf in leaves if id(leaf) in held] or list(leaves)
-    if few:
+    if few:  # most trainings move; a search for optimizers would cost more than a small step
         leaves = leaves[:: max(1, len(leaves) // _FEW_PARAMETERS)]
+    else:
+        held = optimized_parameters()
+        leaves = [leaf for leaf in leaves if id(leaf) in held] or leaves
     for leaf in leaves[:_MAX_PARAMETERS]:
         gradient = leaf.grad
         if gradient is None or not (may_be_read(leaf) and may_be_read(gradient)):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
+from graphviz_torch import record
 from graphviz_torch.internals.tensors.heap import instances_of
 
 
@@ -60,3 +63,17 @@ def test_tuples_that_other_threads_build_during_a_scan_are_built() -> None:
         for thread in threads:
             thread.join()
     assert failed == []
+
+
+def test_a_step_of_an_optimizer_is_recorded_without_a_search_through_the_heap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    searched: list[object] = []
+    monkeypatch.setattr(gc, "get_objects", lambda *given: searched.append(given) or [])
+    with record(model) as recording:
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+    assert recording.graph.nodes
+    assert not searched

@@ -1,0 +1,214 @@
+"""Training steps of models that nobody here wrote: bare, recorded, drawn, checked.
+
+    python -m tests.bench.foreign run RESULTS.jsonl SOURCE ...   one line of JSON for each model
+    python -m tests.bench.foreign table RESULTS.jsonl            totals, faults, warnings by rule
+    python -m tests.bench.foreign page RESULTS.jsonl             docs/models.md
+
+A SOURCE is "transformers", "libraries", or a folder of files that assign `MENAGERIE_ENTRIES`. Each
+model has processes of its own, forked from one that has imported PyTorch, with a limit of time and
+memory. What RESULTS.jsonl has already is not run again; `--again` runs what failed. `--only TEXT`
+runs the models whose name has the text, and `--pictures FOLDER` keeps their stills.
+
+Two bare steps tell if the model is deterministic; then loss, gradients and weights of the recorded
+step must have the same bits. `checks.py` has the other checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .sources import Entry, folder
+
+Facts = dict[str, Any]
+
+
+def forked(run: Callable[[], Facts], seconds: float) -> Facts:
+    """Return the facts that `run` returned in a process of its own, or an "error" of it."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.setpgid(0, 0)
+        os.close(reading)
+        try:
+            text = json.dumps(run())
+        except BaseException as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(last.filename).name}:{last.lineno}"
+            text = json.dumps({"error": f"{type(error).__name__} at {place}: {error}"[:600]})
+        with os.fdopen(writing, "w") as pipe:
+            pipe.write(text)
+        os._exit(0)
+    os.close(writing)
+    text, until = b"", time.monotonic() + seconds
+    while select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
+        part = os.read(reading, 1 << 20)
+        text += part
+        if not part:
+            break
+    else:
+        os.killpg(process, signal.SIGKILL)
+        text = json.dumps({"error": f"not ended after {seconds:g} s"}).encode()
+    os.close(reading)
+    _, status = os.waitpid(process, 0)
+    if not text:
+        return {"error": f"the process ended with status {status}"}
+    facts: Facts = json.loads(text)
+    return facts
+
+
+def examine(entry: Entry, seconds: float, picture: Path | None) -> Facts:
+    """Build a model, and run its step three times, each in a fork of this process."""
+    from . import checks
+
+    sink = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(sink, stream)
+    torch.manual_seed(0)
+    random.seed(0)
+    try:
+        training = checks.Training(*entry.build())
+    except BaseException as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        return {"stage": "build", "error": f"{type(error).__name__} at {place}: {error}"[:400]}
+    if not training.parameters:
+        return {"stage": "build", "error": "no parameter requires a gradient"}
+    bare = forked(lambda: checks.bare(training), seconds / 3)
+    if "error" in bare:
+        return {"stage": "bare", **bare}
+    walked = forked(lambda: checks.hooked(training), seconds / 3)
+    if "error" in walked:
+        return {"stage": "hooked", **walked}
+    facts = forked(lambda: checks.recorded(training, bare, walked, picture), seconds)
+    return {"stage": "recorded", **facts}
+
+
+def limit_memory(gigabytes: float) -> None:
+    most = int(gigabytes * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def entries(sources: list[str]) -> Iterator[Entry]:
+    for source in sources:
+        if source == "transformers":
+            from . import transformers_models
+
+            yield from transformers_models.entries()
+        elif source == "libraries":
+            from . import libraries
+
+            yield from libraries.entries()
+        else:
+            yield from folder(Path(source))
+
+
+def read(results: Path) -> dict[tuple[str, str], Facts]:
+    """Return the last line of each model."""
+    rows = {}
+    for line in results.read_text().splitlines() if results.exists() else ():
+        row = json.loads(line)
+        rows[row["library"], row["name"]] = row
+    return rows
+
+
+def run(chosen: argparse.Namespace) -> None:
+    done = read(chosen.results)
+    again = chosen.again
+    waiting = list(entries(chosen.sources))
+    if chosen.seed is not None:
+        random.Random(chosen.seed).shuffle(waiting)
+    waiting = [
+        each
+        for each in waiting
+        if any(text in each.name for text in chosen.only)
+        and ((each.library, each.name) not in done or again)
+    ]
+    preload()
+    until = time.monotonic() + chosen.minutes * 60
+    for count, entry in enumerate(waiting[: chosen.limit]):
+        if time.monotonic() > until:
+            break
+        picture = None
+        if chosen.pictures:
+            chosen.pictures.mkdir(parents=True, exist_ok=True)
+            picture = chosen.pictures / f"{entry.library}.{entry.name}".replace("/", "_")
+        start = time.monotonic()
+
+        def one(entry: Entry = entry, picture: Path | None = picture) -> Facts:
+            limit_memory(chosen.memory)
+            return examine(entry, chosen.seconds, picture)
+
+        facts = forked(one, 2 * chosen.seconds + 30)
+        row = {"library": entry.library, "name": entry.name, **facts}
+        row["wall"] = round(time.monotonic() - start, 2)
+        row["torch"] = torch.__version__
+        with chosen.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        faults = ", ".join(row.get("faults", {})) or row.get("error", "")[:100]
+        print(f"{count + 1}/{len(waiting)} {entry.name}: {row.get('stage')} {faults}", flush=True)
+
+
+def preload() -> None:
+    """Import and warm up here what each model's process would load again.
+
+    No backward runs, for the threads of autograd do not survive a fork. What is loaded is hidden
+    from the garbage collector, whose passes would copy the memory of each process.
+    """
+    from . import checks
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    training = checks.Training(model, lambda: model(torch.ones(1, 2)))
+    checks.without_backward(training)
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("run", "table", "page"))
+    parser.add_argument("results", type=Path)
+    parser.add_argument("sources", nargs="*")
+    parser.add_argument("--only", action="append", help="models whose name has this text")
+    parser.add_argument("--again", action="store_true", help="run also what was run before")
+    parser.add_argument("--limit", type=int, help="models at most")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no model afterwards")
+    parser.add_argument("--seconds", type=float, default=60, help="of one recorded step")
+    parser.add_argument("--memory", type=float, default=8, help="GiB of one model's process")
+    parser.add_argument("--seed", type=int, help="shuffle the models with this seed")
+    parser.add_argument("--pictures", type=Path, help="keep each still in this folder")
+    chosen = parser.parse_args()
+    chosen.only = chosen.only or [""]
+    if chosen.command == "run":
+        run(chosen)
+        return
+    from . import report
+
+    rows = list(read(chosen.results).values())
+    if chosen.command == "table":
+        print(report.table(rows))
+    else:
+        report.write_page(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
