@@ -1,7 +1,7 @@
-"""A source file with what each of its lines made: shapes, copies and cuts beside the code.
+"""A source file annotated with the results of each line: shapes, device copies and cuts.
 
-A graph knows lines as "train.py:41", not where the file lies: it is looked for among the files that
-Python has read, the current folder first, unless its path is given.
+A graph stores lines as "train.py:41" without a folder, so unless the path is given, the file is
+searched for in the current folder and among the files that Python has read.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from ..graph.shown_text import Text
 from ..graph.text import at_most
 from . import labels
 
-_WIDEST = 60  # characters of a line of code before what it made
-_LISTED = 3  # things that one line made
+_MAX_CODE_WIDTH = 60  # characters; annotations of longer lines are not aligned
+_MAX_RESULTS = 3  # results that are listed for one line
 _PACKAGE = Path(__file__).parents[1]
-_PLACE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
+_SOURCE_LINE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
 
 def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
-    r"""The source of a program, and beside each line the shapes of what it made.
+    r"""Return the source of a program with the shapes of the results beside each line.
 
-    Results that need no gradient are in no graph; copies between devices and cuts are named.
+    Copies between devices and cuts are listed as well. Results that need no gradient are in no
+    graph, so they are missing.
 
     Args:
         graph: a recording, or a Graph of one.
-        file: the source. None: the file that made most nodes, if it is at hand.
+        file: the source file; None for the file that computed most nodes.
 
     Returns:
-        The text of the file. A line that made several things lists three and counts the others.
+        The text of the file. A line with many results lists three and counts the others.
 
     Raises:
-        ValueError: for a graph that knows no lines, or none of this file.
+        ValueError: if the graph has no source lines, or none of this file.
         FileNotFoundError: if the source cannot be found.
 
     >>> import tempfile
@@ -71,55 +72,57 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
     for each, line, says in facts:
         if each == name:
             made.setdefault(line, []).append(says)
-    return Text(_beside(text.splitlines(), made))
+    return Text(_annotate(text.splitlines(), made))
 
 
 def _facts(graph: Graph) -> Iterator[tuple[str, int, str]]:
-    """File, line, and what was made there, inputs before users; cuts first."""
+    """Yield (file, line, text) for cuts, nodes in topological order, copies and collectives."""
     for where, how in dict.fromkeys((cut.where, cut.how) for cut in graph.cuts):
-        yield from _at(where, f"cut by {how}")
+        yield from _at_lines(where, f"cut by {how}")
     for node in graph.nodes:
         shapes = ", ".join(labels.shape(meta) for meta in node.outputs if meta is not None)
-        yield from _at(node.where, f"{node.title} {shapes}".rstrip())
+        yield from _at_lines(node.where, f"{node.title} {shapes}".rstrip())
     for copy in graph.transfers:
         says = (
             f"{copy.operation or 'copy'} {labels.shape(copy.tensor)} {copy.source} -> {copy.target}"
         )
-        yield from _at(copy.where, says if copy.phase == "forward" else f"backward: {says}")
+        yield from _at_lines(copy.where, says if copy.phase == "forward" else f"backward: {says}")
     for sent in graph.collectives:
-        yield from _at(sent.where, f"{sent.phase}: {sent}")
+        yield from _at_lines(sent.where, f"{sent.phase}: {sent}")
 
 
-def _at(places: str, says: str) -> Iterator[tuple[str, int, str]]:
-    for name, line in _PLACE.findall(places):
+def _at_lines(places: str, says: str) -> Iterator[tuple[str, int, str]]:
+    for name, line in _SOURCE_LINE.findall(places):
         yield name, int(line), says
 
 
-def _ends(file: Path, name: str) -> bool:
+def _path_ends_with(file: Path, name: str) -> bool:
     parts = Path(name).parts
     return file.parts[-len(parts) :] == parts
 
 
-def _beside(lines: list[str], made: dict[int, list[str]]) -> str:
+def _annotate(lines: list[str], made: dict[int, list[str]]) -> str:
     number = len(str(len(lines)))
-    width = min(_WIDEST, max((len(lines[i - 1]) for i in made if i <= len(lines)), default=0))
+    width = min(
+        _MAX_CODE_WIDTH, max((len(lines[i - 1]) for i in made if i <= len(lines)), default=0)
+    )
     rows = []
     for i, line in enumerate(lines, 1):
-        beside = f"{line:<{width}}  # {_listed(made[i])}" if i in made else line
+        beside = f"{line:<{width}}  # {_results_text(made[i])}" if i in made else line
         rows.append(f"{i:>{number}}  {beside}".rstrip())
     return "\n".join(rows)
 
 
-def _listed(says: Iterable[str]) -> str:
+def _results_text(says: Iterable[str]) -> str:
     counts = Counter(says)
     shown = [text if n == 1 else f"{text} {labels.TIMES}{n}" for text, n in counts.items()]
-    return "; ".join(at_most(shown, _LISTED))
+    return "; ".join(at_most(shown, _MAX_RESULTS))
 
 
 def _find(name: str) -> str:
-    """The text of the one file of this name that Python has read or that lies here.
+    """Return the text of the file of this name in the current folder, or that Python has read.
 
-    Of "In[3]", the third cell of the notebook that runs.
+    For a notebook, "In[3]" is its third cell.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and (number := re.fullmatch(r"In\[(\d+)\]", name)):
@@ -128,9 +131,11 @@ def _find(name: str) -> str:
     read = [*linecache.cache, *(file for file in modules if isinstance(file, str))]
     here = Path.cwd()
     below = [str(here / part) for part in (name, Path(name).name) if ".." not in Path(part).parts]
-    below = [file for file in below if Path(file).is_relative_to(here)]  # a graph's word for it
+    below = [
+        file for file in below if Path(file).is_relative_to(here)
+    ]  # a name from a file may leave the folder
     for file in dict.fromkeys([*below, *read]):
         own = Path(file).is_relative_to(_PACKAGE) and _PACKAGE.name not in Path(name).parts
-        if not own and _ends(Path(file), name) and (lines := linecache.getlines(file)):
+        if not own and _path_ends_with(Path(file), name) and (lines := linecache.getlines(file)):
             return "".join(lines)
     raise FileNotFoundError(f"{name} is not at hand: pass its path, annotate_source(graph, file).")

@@ -1,7 +1,7 @@
-"""Lines on two logarithmic axes, as one SVG file: times by size, bandwidth by bytes.
+"""Line charts on two logarithmic axes as one SVG file: time by size, bandwidth by bytes.
 
-Lines differ in colour, dash and mark, and each has its name at its end. It follows the reader's
-dark setting and loads nothing.
+Lines differ in colour, dash and mark, and are named at their ends. The SVG follows the dark setting
+of the reader and loads nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from .labels import clipped
+from .labels import clip
 from .style import COLORS, dark_rules, palette
 from .svg_picture import SvgPicture
 
@@ -31,11 +31,12 @@ def line_chart(
     x_text: Callable[[float], str] = str,
     y_text: Callable[[float], str] = str,
 ) -> SvgPicture:
-    """An SVG of `lines`: name -> points (x, y), both above 0; others are left out.
+    """Return an SVG of `lines` (name -> points); points that are not above 0 are left out.
 
     Args:
-        x, y: what the axes count, with the unit.
-        x_text, y_text: how a number on the axis is written.
+        title: the title above the chart.
+        x, y: names of the axes, with the unit.
+        x_text, y_text: functions that format a number on the axis.
 
     >>> chart = line_chart({"cpu": [(1, 2.0), (10, 9.0)]}, title="a < b", x="n", y="s")
     >>> chart.count("<circle"), "a &lt; b" in chart
@@ -84,7 +85,7 @@ def line_chart(
 
 
 class _Axis:
-    """From values to positions, logarithmic."""
+    """A logarithmic map from values to positions."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = math.log10(min(values)), math.log10(max(values))
@@ -97,7 +98,9 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round numbers inside: powers of ten, with 2 and 5 where few powers fit."""
+        """Return round values on the axis: powers of ten, with 2 and 5 between if few powers
+        fit.
+        """
         span = self.high - self.low
         steps = (1,) if span > 3 else (1, 2, 5)
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
@@ -107,7 +110,7 @@ class _Axis:
 
 
 def byte_ticks(most: float) -> list[float]:
-    """Round numbers of bytes from 0 on, three to six of them: 0 B, 128 MiB, 256 MiB.
+    """Return three to six round numbers of bytes from 0 on: 0 B, 128 MiB, 256 MiB.
 
     >>> byte_ticks(424 * 2**20) == [128 * 2**20 * i for i in range(4)]
     True
@@ -117,16 +120,16 @@ def byte_ticks(most: float) -> list[float]:
 
 
 def svg_escape(text: str) -> str:
-    r"""Return a text as an SVG holds it, in an element or in an attribute.
+    r"""Return a text escaped for an element or attribute of an SVG.
 
     >>> svg_escape("a < b\x1b")
     'a &lt; b␛'
     """
-    return html.escape(clipped(text))
+    return html.escape(clip(text))
 
 
 def svg_start(width: float, height: float, title: str) -> str:
-    """How an SVG of this package begins: its size, its dark colours, its title and background."""
+    """Return the start of an SVG: its size, dark colours, title and background."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'width="{width}" height="{height}" font-family="Helvetica,Arial,sans-serif" '
@@ -138,7 +141,7 @@ def svg_start(width: float, height: float, title: str) -> str:
 def svg_text(
     x: float, y: float, text: str, color: str = "ink", anchor: str = "start", size: int = 12
 ) -> str:
-    """A line of text in one of `COLORS`."""
+    """Return a line of text in one of `COLORS`."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
         f'font-size="{size}">{svg_escape(text)}</text>'
@@ -146,6 +149,6 @@ def svg_text(
 
 
 def svg_line(x1: float, y1: float, x2: float, y2: float, color: str = "cluster_line") -> str:
-    """A line in one of `COLORS`: of a grid, where nothing else is said."""
+    """Return a straight line in one of `COLORS`."""
     line = COLORS[color][0]
     return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{line}" fill="none"/>'

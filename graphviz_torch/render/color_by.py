@@ -1,6 +1,6 @@
-"""`color_by`: the names that it knows, and the value or name that each gives a node.
+"""The values of `color_by`, and the number or name that each reads from a node.
 
-What each means is documented with the options of drawing, in options.py.
+Their meaning is documented with the options of drawing, in options.py.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ ColorName = Literal[
 ColorBy = ColorName | Callable[[Node], float | str | None]
 
 
-class Value(NamedTuple):
-    """A number that a node may have."""
+class NumberReader(NamedTuple):
+    """How to read a number from a node, and how to write it."""
 
     read: Callable[[Node], float | None]
     words: Callable[[float], str]
-    says: str  # before the number
-    advice: str  # where no node has one
+    says: str  # text before the number
+    advice: str  # for the error if no node has a number
     title: str  # of the legend
-    missing: str = ""  # what a node without one is; "": nothing to point at
-    summed: bool = False  # over a group; else its largest counts
-    own: bool = False  # is it a function of the user's
-    bounds: tuple[float, float] | None = None  # of the scale; None: those of what is drawn
+    missing: str = ""  # legend text for nodes without a number; "": they are not marked
+    summed: bool = False  # a group shows the sum of its nodes; otherwise the largest
+    own: bool = False  # from a function of the user
+    bounds: tuple[float, float] | None = None  # of the scale; None: the range in the drawing
 
 
-class Name(NamedTuple):
-    """A name that a node may have."""
+class NameReader(NamedTuple):
+    """How to read a name from a node."""
 
     read: Callable[[Node], str]
     title: str  # of the legend
 
 
-def in_values(color_by: ColorBy | None) -> bool:
-    """Has each closed group a value of its own under this `color_by`?"""
+def colors_by_number(color_by: ColorBy | None) -> bool:
+    """Return True if `color_by` reads numbers, so that each closed group shows its own."""
     field = None if callable(color_by) else _of_field(Graph(()), color_by)
-    return callable(color_by) or color_by in _VALUES or isinstance(field, Value)
+    return callable(color_by) or color_by in _VALUES or isinstance(field, NumberReader)
 
 
-def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
-    """How to read the value or name of a node of `graph`.
+def reader(graph: Graph, color_by: ColorBy) -> NumberReader | NameReader:
+    """Return how to read the number or name of a node of `graph`.
 
     Raises:
-        TypeError: for a function that gives neither numbers nor texts, or both.
-        ValueError: for a `color_by` that is unknown.
+        TypeError: if a function returns neither numbers nor texts, or both.
+        ValueError: if `color_by` is unknown.
     """
     if callable(color_by):
-        return _own(graph, color_by)
+        return _read_function(graph, color_by)
     if color_by == "trainable":
-        return Name(_trainable(graph), "parameters")
+        return NameReader(_trainable(graph), "parameters")
     if color_by in _NAMES:
         return _NAMES[color_by]
     if color_by in _VALUES:
@@ -76,13 +76,13 @@ def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
     raise ValueError(f"{option('color_by', color_by)} is unknown. Known are {known}{function}.")
 
 
-_NAMES: dict[str, Name] = {
-    "device": Name(lambda node: node.device, "device"),
-    "dtype": Name(
+_NAMES: dict[str, NameReader] = {
+    "device": NameReader(lambda node: node.device, "device"),
+    "dtype": NameReader(
         lambda node: next((short_dtype(m.dtype) for m in node.outputs if m is not None), ""),
         "dtype",
     ),
-    "module": Name(lambda node: ".".join(node.module.split(".")[:2]), "module"),
+    "module": NameReader(lambda node: ".".join(node.module.split(".")[:2]), "module"),
 }
 
 
@@ -91,8 +91,8 @@ def _norm(node: Node) -> float | None:
     return max(norms, key=lambda norm: (math.isnan(norm), norm)) if norms else None
 
 
-_VALUES: dict[str, Value] = {
-    "gradient": Value(
+_VALUES: dict[str, NumberReader] = {
+    "gradient": NumberReader(
         _norm,
         labels.number,
         "grad norm up to",
@@ -100,7 +100,7 @@ _VALUES: dict[str, Value] = {
         "gradient norm",
         missing="no gradient",
     ),
-    "time": Value(
+    "time": NumberReader(
         lambda node: node.seconds,
         seconds_text,
         "backward",
@@ -109,8 +109,8 @@ _VALUES: dict[str, Value] = {
         missing="not timed",
         summed=True,
     ),
-    # A node that keeps nothing for backward is nothing to point at.
-    "saved": Value(
+    # Nodes that save nothing for backward have no value and no mark.
+    "saved": NumberReader(
         lambda node: node.saved_bytes if node.saved else None,
         lambda value: bytes_text(int(value)),
         "saved",
@@ -118,7 +118,7 @@ _VALUES: dict[str, Value] = {
         "bytes kept for backward",
         summed=True,
     ),
-    "influence": Value(
+    "influence": NumberReader(
         attrgetter("influence"),
         "{:.0%}".format,
         "changes by",
@@ -130,8 +130,8 @@ _VALUES: dict[str, Value] = {
 }
 
 
-def _of_field(graph: Graph, name: str | None) -> Value | Name | None:
-    """How to read a field that declares itself a `color_by`: of a node, or of its module."""
+def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | None:
+    """Return the reader for a field of nodes or modules that is declared as a `color_by`."""
     cls: Any = Node if name in declared(Node) else ModuleRow
     column = declared(cls).get(name or "")
     if name is None or column is None or not column.color:
@@ -142,30 +142,34 @@ def _of_field(graph: Graph, name: str | None) -> Value | Name | None:
         read = lambda node: values.get(node.module)  # noqa: E731
     kind = get_type_hints(cls)[name]
     if kind in (str, str | None) or get_origin(kind) is Literal:
-        return Name(lambda node: column.text(read(node)), column.title)
+        return NameReader(lambda node: column.text(read(node)), column.title)
     title, advice = column.title, "Run it inside record()."
-    return Value(read, column.words, title, advice, title, missing="no value", summed=column.summed)
+    return NumberReader(
+        read, column.words, title, advice, title, missing="no value", summed=column.summed
+    )
 
 
-def name_of(color_by: ColorBy) -> str:
-    """What a legend calls it: a function by its own name."""
+def color_name(color_by: ColorBy) -> str:
+    """Return the name of a `color_by` in a legend; for a function its `__name__`."""
     if not callable(color_by):
         return color_by
     name = getattr(color_by, "__name__", "")
     return name if name.isidentifier() else "value"
 
 
-def _own(graph: Graph, function: Callable[[Node], float | str | None]) -> Value | Name:
-    """How to read and write what a user's function gives: numbers, or texts as categories."""
-    name = name_of(function)
+def _read_function(
+    graph: Graph, function: Callable[[Node], float | str | None]
+) -> NumberReader | NameReader:
+    """Return the reader for a function of the user, which returns numbers or texts."""
+    name = color_name(function)
     given = [function(node) for node in graph.nodes]
     texts = [value if isinstance(value, str) else "" for value in given]
     if any(texts) and all(isinstance(value, str) for value in given if value is not None):
-        return Name(lambda node: texts[node.id], name)
+        return NameReader(lambda node: texts[node.id], name)
     values = [_number(name, node, value) for node, value in zip(graph.nodes, given, strict=True)]
     advice = "The function gave None for every node."
     read: Callable[[Node], float | None] = lambda node: values[node.id]  # noqa: E731
-    return Value(read, labels.number, name, advice, name, missing="no value", own=True)
+    return NumberReader(read, labels.number, name, advice, name, missing="no value", own=True)
 
 
 def _number(name: str, node: Node, value: object) -> float | None:
@@ -183,9 +187,10 @@ def _number(name: str, node: Node, value: object) -> float | None:
 
 
 def _trainable(graph: Graph) -> Callable[[Node], str]:
-    """Whether a parameter, or all those of an operation's own module, require a gradient.
+    """Return a function node -> "trainable", "frozen" or "partly frozen"; "" without parameters.
 
-    A recording lists the frozen parameters. Of a trace those in the graph are known: trainable.
+    An operation has the state of the parameters of its own module. A recording lists frozen
+    parameters; a trace only knows those in the graph, which are trainable.
     """
     found: dict[str, set[bool]] = {}  # by module
     for parameter in graph.parameters:

@@ -1,4 +1,4 @@
-"""The places where a gradient was cut, beside or between what a drawing shows."""
+"""Cuts (detach, no_grad, integer casts, ...) as lines beside or between drawn elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_CALLS = {
     "inference_mode": "inference_mode",
     "switched_off": "set_grad_enabled(False)",
 }
-# What gives integers or booleans, which no gradient could pass.
+# Operations that return integers or booleans, through which no gradient can flow.
 _INDICES = frozenset(
     (
         *("topk", "max", "min", "sort", "argmax", "argmin", "argsort", "kthvalue", "median"),
@@ -27,39 +27,40 @@ _SCISSORS = "\N{BLACK SCISSORS}"
 
 
 class CutLine(NamedTuple):
-    """A cut that has a side in the drawing."""
+    """A cut with at least one side in the drawing."""
 
-    source: int | None  # key of what was cut off; None where that is in no graph of the step
-    target: int | None  # key of what went on; None where nothing in the graph did
-    text: tuple[str, ...]  # lines: how, of what where a side is None, and where
-    color: str  # its name in the palette
+    source: int | None  # key of the detached node; None if it is in no graph of the step
+    target: int | None  # key of the node that used the result; None if none in the graph did
+    text: tuple[str, ...]  # lines: the operation, the tensor if a side is None, the source line
+    color: str  # name in the palette
 
     @property
     def key(self) -> int:
-        """What it starts or ends at, where that is one thing."""
+        """Return the key of the only drawn side."""
         key = self.source if self.target is None else self.target
         assert key is not None
         return key
 
     @property
     def one_sided(self) -> bool:
-        """Is one of its sides not in the drawing."""
+        """Return True if one side of the cut is not in the drawing."""
         return self.source is None or self.target is None
 
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
-    """A line for each cut that has its sides in the drawing; of several alike, one.
+    """Return a line for each cut whose sides are drawn; identical cuts share one.
 
-    A cut has one side where its operand is in no graph of the step, or where nothing came back into
-    the graph after it. A parameter that is written inside the operation that uses it has no line:
-    that would start at the operation's result, which was not cut. Indices between two nodes have
-    none where no finding tells of them, as those of a router: no gradient could pass.
+    A cut has one side if its operand is in no graph of the step, or if nothing computed from its
+    result is in the graph. A parameter written inside its operation has no line, as that would
+    start at the result of the operation, which was not cut. Cuts at indices, such as those of a
+    router, are left out unless a finding reports them: no gradient could flow there.
 
     Args:
-        most: lines to give.
+        most: maximum number of lines.
 
     Returns:
-        The lines, and how many are left out: with too many, or in what is drawn closed or once.
+        The lines, and the number of cuts left out: beyond `most`, inside closed groups, or in
+        blocks that another one represents.
     """
     if not drawing.graph.cuts:
         return [], 0
@@ -94,7 +95,9 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
 
 
 def _sides(cut: Cut) -> Iterator[tuple[int | None, int | None]]:
-    """The node that was cut off and each that went on; of one side alone, its first node."""
+    """Yield (upstream, downstream) node pairs of a cut; for a one-sided cut, its first node and
+    None.
+    """
     if cut.before is not None and cut.after:
         yield from [(cut.before, after) for after in cut.after]
     elif cut.before is not None:

@@ -19,7 +19,7 @@ from .view.difference import Difference, summed_up
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_OF_TWO = frozenset(("add", "sub", "rsub", "mul", "div"))
+_BINARY_OPERATIONS = frozenset(("add", "sub", "rsub", "mul", "div"))
 
 
 @drawing_options
@@ -30,24 +30,24 @@ def draw_graph(
     timeout: float = 10.0,
     **options: Unpack[DrawingOptions],
 ) -> Picture:
-    """The picture of an autograd graph: shown by a notebook, written by `.render(path, format=)`.
+    """Return the picture of an autograd graph; a notebook shows it, `.render(path)` writes it.
 
-    A recording is drawn whole: where several backwards ran, as of a GAN's two losses, each graph
-    has a frame under the names of its outputs and their line. Of backwards from the same output and
-    line, as in a loop, the last is drawn. `recording.graphs` has each alone.
+    A recording is drawn as a whole: each of several backward passes, such as those of the two
+    losses of a GAN, has a frame with the names of its outputs and its line. Of passes from the same
+    output and line, as in a loop, the last is drawn; `recording.graphs` has each.
 
     Args:
         target: a Graph, a recording, an output, a nesting of outputs, an `nn.Module`, which
             runs one forward with `inputs`, or the `diff` of two graphs, which are drawn as one. A
-            program of `torch.export`, and a graph of `torch.fx`, are drawn as they are.
-        inputs: what to call the module with.
-        names: what to call the tensors, as in `trace`; None reads the caller's variables.
-        timeout: seconds for the layout; a coarser picture takes over in time.
+            program of `torch.export` or a graph of `torch.fx` is drawn as it is.
+        inputs: the arguments of the module.
+        names: names of tensors, as in `trace`; None reads the variables of the caller.
+        timeout: seconds for the layout, after which a coarser picture is drawn.
         options: those of `DrawingOptions`.
 
     Raises:
-        TypeError: if `target` is none of these, or inputs are given without a module.
-        ValueError: if no tensor in it has an autograd graph, or for an unknown option.
+        TypeError: for another `target`, an unknown option, or inputs without a module.
+        ValueError: if no tensor has an autograd graph, or for an invalid value of an option.
 
     >>> import torch
     >>> x = torch.ones(3, requires_grad=True)
@@ -80,7 +80,7 @@ def draw_graph(
 
 
 def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
-    """Which backwards of a recording have no frame of their own in its picture."""
+    """Return a sentence on the backward passes of a recording without a frame in its picture."""
     inner = sum(each.step.is_inner_step for each in graphs)
     said = []
     if inner:
@@ -93,12 +93,12 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
 
 
 def _lacks_constants(graph: Graph) -> bool:
-    """Was something added or multiplied that a trace of a tensor does not know?"""
+    """Return True if an operand of an addition or product is missing, as in a trace of `x + 2`."""
     if any(node.where or node.order is not None for node in graph.nodes):
         return False
     reads = Counter([edge.target for edge in graph.edges])
     return any(
-        node.operation in _OF_TWO
+        node.operation in _BINARY_OPERATIONS
         and reads[node.id] == 1
         and not any(text.startswith("other=") for text in node.attributes)
         for node in graph.nodes
@@ -112,20 +112,19 @@ def make_dot(
     show_saved: bool = False,
     max_attr_chars: int = 50,
 ) -> Picture:
-    """The picture of what computed `var`, for callers of torchviz.
+    """Return the picture of the computation of `var`, with the arguments of torchviz.
 
     Args:
-        var: a tensor, or a list, tuple or dict of tensors; a recording, too.
-        params: names of tensors: a dict, or pairs of name and tensor as `named_parameters()` gives.
-        show_attrs: write into each node all that autograd keeps of its operation and is not a
-            tensor.
-        show_saved: write into each node the tensors that it keeps for backward. A recording knows
-            them; of a tensor alone they are not read, and the picture says so.
-        max_attr_chars: characters of an attribute's value to write.
+        var: a tensor, a list, tuple or dict of tensors, or a recording.
+        params: names of tensors: a dict, or pairs as from `named_parameters()`.
+        show_attrs: write the attributes that autograd saved of each operation.
+        show_saved: write the tensors that each operation saved for backward. They are known for a
+            recording only; otherwise a note in the picture says so.
+        max_attr_chars: maximum number of characters of an attribute.
 
     Raises:
-        TypeError, ValueError: as `draw_graph`, and for `params` without names, or fewer than one
-            character.
+        TypeError: as `draw_graph`, and for `params` without names.
+        ValueError: as `draw_graph`, and for `max_attr_chars` below 1.
 
     >>> import torch
     >>> x = torch.ones(3, requires_grad=True)
@@ -147,21 +146,21 @@ def make_dot(
     lines = {node.id: [node.note] if node.note else [] for node in graph.nodes}
     for node in graph.nodes:
         if show_attrs:
-            lines[node.id] += [_shortened(text, max_attr_chars) for text in node.attributes]
+            lines[node.id] += [_attribute_text(text, max_attr_chars) for text in node.attributes]
         if show_saved:
-            lines[node.id] += [_saved(saved) for saved in node.saved]
+            lines[node.id] += [_saved_tensor_text(saved) for saved in node.saved]
     noted = [node._replace(note="\n".join(lines[node.id])) for node in graph.nodes]
     unknown = show_saved and not any(node.saved for node in graph.nodes)
     note = "What is saved for backward was not recorded: draw a recording." if unknown else ""
     return _picture(graph, replace(graph, nodes=tuple(noted)), note)
 
 
-def _shortened(attribute: str, most: int) -> str:
+def _attribute_text(attribute: str, most: int) -> str:
     name, _, value = attribute.partition("=")
     return f"{name} = {shortened(value, most + 1)}"
 
 
-def _saved(saved: SavedTensor) -> str:
+def _saved_tensor_text(saved: SavedTensor) -> str:
     return f"saved {saved.name or saved.kind} {saved.tensor}"
 
 

@@ -1,7 +1,7 @@
-"""A graph as one HTML file with the interactive view, and as a notebook's cell.
+"""`to_html` and `view`: a graph as one HTML file with the interactive view, or in a notebook.
 
-The page is complete in itself: its security policy lets it load nothing and run no script but its
-own, and every name in it is data that the view puts on the page as text.
+The page is self-contained: its content security policy forbids loading anything and running any
+other script, and every name in it is data that the view inserts as text.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .view.difference import Difference
 from .view.payload import view_payload
 from .view.title import title_of
 
-_STILL_SECONDS = 5.0
+_STILL_TIMEOUT = 5.0  # seconds
 _FRAME_HEIGHT = 560  # CSS pixels
 
 _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});
 """
 
-# What a page shows where no script runs; in a frame, what lies behind the frame.
-_ALONE = "<noscript>This view of an autograd graph needs JavaScript.</noscript>"
-_FRAMED = ""
+# Text of a page where scripts are off; a framed page shows the still picture behind it instead.
+_NO_SCRIPT = "<noscript>This view of an autograd graph needs JavaScript.</noscript>"
+_NO_SCRIPT_FRAMED = ""
 
 _PAGE = """\
 <!doctype html>
@@ -66,21 +66,23 @@ def to_html(
     title: str = "",
     findings: FindingsLike = "auto",
 ) -> Page:
-    """One self-contained HTML page with the interactive view of `graph`; written to `path`, if any.
+    """Return a self-contained HTML page with the interactive view of `graph`; write it to
+    `path`.
 
-    What is returned is the text of the page, and in a notebook the view itself.
+    A notebook shows the returned text as the view itself.
 
     Args:
-        graph: what `draw_graph` draws: a graph, a recording, which is drawn whole, a tensor, a
-            module, which runs one forward, or the `diff` of two graphs, which are drawn as one; or
-            `influences`: a click picks one.
-        inputs: what to call the module with.
-        title: of the page; "" for a name from the graph's outputs.
-        findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
+        graph: a target of `draw_graph`: a graph, a recording, a tensor, a module, which runs one
+            forward, or the `diff` of two graphs, which are drawn as one; or the result of
+            `influences`, of which a click selects one graph.
+        path: the file to write; None for none.
+        inputs: the arguments of the module.
+        title: the title of the page; "" for the names of the outputs.
+        findings: findings to show: "auto" for those that `find` reports, a list, or None.
 
     Raises:
-        TypeError: if `graph` is none of these, or `path` is not a path.
-        FileNotFoundError: if the view was never built (see `view_script`).
+        TypeError: for another `graph`, or if `path` is not a path.
+        FileNotFoundError: if the bundle of the view is missing (see `view_script`).
         OSError: if `path` cannot be written.
 
     >>> import torch
@@ -97,7 +99,7 @@ def to_html(
     if isinstance(graph, Mapping):
         page = _page(graph, title, findings)
     else:
-        shown, found = _judged(graph, inputs, findings)
+        shown, found = _graph_and_findings(graph, inputs, findings)
         page = _page(shown, title, found)
     if path is not None:
         with replacement(path) as file:
@@ -122,7 +124,7 @@ class Page(str):
 
 
 class NotebookView:
-    """The view of a graph as the value of a notebook's cell."""
+    """The interactive view of a graph as the value of a notebook cell."""
 
     def __init__(self, graph: Graph | Difference, findings: Sequence[Finding], height: int) -> None:
         self.graph = graph.union() if isinstance(graph, Difference) else graph
@@ -136,8 +138,8 @@ class NotebookView:
         return f'NotebookView({nodes}; a notebook shows it, to_html(graph, "graph.html") saves it)'
 
     def _repr_html_(self) -> str:
-        page = _page(self._shown, "", self._findings, _FRAMED)
-        return _frame(page, self._height, _still(self.graph, self._findings, self._marks))
+        page = _page(self._shown, "", self._findings, _NO_SCRIPT_FRAMED)
+        return _frame(page, self._height, _still_picture(self.graph, self._findings, self._marks))
 
 
 def view(
@@ -146,13 +148,13 @@ def view(
     findings: FindingsLike = "auto",
     height: int = _FRAME_HEIGHT,
 ) -> NotebookView:
-    """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
+    """Return the interactive view as the value of a notebook cell, `height` CSS pixels high.
 
-    The cell needs no network and no extension. Where a notebook runs no scripts, a still picture is
-    seen in its place. `graph` and `inputs` are those of `draw_graph`.
+    It needs no network and no extension. A notebook that runs no scripts shows a still picture.
+    `graph` and `inputs` are those of `draw_graph`.
 
     Raises:
-        TypeError: if `graph` is none of these.
+        TypeError: if `graph` is no target of `draw_graph`.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -160,14 +162,14 @@ def view(
     >>> "<iframe" in view._repr_html_()
     True
     """
-    return NotebookView(*_judged(graph, inputs, findings), height)
+    return NotebookView(*_graph_and_findings(graph, inputs, findings), height)
 
 
 def _frame(page: str, height: int, still: str = "") -> str:
-    """Return HTML that shows a page in a frame on its still picture.
+    """Return HTML with a page in a frame above its still picture.
 
-    The picture is seen where frames are taken out of a cell; and through the frame, which is empty,
-    where no script runs in it.
+    The picture is visible where frames are removed from a cell, and through the empty frame where
+    it runs no script.
     """
     return (
         f'<div style="position: relative; height: {height}px; overflow: hidden">{still}'
@@ -177,20 +179,20 @@ def _frame(page: str, height: int, still: str = "") -> str:
     )
 
 
-def _judged(
+def _graph_and_findings(
     graph: GraphLike | Difference, inputs: Sequence[Any], findings: FindingsLike
 ) -> tuple[Graph | Difference, tuple[Finding, ...]]:
-    """What is shown, and what the view tells of it."""
+    """Return the graph or diff to show, and its findings."""
     if inputs or not isinstance(graph, Difference):
         return graph_and_findings(graph, *inputs, findings=findings)
     return graph, resolve_findings(graph, findings)
 
 
-def _still(graph: Graph, findings: Sequence[Finding], marks: Mapping[int, Mark]) -> str:
+def _still_picture(graph: Graph, findings: Sequence[Finding], marks: Mapping[int, Mark]) -> str:
     try:
         settings: Any = {"findings": findings, "marks": marks}
         text = to_dot(graph, **settings)
-        picture = layout(text, "svg", timeout=_STILL_SECONDS)
+        picture = layout(text, "svg", timeout=_STILL_TIMEOUT)
     except LayoutError as error:
         return html.escape(f"There is no still picture: {error}")
     data = b64encode(picture).decode()
@@ -204,7 +206,7 @@ def _page(
     graph: Graph | Difference | Mapping[str, Graph],
     title: str,
     findings: FindingsLike,
-    without: str = _ALONE,
+    without: str = _NO_SCRIPT,
 ) -> str:
     if not title and not isinstance(graph, Mapping):
         title = title_of(graph)
@@ -212,7 +214,7 @@ def _page(
     script = view_script() + _MOUNT
     style = view_style()
     policy = (
-        f"default-src 'none'; script-src {_allowed(script)}; style-src {_allowed(style)}; "
+        f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}; "
         "worker-src blob:; img-src data: blob:"
     )
     return _PAGE.format(
@@ -225,6 +227,6 @@ def _page(
     )
 
 
-def _allowed(text: str) -> str:
-    """What a security policy calls an inline script or style of exactly this text."""
+def _csp_hash(text: str) -> str:
+    """Return the content security policy source for an inline script or style of this text."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

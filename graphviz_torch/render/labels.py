@@ -1,11 +1,10 @@
-"""What a drawing says of nodes and values, in words."""
+"""Text for nodes, tensors and gradients, as all formats write it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from textwrap import wrap
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
 from ..graph.column import details as declared_details
@@ -18,20 +17,18 @@ Outputs = tuple[TensorMeta | None, ...]
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 BETWEEN_RANKS = "between ranks"
-FEW = 4  # elements of a value or a gradient that a picture writes out
-_LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
-_WIDEST = 60  # characters of a line of a name
-_NARROW = 26  # the same of what a unit computes
+MAX_ELEMENTS_SHOWN = 4  # of a value or gradient; larger ones are summarized
+_MAX_TEXT = 2000  # characters; Graphviz rejects much longer labels
+_MAX_NAME_LINE = 60  # characters per line of a name
 _NONFINITE = re.compile(r"(?<!\w)(NaN|Inf|Infinity)(?!\w)")
 
 
-# Of an operation's attributes, those that tell it from another of its kind: by what its name starts
-# with, the attribute, and how to write it. One that equals the last entry goes without saying.
-_TELLING: tuple[tuple[str, str, str, str], ...] = (
+# (prefix of the operation, attribute, format, value that is not written): the attributes to show.
+_SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
     *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
     *((name, "data", "{}", "") for name in ("add", "sub", "mul", "div")),
-    ("mul", "p", "dropout {}", ""),  # what a dropout is on the CPU
+    ("mul", "p", "dropout {}", ""),  # a dropout on the CPU
     ("convolution", "kernel_size", "{}", ""),
     ("convolution", "stride", "stride {}", "1"),
     ("convolution", "dilation", "dilation {}", "1"),
@@ -52,10 +49,10 @@ _TELLING: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
-def classed(name: str, kind: str) -> str:
-    """A module's name with its class, which alone stands where the name is that of the class.
+def with_class(name: str, kind: str) -> str:
+    """Return the name of a module with its class; the class alone if the two are equal.
 
-    >>> classed("fc1", "Linear(4, 16)"), classed("LSTM", "LSTM(8, 16)")
+    >>> with_class("fc1", "Linear(4, 16)"), with_class("LSTM", "LSTM(8, 16)")
     ('fc1 · Linear(4, 16)', 'LSTM(8, 16)')
     """
     if not kind or name == kind.partition("(")[0]:
@@ -63,34 +60,39 @@ def classed(name: str, kind: str) -> str:
     return f"{name} · {kind}"
 
 
-def ending(first: str, last: str) -> str:
-    """Return what of the last name of a row differs from the first.
+def row_ending(first: str, last: str) -> str:
+    """Return the part of the last name of a row that differs from the first.
 
-    >>> ending("transformer.h.0", "h.11"), ending("0", "3")
+    >>> row_ending("transformer.h.0", "h.11"), row_ending("0", "3")
     ('11', '3')
     """
     stem = last.rpartition(".")[0]
     return last[len(stem) + 1 :] if stem and first.rpartition(".")[0].endswith(stem) else last
 
 
-def clipped(text: str) -> str:
-    """Return a text that a picture can hold: the beginning of a long one, and how much follows."""
-    more = len(text) - _LONGEST
-    return drawable(text if more <= 0 else f"{text[:_LONGEST]}… {more:,} more characters")
+def clip(text: str) -> str:
+    """Return a text that a picture can hold: a long one is cut, with the number of omitted
+    letters.
+    """
+    more = len(text) - _MAX_TEXT
+    return drawable(text if more <= 0 else f"{text[:_MAX_TEXT]}… {more:,} more characters")
 
 
 @lru_cache(maxsize=4096)
-def wrapped(name: str) -> str:
-    """A long name in several lines, that end behind a word or a part of a path.
+def wrap_name(name: str) -> str:
+    """Return a long name in several lines, broken after a word or a part of a path.
 
-    >>> print(wrapped("encoder.layers.10.attention.self.query.projection.weight · Linear(4, 16)"))
+    >>> print(wrap_name("encoder.layers.10.attention.self.query.projection.weight · Linear(4, 16)"))
     encoder.layers.10.attention.self.query.projection.weight ·
     Linear(4, 16)
     """
     lines = []
     for rest in name.split("\n"):
-        while len(rest) > _WIDEST:
-            cut = max(rest.rfind(sign, _WIDEST // 2, _WIDEST) for sign in " ._/,-") + 1 or _WIDEST
+        while len(rest) > _MAX_NAME_LINE:
+            cut = (
+                max(rest.rfind(sign, _MAX_NAME_LINE // 2, _MAX_NAME_LINE) for sign in " ._/,-") + 1
+                or _MAX_NAME_LINE
+            )
             lines.append(rest[:cut].rstrip(" "))
             rest = rest[cut:]
         lines.append(rest)
@@ -98,62 +100,58 @@ def wrapped(name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def in_lines(text: str) -> list[str]:
-    """What a unit computes, in lines that are not much wider than the name of an operation.
+def attribute_suffix(title: str, attributes: tuple[str, ...]) -> str:
+    """Return the attributes that distinguish an operation from others of its name.
 
-    >>> in_lines("view → transpose 1, 2 → expand → clone → unsafe_view")
-    ['view → transpose 1, 2 →', 'expand → clone →', 'unsafe_view']
-    """
-    return wrap(text, _NARROW, break_long_words=False) or [text]
-
-
-@lru_cache(maxsize=4096)
-def telling(title: str, attributes: tuple[str, ...]) -> str:
-    """The attributes that tell an operation from another of its kind, after its name.
-
-    >>> telling("pow", ("exponent=2",)), telling("convolution", ("groups=1", "stride=(2, 2)"))
-    (' 2', ' stride 2')
-    >>> telling("native_dropout", ("p=0.30000000000000004",))
+    >>> attribute_suffix("pow", ("exponent=2",))
+    ' 2'
+    >>> attribute_suffix("convolution", ("groups=1", "stride=(2, 2)"))
+    ' stride 2'
+    >>> attribute_suffix("native_dropout", ("p=0.30000000000000004",))
     ' 0.3'
-    >>> telling("permute", ("dims=(2, 0, 1)",))
+    >>> attribute_suffix("permute", ("dims=(2, 0, 1)",))
     ' 2, 0, 1'
-    >>> telling("sub", ("alpha=1", "data=old f32[64]")), telling("mul", ("data=f32[8, 4]",))
-    (' old', ' data')
+    >>> attribute_suffix("sub", ("alpha=1", "data=old f32[64]"))
+    ' old'
+    >>> attribute_suffix("mul", ("data=f32[8, 4]",))
+    ' data'
     """
-    known = _values(attributes)
+    known = _parse_attributes(attributes)
     parts = [
         form.format(value)
-        for name, attribute, form, usual in _TELLING
+        for name, attribute, form, usual in _SHOWN_ATTRIBUTES
         if title.startswith(name) and attribute in known
-        if (value := _shortly(known[attribute], attribute)) != usual
+        if (value := _short_value(known[attribute], attribute)) != usual
     ]
     return f" {', '.join(parts)}" if parts else ""
 
 
 @lru_cache(maxsize=4096)
-def called(title: str, attributes: tuple[str, ...], call: str = "") -> str:
-    """An operation with what tells it from another: on the CPU, a dropout is a product.
+def operation_text(title: str, attributes: tuple[str, ...], call: str = "") -> str:
+    """Return the name of an operation with its distinguishing attributes.
+
+    On the CPU, autograd records a dropout as a product; it is named "dropout".
 
     Args:
-        call: `Node.call`; the program's own name takes the place of the operation's.
+        call: `Node.call`; its name replaces that of the operation.
 
-    >>> called("pow", ("exponent=2",)), called("mul", ("p=0.1",))
+    >>> operation_text("pow", ("exponent=2",)), operation_text("mul", ("p=0.1",))
     ('pow 2', 'dropout 0.1')
-    >>> called("convolution", ("stride=(2, 2)",), "conv2d")
+    >>> operation_text("convolution", ("stride=(2, 2)",), "conv2d")
     'conv2d stride 2'
     """
-    rate = _values(attributes).get("p") if title.startswith("mul") else None
+    rate = _parse_attributes(attributes).get("p") if title.startswith("mul") else None
     if rate is not None:
-        return f"dropout {_rounded(rate)}"
-    name = word(title, call)
+        return f"dropout {_round_text(rate)}"
+    name = program_name(title, call)
     if title == "rsub" and call:
-        other = _values(attributes).get("other")
+        other = _parse_attributes(attributes).get("other")
         return f"{other} {MINUS} …" if other else "sub"
-    return name if name == "square" else name + telling(title, attributes)
+    return name if name == "square" else name + attribute_suffix(title, attributes)
 
 
-# Methods whose names Python gives, and what the program's text has for them.
-_WORDS = {
+# Operator methods -> the name of the function.
+_METHOD_NAMES = {
     **dict.fromkeys(("iadd", "radd"), "add"),
     **dict.fromkeys(("isub",), "sub"),
     **dict.fromkeys(("imul", "rmul"), "mul"),
@@ -163,41 +161,45 @@ _WORDS = {
     "ipow": "pow",
     "rmatmul": "matmul",
 }
-# Calls of which the operation says more: `x[0]` selects, `x[1:]` slices.
-_GENERAL = ("", "getitem", "get", "apply", "wrapper", "fn", "to", "type")
+# Calls whose autograd name says more: `x[0]` is "select", `x[1:]` is "slice".
+_GENERIC_CALLS = ("", "getitem", "get", "apply", "wrapper", "fn", "to", "type")
 
 
 @lru_cache(maxsize=4096)
-def word(operation: str, call: str) -> str:
-    """The name under which the program called an operation; that of the operation if none is known.
+def program_name(operation: str, call: str) -> str:
+    """Return the name by which the program called an operation, or its autograd name.
 
-    >>> word("max_pool2d_with_indices", "max_pool2d"), word("nll_loss", "loss/cross_entropy#2")
-    ('max_pool2d', 'cross_entropy')
-    >>> word("select", "getitem"), word("add", "iadd")
+    >>> program_name("max_pool2d_with_indices", "max_pool2d")
+    'max_pool2d'
+    >>> program_name("nll_loss", "loss/cross_entropy#2")
+    'cross_entropy'
+    >>> program_name("select", "getitem"), program_name("add", "iadd")
     ('select', 'add')
     """
     name = call.rpartition("/")[2].partition("#")[0]
-    return operation if name in _GENERAL else _WORDS.get(name, name)
+    return operation if name in _GENERIC_CALLS else _METHOD_NAMES.get(name, name)
 
 
-def _values(attributes: tuple[str, ...]) -> dict[str, str]:
-    """By name."""
+def _parse_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
+    """Return the attributes as name -> value."""
     return dict(text.partition("=")[::2] for text in attributes)
 
 
-def _shortly(value: str, attribute: str) -> str:
-    """A value as text. Equal sizes are written once, "(2, 2)" as "2", except a kernel's."""
-    if attribute == "data":  # of "old f32[64]" the name
+def _short_value(value: str, attribute: str) -> str:
+    """Return a value as text; equal sizes are written once, "2" for "(2, 2)", except for
+    kernels.
+    """
+    if attribute == "data":  # "old" for "old f32[64]"
         return value.rpartition("[")[0].rpartition(" ")[0] or "data"
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
-    parts = list(map(_rounded, parts))
+    parts = list(map(_round_text, parts))
     once = len(set(parts)) == 1 and attribute != "kernel_size"
     same = parts[0] if once else (", " if attribute == "dims" else TIMES).join(parts)
     return same.replace("-", MINUS) if value.startswith("-") else same
 
 
-def _rounded(value: str) -> str:
-    """A number with more than six significant digits with six; any other text as it is."""
+def _round_text(value: str) -> str:
+    """Return the text of a number rounded to six significant digits; other text unchanged."""
     if "." not in value:
         return value
     try:
@@ -208,12 +210,12 @@ def _rounded(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def shape(meta: TensorMeta) -> str:
-    """Dtype and shape without the device: "f32[8, 128]"."""
+    """Return dtype and shape without the device: "f32[8, 128]"."""
     return f"{short_dtype(meta.dtype)}{list(meta.shape)}"
 
 
 def shapes(metas: Sequence[TensorMeta]) -> str:
-    """The same of tensors that differ in the size of an axis: with its range.
+    """Return dtype and shape of tensors that differ in the size of an axis, as a range.
 
     >>> shapes([TensorMeta((rows, 64), "float32", "cpu") for rows in (7, 3, 9)])
     'f32[3…9, 64]'
@@ -225,11 +227,12 @@ def shapes(metas: Sequence[TensorMeta]) -> str:
 
 @lru_cache(maxsize=4096)
 def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
-    """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu".
+    """Return all outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu".
 
     Args:
-        others: those of nodes that it is drawn for, which may differ in the size of an axis.
-        device: whether the line ends with the device.
+        others: outputs of the other nodes that the drawn one represents, which may differ in the
+            size of an axis.
+        device: end the line with the device.
     """
     if not outputs:
         return "shape not known"
@@ -244,7 +247,7 @@ def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
 
 
 def gradient(stats: GradientStats) -> str:
-    """A gradient in one line: its values where there are few, else its norm.
+    """Return a gradient in one line: its values if it has few elements, else its norm.
 
     >>> gradient(GradientStats(1.5, 1.5, 0.75, 0.5, values=(1.5, 0.0)))
     'grad [1.5, 0]'
@@ -269,12 +272,12 @@ def is_spoilt(line: str) -> bool:
 
 
 def is_small(stats: GradientStats) -> bool:
-    """Are the elements of a gradient so few that a picture writes each?"""
-    return stats.values is not None and len(stats.values) <= FEW
+    """Return True if a gradient has few enough elements to write each."""
+    return stats.values is not None and len(stats.values) <= MAX_ELEMENTS_SHOWN
 
 
 def leaf_gradient(leaf: Node) -> str:
-    """The norm of a leaf's gradient behind its name, after a space; "" where none is known.
+    """Return the gradient norm of a leaf, after a space; "" if unknown.
 
     >>> leaf_gradient(Node(0, "AccumulateGrad", (), grad_outputs=(GradientStats(3, 2, 1, 0),)))
     ' grad 3'
@@ -287,38 +290,38 @@ def leaf_gradient(leaf: Node) -> str:
 
 @lru_cache(maxsize=4096)
 def cast(before: Outputs, after: Outputs) -> str:
-    """The dtype that a tensor is handed on in, where that is another: " as bf16"."""
+    """Return the new dtype if a carrier changes it: " as bf16"; else ""."""
     old, new = ([meta.dtype for meta in metas if meta is not None] for metas in (before, after))
     return f" as {short_dtype(new[0])}" if new and old != new else ""
 
 
 def number(value: object) -> str:
-    """Four significant digits: "2.667", "1.20e-5"."""
+    """Return a number with four significant digits ("2.667", "1.20e-5"); other values as str."""
     return number_text(value) if isinstance(value, (int, float)) else str(value)
 
 
 def details(node: Node) -> list[str]:
-    """The lines of what a field declares as a detail of its node, such as a note."""
+    """Return the lines of the fields that are declared as details of a node, such as its note."""
     found: list[str] = []
     for name, column in declared_details(Node):
         value = getattr(node, name)
         if recorded(value):
-            found += clipped(column.words(value)).splitlines()
+            found += clip(column.words(value)).splitlines()
     return found
 
 
 def count(value: float) -> str:
-    """A large number in short: "950", "7.1 M"."""
+    """Return a large number with a unit prefix: "950", "7.1 M"."""
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f}"
 
 
-def within(node: Node, label: str) -> str:
-    """A parameter's label inside the operation that uses it: without the path of the cluster.
+def local_name(node: Node, label: str) -> str:
+    """Return the label of a parameter without the path of the module of `node`.
 
-    >>> within(Node(0, "TBackward0", (), module="fc1", scope="fc1"), "model.fc1.weight")
+    >>> local_name(Node(0, "TBackward0", (), module="fc1", scope="fc1"), "model.fc1.weight")
     'weight'
     """
     if not node.scope:

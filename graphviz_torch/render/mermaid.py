@@ -1,4 +1,4 @@
-"""`to_mermaid`: the graph as a Mermaid flowchart, which GitHub and many wikis draw."""
+"""`to_mermaid`: the graph as a Mermaid flowchart, which GitHub and many wikis render."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .drawing.steps import draw
 from .drawing.tree import Box, Leaf, Open
 from .options import DrawingOptions, drawing_options
 from .resolve import graph_and_marks
-from .style import FORMS, Role, palette, pick, role
+from .style import NODE_SHAPES, Role, palette, pick, role
 from .untracked import End, Stub, stubs_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# What Mermaid draws without being set up for more.
-MOST_CHARACTERS: Final = 50_000
-MOST_EDGES: Final = 500
+# Default limits of Mermaid (`maxTextSize`, `maxEdges`).
+MAX_CHARACTERS: Final = 50_000
+MAX_EDGES: Final = 500
 
-_MOST_CUTS = 40
-_MOST_FINDINGS = 6
+_MAX_CUTS = 40
+_MAX_FINDINGS = 6
 _SHAPES: Final[dict[Role, tuple[str, str]]] = {
     "input": ("([", "])"),
     "parameter": ("[(", ")]"),
@@ -42,28 +42,28 @@ _SHAPES: Final[dict[Role, tuple[str, str]]] = {
     "stack": ("[[", "]]"),
 }
 _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
-# Mermaid writes entities with these while it reads.
-_INNER = frozenset("ﬂ°¶ß")
-# What Mermaid looks for in what it read: $$ for mathematics, \n for a line, fa:fa- for icons.
-_MEANT = re.compile("#36;(?=#36;)|#92;(?=n)|#58;(?=fa-)")
-_APART = "\u200b"  # of no width
+# Mermaid uses these to encode entities while it parses.
+_RESERVED = frozenset("ﬂ°¶ß")
+# Sequences that Mermaid interprets in labels: $$ (mathematics), \n (new line), fa:fa- (icon).
+_SPECIAL = re.compile("#36;(?=#36;)|#92;(?=n)|#58;(?=fa-)")
+_SEPARATOR = "\u200b"  # zero-width space
 
 
 @drawing_options
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
-    """The graph as the text of a Mermaid flowchart, bounded as the pictures are.
+    """Return the graph as the text of a Mermaid flowchart, as detailed as a picture.
 
-    In Markdown it stands in a code block of the language mermaid. Unless `depth` asks for
-    more, it has at most 500 edges and 50,000 characters: GitHub draws no more. Under the theme
-    "auto" it has no colours of its own, so that Mermaid takes those of the page.
+    Put it in a Markdown code block of the language `mermaid`. Unless `depth` is given, it has at
+    most 500 edges and 50,000 characters, the limits of GitHub. With theme="auto" it sets no
+    colours, so Mermaid uses those of the page.
 
     Args:
-        graph: a graph, a recording, which is drawn whole as by `draw_graph`, or a tensor.
+        graph: a graph, a tensor, or a recording, which is drawn as by `draw_graph`.
         options: those of `DrawingOptions`.
 
     Raises:
-        TypeError: if `graph` is none of these, or for an unknown option.
-        ValueError: for a value that an option does not take, or that the graph does not have.
+        TypeError: for another `graph`, or an unknown option.
+        ValueError: for an invalid value of an option, or one that the graph does not have.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node
     >>> square = Graph((Node(0, "AccumulateGrad", (), "x", leaf="tensor"),
@@ -76,12 +76,12 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
     <BLANKLINE>
     """
     graph, options["findings"] = graph_and_marks(graph, findings=options.get("findings", "auto"))
-    text = _written(graph, options)
+    text = _write(graph, options)
     if options.get("depth") is None:
         for limit in LIMITS:
-            if len(text) <= MOST_CHARACTERS and _edges_in(text) <= MOST_EDGES:
+            if len(text) <= MAX_CHARACTERS and _edges_in(text) <= MAX_EDGES:
                 break
-            text = _written(graph, {**options, "limit": limit})
+            text = _write(graph, {**options, "limit": limit})
     return Text(text)
 
 
@@ -89,12 +89,12 @@ def _edges_in(text: str) -> int:
     return len(re.findall(r"^\w+ -", text, re.M))
 
 
-def _written(graph: Graph, options: Any) -> str:
+def _write(graph: Graph, options: Any) -> str:
     drawing = draw(graph, options)
     nodes = _Nodes(drawing)
     body = [*nodes.lines(drawing.tree), *nodes.between_ranks()]
     edges = [*_edges(drawing), *_stubs(drawing)]
-    cuts, hidden = cut_lines(drawing, _MOST_CUTS)
+    cuts, hidden = cut_lines(drawing, _MAX_CUTS)
     edges += [_cut(cut, number) for number, cut in enumerate(cuts)]
     edges += _failure(drawing)
     edges += _note(drawing, hidden)
@@ -103,23 +103,23 @@ def _written(graph: Graph, options: Any) -> str:
 
 
 class _Nodes:
-    """Writes the nodes of one drawing, with the subgraphs around them; then how they look."""
+    """Writer of the nodes of one drawing, of the subgraphs around them, and of their styles."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         self.outputs = drawing.outputs
-        self.copies = wording.copies(drawing.graph)
+        self.copies = wording.transfer_lines(drawing.graph)
         self.senders = wording.senders(drawing)
         self.roles: dict[int, Role] = {}  # by key
 
     def lines(self, part: Open) -> Iterator[str]:
-        """The lines of all that is in an open group."""
+        """Yield the lines of everything in an open group."""
         framed = part.framed and part.group is not None
         if framed and part.group is not None:
             yield f'subgraph c{part.group}["{_text([self.drawing.title_with_class(part.group)])}"]'
-            figures = wording.fold_figures(self.drawing, part.group)
-            if figures:  # below a title of several lines Mermaid leaves no room for the nodes
-                yield f't{part.group}["{_text(figures)}"]'
+            totals = wording.repeat_totals(self.drawing, part.group)
+            if totals:  # a node of its own: Mermaid puts nodes over a title of several lines
+                yield f't{part.group}["{_text(totals)}"]'
         for child in part.children:
             if isinstance(child, Open):
                 yield from self.lines(child)
@@ -131,55 +131,58 @@ class _Nodes:
     def _line(self, part: Leaf | Box) -> str:
         drawing = self.drawing
         if isinstance(part, Box) and (unit := drawing.fused_node(~part.group)) is not None:
-            key, what = ~part.group, self._unit_role(unit)
-            names, told = wording.fused_node_lines(drawing, part.group, unit)
-            said = [*names, *told]
+            key, kind = ~part.group, self._fused_role(unit)
+            names, small = wording.fused_node_lines(drawing, part.group, unit)
+            said = [*names, *small]
             for node in [drawing.graph.nodes[i] for i in unit.nodes]:
                 inside = wording.inner_leaves(drawing, node)
                 said += [wording.written_inside(drawing, node, folded) for folded in inside]
         elif isinstance(part, Box):
-            what = "stack" if part.repeats else "group"
+            kind = "stack" if part.repeats else "group"
             key = ~part.group
-            said = [drawing.title_with_class(part.group), *wording.box_figures(drawing, part.group)]
+            said = [
+                drawing.title_with_class(part.group),
+                *wording.group_details(drawing, part.group),
+            ]
             if drawing.shading.values.get(key) not in (None, *said):
                 said.append(drawing.shading.values[key])
         else:
             key, node = part.node, drawing.graph.nodes[part.node]
-            what = role(node, self.outputs, self.copies, self.senders)
-            title = wording.operation(drawing, node)
-            said = [*wording.names(drawing, node), *([title] if title else [])]
+            kind = role(node, self.outputs, self.copies, self.senders)
+            title = wording.operation_text(drawing, node)
+            said = [*wording.node_names(drawing, node), *([title] if title else [])]
             said += [wording.tensors(drawing, node), *wording.details(drawing, node, self.copies)]
             inside = wording.inner_leaves(drawing, node)
             said += [wording.written_inside(drawing, node, folded) for folded in inside]
-        said += [sign.text for sign in drawing.highlights.badges.get(key, ())]
-        self.roles[key] = what
+        said += [badge.text for badge in drawing.highlights.badges.get(key, ())]
+        self.roles[key] = kind
         before, behind = _SHAPES[self.roles[key]]
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
 
     def between_ranks(self) -> Iterator[str]:
-        """A box of its own for the collectives that nothing drawn has."""
+        """Yield a box for the collectives without a drawn element."""
         if None in self.drawing.collectives:
             before, behind = _SHAPES["collective"]
-            said = [labels.BETWEEN_RANKS, *wording.sent(self.drawing, None)]
+            said = [labels.BETWEEN_RANKS, *wording.collective_lines(self.drawing, None)]
             yield f'sent{before}"{_text(said)}"{behind}'
 
-    def _unit_role(self, unit: FusedNode) -> Role:
+    def _fused_role(self, unit: FusedNode) -> Role:
         return "output" if unit.node in self.outputs else "operation"
 
     def styles(self) -> Iterator[str]:
-        """The colours of what was written."""
+        """Yield the colours of the nodes written so far."""
         theme = self.drawing.options["theme"]
         if theme == "auto":
             return
         colors = palette(theme)
-        for what in FORMS:
-            ids = [_id(key) for key, drawn in self.roles.items() if drawn == what]
-            if what == "collective" and None in self.drawing.collectives:
+        for kind in NODE_SHAPES:
+            ids = [_id(key) for key, drawn in self.roles.items() if drawn == kind]
+            if kind == "collective" and None in self.drawing.collectives:
                 ids.append("sent")
             if ids:
-                fill, line = colors[what], colors[f"{what}_line"]
-                yield f"classDef {what} fill:{fill},stroke:{line},color:{colors['ink']}"
-                yield f"class {','.join(ids)} {what}"
+                fill, line = colors[kind], colors[f"{kind}_line"]
+                yield f"classDef {kind} fill:{fill},stroke:{line},color:{colors['ink']}"
+                yield f"class {','.join(ids)} {kind}"
         shading, outlines = self.drawing.shading, self.drawing.highlights.outlines
         for key in self.roles:
             says = []
@@ -196,14 +199,14 @@ class _Nodes:
 
 def _edges(drawing: Drawing) -> Iterator[str]:
     for line in drawing.all_edges:
-        label = wording.passing(drawing, line)
+        label = wording.edge_label(drawing, line)
         between = f'-->|"{_text([label])}"|' if label else "-->"
         yield f"{_id(line.source)} {between} {_id(line.target)}"
 
 
 def _stubs(drawing: Drawing) -> Iterator[str]:
-    """Data that enters, and the other ends, by name, of edges that are not drawn."""
-    for key, texts in wording.entries(drawing).items():
+    """Yield boxes for data, and for the other ends of edges that are not drawn."""
+    for key, texts in wording.data_inputs(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
     untracked = stubs_of(drawing)
@@ -213,11 +216,11 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
     yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.links)
     for key, others in drawing.named_sources.items():
         name = _id(key)
-        yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'
+        yield f'from_{name}["{_text([f"from {wording.stub_text(drawing, others)}"])}"]'
         yield f"from_{name} -.-> {name}"
     for key, others in drawing.named_targets.items():
         name = _id(key)
-        yield f'to_{name}["{_text([f"to {wording.far_ends(drawing, others)}"])}"]'
+        yield f'to_{name}["{_text([f"to {wording.stub_text(drawing, others)}"])}"]'
         yield f"{name} -.-> to_{name}"
 
 
@@ -239,12 +242,12 @@ def _cut(cut: CutLine, number: int) -> str:
 
 
 def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
-    """A node of its own that says what was found, and what is not drawn."""
+    """Yield a node with the findings and with a sentence on everything that is not drawn."""
     if not drawing.options["explain"]:
         return
     found = drawing.findings
     said = [f"{SEVERITY_SIGNS[f.severity]} {f.message}" for f in found]
-    said = at_most(said, _MOST_FINDINGS, "and {:,} more findings")
+    said = at_most(said, _MAX_FINDINGS, "and {:,} more findings")
     omitted = wording.omissions(drawing, hidden_cuts)
     said += [omitted] if omitted else []
     if said:
@@ -258,9 +261,9 @@ def _id(end: End) -> str:
 
 
 def _text(lines: list[Any]) -> str:
-    """Lines of text inside quotes, with all that Mermaid or HTML would read as something else."""
-    text = "<br/>".join("".join(map(_letter, labels.clipped(str(line)))) for line in lines)
-    return _MEANT.sub(rf"\g<0>{_APART}", text)
+    """Return lines joined and escaped for a quoted Mermaid string."""
+    text = "<br/>".join("".join(map(_letter, labels.clip(str(line)))) for line in lines)
+    return _SPECIAL.sub(rf"\g<0>{_SEPARATOR}", text)
 
 
 def _letter(letter: str) -> str:
@@ -268,5 +271,5 @@ def _letter(letter: str) -> str:
         return letter
     if letter == "\n":
         return "\N{SYMBOL FOR LINE FEED}"
-    plain = letter.isprintable() and not letter.isascii() and letter not in _INNER
+    plain = letter.isprintable() and not letter.isascii() and letter not in _RESERVED
     return letter if plain else f"#{ord(letter)};"

@@ -1,7 +1,7 @@
-"""The options of drawing, stated once: name, type, default and meaning.
+"""The options of drawing, defined once: name, type, default and meaning.
 
-`draw_graph`, `to_dot` and `to_mermaid` take them, and so do the command line and the app. Type
-checkers read `DrawingOptions`; `drawing_options` completes signatures and docstrings from it.
+`draw_graph`, `to_dot` and `to_mermaid`, the command line and the app share them. Type checkers read
+`DrawingOptions`; `drawing_options` completes signatures and docstrings from it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _PLACEHOLDER = "        options: those of `DrawingOptions`.\n"
 
 
 class Option(NamedTuple):
-    """What is said of an option besides its name and type."""
+    """Default and description of an option."""
 
     default: Any
     meaning: str
 
 
 class DrawingOptions(TypedDict, total=False):
-    """How a graph is drawn."""
+    """Options of drawing that a caller may pass."""
 
     direction: Annotated[Direction, Option("TB", 'where data flows: "TB" is from top to bottom.')]
     theme: Annotated[
@@ -97,15 +97,15 @@ class DrawingOptions(TypedDict, total=False):
 
 
 class Settings(DrawingOptions, total=False):
-    """The options, and what the tool sets itself, as for a difference or a slow layout."""
+    """All options, including those that only this package sets, as for a diff or a slow layout."""
 
-    parameters: Parameters | None  # inside operations, or as nodes; None: as suits the graph
-    fold: bool | None  # are blocks that are alike drawn once; None: as suits the page
-    limit: int | None  # things to show, at most; None: as many as the page has room for
-    marks: Mapping[int, Mark] | None  # by the id of a node
+    parameters: Parameters | None  # inside operations, or as nodes; None: depends on the graph
+    fold: bool | None  # draw identical blocks once; None: depends on the page
+    limit: int | None  # maximum number of boxes; None: as many as fit a page
+    marks: Mapping[int, Mark] | None  # by node id
 
 
-# The options by name, with what is said of each and its type.
+# Option name -> (its default and description, its type).
 OPTIONS: Mapping[str, tuple[Option, Any]] = {
     name: (get_args(hint)[1], get_args(hint)[0])
     for name, hint in get_type_hints(DrawingOptions, include_extras=True).items()
@@ -115,8 +115,8 @@ _DEFAULTS = {
     **{name: option.default for name, (option, _) in OPTIONS.items()},
     **dict.fromkeys(_SETTINGS),
 }
-# The values that an option takes, where these are few.
-_KNOWN: Mapping[str, tuple[object, ...]] = {
+# Option name -> its possible values, if they are few.
+_CHOICES: Mapping[str, tuple[object, ...]] = {
     "direction": get_args(Direction),
     "theme": get_args(Theme),
     "parameters": (None, *get_args(Parameters)),
@@ -125,19 +125,19 @@ _KNOWN: Mapping[str, tuple[object, ...]] = {
 
 
 def complete(options: DrawingOptions) -> Settings:
-    """The options that were given, checked, and the defaults of the others.
+    """Return the given options, checked, with the defaults of the others.
 
     Raises:
-        TypeError: for an option that there is not.
-        ValueError: for a value that is not among those named, or too small.
+        TypeError: for an unknown option.
+        ValueError: for a value that is not among the choices, or too small.
     """
     for name, value in options.items():
         if name not in _DEFAULTS:
             near = get_close_matches(name, OPTIONS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"a drawing has no option {name!r}.{hint}")
-        if name in _KNOWN:
-            _check(name, value, _KNOWN[name])
+        if name in _CHOICES:
+            _check(name, value, _CHOICES[name])
     found = cast(Settings, {**_DEFAULTS, **options})
     if found["depth"] is not None and found["depth"] < 0:
         raise ValueError(
@@ -158,10 +158,10 @@ def _check(option: str, value: object, known: tuple[object, ...]) -> None:
 
 
 def drawing_options(function: _Function) -> _Function:
-    """Let `help()`, editors of notebooks and the command line see the options of a function.
+    """Decorate a function with `**options: Unpack[DrawingOptions]` to show each option.
 
-    It is for a function with `**options: Unpack[DrawingOptions]`: its signature gets a keyword for
-    each option, and its docstring what each means.
+    `help()`, notebook editors and the command line see a keyword for each option in its signature,
+    and the description of each in its docstring.
     """
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

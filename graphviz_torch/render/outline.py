@@ -1,7 +1,7 @@
-"""The nodes of a graph in rows under the names of their modules, of blocks alike the first alone.
+"""The nodes of a graph as rows under the names of their modules; identical blocks appear once.
 
-Rows stand in the order of the forward, a parameter just before its first user. The groups are those
-of the pictures; runs of equal size, which only make a picture smaller, and calls have no heading.
+Rows are in the order of forward, a parameter just before its first user. The groups are those of
+pictures; runs of equal size, which only shrink a picture, and calls have no heading.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from .drawing.drawing import NOTHING
 from .drawing.fold import fold_repeats
 from .groups.groups import Group, Groups, group
 
-_LEVEL = 100  # things directly in a group, at most
+_MAX_GROUP_SIZE = 100  # nodes and groups directly in a group
 _INDENT = "  "
 
 
 class Row(NamedTuple):
-    """A node, or a heading above those inside a group."""
+    """A node, or a heading above the nodes of a group."""
 
     text: str
     node: Node | None = None
 
 
 def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Row], bool]:
-    """The rows, and whether some nodes have none.
+    """Return the rows, and True if some nodes have none.
 
     Args:
-        marks: what to say of a node; of one that is not listed, the heading says it.
+        marks: texts by node; those of hidden nodes go to their heading.
     """
-    tree = group(graph, limit=_LEVEL)
+    tree = group(graph, limit=_MAX_GROUP_SIZE)
     families = fold_repeats(NOTHING.having(graph=graph, groups=tree, fold=True)).families
     alike = {members[0]: members for level in families.values() for members in level}
     hidden = _hidden(tree, alike)
@@ -42,7 +42,9 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
         if i in hidden:
             continue
         around = [
-            n for n in reversed(tree.with_ancestors(tree.of[i])) if _titled(tree.groups[n], alike)
+            n
+            for n in reversed(tree.with_ancestors(tree.of[i]))
+            if _has_heading(tree.groups[n], alike)
         ]
         same = 0
         while same < min(len(around), len(open_)) and around[same] == open_[same]:
@@ -51,7 +53,9 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
             members = alike.get(number, (number,))
             title = _INDENT * depth + _title(tree, members)
             chain = tree.groups[number].kind == "chain"
-            said = _unlisted(tree, members, hidden, marks) if chain or len(members) > 1 else ()
+            said = (
+                _marks_of_hidden(tree, members, hidden, marks) if chain or len(members) > 1 else ()
+            )
             rows.append(Row("  ".join([title, *said])))
         open_ = around
         rows.append(Row(_INDENT * len(around) + _name(graph.nodes[i]), graph.nodes[i]))
@@ -59,49 +63,49 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
 
 
 def _hidden(tree: Groups, alike: Mapping[int, tuple[int, ...]]) -> set[int]:
-    """The nodes of all blocks that are like another, and of chains all between first and last."""
-    hidden = {node for members in alike.values() for node in _inside(tree, members[1:])}
+    """Return the nodes of repeated blocks after the first, and the middle nodes of chains."""
+    hidden = {node for members in alike.values() for node in _nodes_in(tree, members[1:])}
     for part in tree.groups:
         if part.kind == "chain":
-            hidden |= set(sorted(_inside(tree, [part.id]), key=tree.places.__getitem__)[1:-1])
+            hidden |= set(sorted(_nodes_in(tree, [part.id]), key=tree.places.__getitem__)[1:-1])
     return hidden
 
 
-def _unlisted(
+def _marks_of_hidden(
     tree: Groups,
     members: tuple[int, ...],
     hidden: set[int],
     marks: Mapping[int, Collection[str]],
 ) -> list[str]:
-    """The marks of nodes that are not listed, without those that a listed one has, too."""
+    """Return the marks of hidden nodes that no listed node has."""
     said: dict[bool, dict[str, None]] = {True: {}, False: {}}
-    for node in _inside(tree, members):
+    for node in _nodes_in(tree, members):
         said[node in hidden].update(dict.fromkeys(marks.get(node, ())))
     return [mark for mark in said[True] if mark not in said[False]]
 
 
-def _inside(tree: Groups, numbers: Collection[int]) -> Iterator[int]:
+def _nodes_in(tree: Groups, numbers: Collection[int]) -> Iterator[int]:
     for number in numbers:
         for inner in tree.with_descendants(number):
             yield from tree.groups[inner].nodes
 
 
-def _titled(part: Group, alike: Mapping[int, tuple[int, ...]]) -> bool:
+def _has_heading(part: Group, alike: Mapping[int, tuple[int, ...]]) -> bool:
     return part.kind not in ("run", "call") or len(alike.get(part.id, ())) > 1
 
 
 def _title(tree: Groups, members: tuple[int, ...]) -> str:
     first, last = tree.groups[members[0]], tree.groups[members[-1]]
     if first is last:
-        return labels.classed(first.name, first.module_class)
-    ending = labels.ending(first.name, last.name)
+        return labels.with_class(first.name, first.module_class)
+    ending = labels.row_ending(first.name, last.name)
     names = f"{first.name} … {ending} {labels.TIMES} {len(members)}"
-    return labels.classed(names, first.module_class)
+    return labels.with_class(names, first.module_class)
 
 
 def _name(node: Node) -> str:
-    """Return a parameter's name, an operation's kind, or "loss = mean" if its result has a name."""
+    """Return "weight" for a parameter, "addmm" for an operation, "loss = mean" for a named one."""
     if node.leaf:
-        return labels.within(node, node.label) or node.title
-    title = labels.called(node.title, node.attributes)
+        return labels.local_name(node, node.label) or node.title
+    title = labels.operation_text(node.title, node.attributes)
     return f"{node.label} = {title}" if node.label else title

@@ -1,9 +1,9 @@
-"""The look of every drawing: forms and colours by what a node is, in light and dark.
+"""Shapes and colours of every drawing, by the role of a node, in light and dark.
 
-Hues are those of Okabe and Ito, told apart with any common colour blindness; each is a pale fill
-with a strong line. A role also has a form of its own, so that no meaning rests on colour alone.
-Every colour has a name and two values. No two names share a light value, so a drawing made in light
-can be turned dark by replacing values (`dark_rules`).
+Hues follow the palette of Okabe and Ito, which any common colour blindness can tell apart; each is
+a pale fill with a strong line. Every role also has a shape of its own. Each colour has a name and
+two values; no two names share a light value, so `dark_rules` can turn a light drawing dark by
+replacing values.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ COLORS: Final[dict[str, tuple[str, str]]] = {
     "changed": ("#9b4f80", "#e08fc3"),
 }
 
-# Low to high, for values: one hue whose lightness alone carries the order.
+# Fills for values, low to high: one hue, ordered by lightness.
 SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#f1f6fb", "#1a2733"),
     ("#d2e3f3", "#1b3c58"),
@@ -77,12 +77,12 @@ SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#1a5a91", "#8ac3e8"),
     ("#0a3a6e", "#cde6f8"),
 )
-# From this step on the scale's fill needs the other text colour.
-SCALE_TURNS: Final = 4
-ON_STRONG: Final = ("#fefffe", "#10202e")  # text on those steps
+# First index in SCALE whose fill needs the text colour ON_STRONG.
+FIRST_STRONG_STEP: Final = 4
+ON_STRONG: Final = ("#fefffe", "#10202e")
 NONFINITE: Final = ("#f3c6de", "#6b1f49")  # NaN or Inf: outside the scale
 
-# For names (devices, modules, dtypes): told apart, in no order.
+# Fills for names (devices, modules, dtypes), distinct and unordered.
 CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ("#e4e8ec", "#2f3a45"),
     ("#cfe6f7", "#0f3d5f"),
@@ -93,7 +93,7 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ("#d9d8f3", "#322f63"),
     ("#d5e7b5", "#34450f"),
 )
-# The same for the ground of a device's cluster: paler than any node on it.
+# Backgrounds for clusters of devices, in the same order: paler than any node on them.
 GROUNDS: Final[tuple[tuple[str, str], ...]] = (
     ("#f2f4f6", "#1b2229"),
     ("#eaf4fc", "#11222f"),
@@ -106,8 +106,8 @@ GROUNDS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-class Form(NamedTuple):
-    """How a role is drawn, in Graphviz's words."""
+class NodeShape(NamedTuple):
+    """Shape of a role, as Graphviz attributes."""
 
     shape: str
     style: str
@@ -115,16 +115,16 @@ class Form(NamedTuple):
     margin: str = "0.14,0.06"  # inches
 
 
-FORMS: Final[dict[Role, Form]] = {
-    "input": Form("ellipse", "filled", margin="0.01,0.01"),
-    "parameter": Form("cylinder", "filled", margin="0.1,0.05"),
-    "buffer": Form("cylinder", "filled,dashed", margin="0.1,0.05"),
-    "operation": Form("box", "rounded,filled"),
-    "transfer": Form("octagon", "filled", margin="0.03,0.01"),
-    "collective": Form("hexagon", "filled", margin="0.01,0.03"),
-    "output": Form("box", "rounded,filled", 2),
-    "group": Form("box", "rounded,filled"),
-    "stack": Form("box3d", "filled", margin="0.14,0.1"),
+NODE_SHAPES: Final[dict[Role, NodeShape]] = {
+    "input": NodeShape("ellipse", "filled", margin="0.01,0.01"),
+    "parameter": NodeShape("cylinder", "filled", margin="0.1,0.05"),
+    "buffer": NodeShape("cylinder", "filled,dashed", margin="0.1,0.05"),
+    "operation": NodeShape("box", "rounded,filled"),
+    "transfer": NodeShape("octagon", "filled", margin="0.03,0.01"),
+    "collective": NodeShape("hexagon", "filled", margin="0.01,0.03"),
+    "output": NodeShape("box", "rounded,filled", 2),
+    "group": NodeShape("box", "rounded,filled"),
+    "stack": NodeShape("box3d", "filled", margin="0.14,0.1"),
 }
 MEANINGS: Final[dict[Role, str]] = {
     "input": "input",
@@ -145,7 +145,9 @@ def role(
     transfers: Collection[int],
     collectives: Collection[int] = (),
 ) -> Role:
-    """What a node is to a reader; the collections hold ids. A leaf stays a leaf."""
+    """Return the role of a node; the collections contain node ids. A leaf never has another
+    role.
+    """
     if node.leaf:
         return "input" if node.leaf == "tensor" else node.leaf
     if node.id in transfers:
@@ -157,17 +159,17 @@ def role(
 
 @lru_cache
 def palette(theme: Theme) -> Mapping[str, str]:
-    """The colours of a theme by name; "auto" gives the light ones, for `dark_rules` to turn."""
+    """Return name -> colour for a theme; "auto" has the light ones, which `dark_rules` replaces."""
     return MappingProxyType({name: pick(pair, theme) for name, pair in COLORS.items()})
 
 
 def pick(pair: tuple[str, str], theme: Theme) -> str:
-    """The value of a colour in a theme."""
+    """Return the value of a colour in a theme."""
     return pair[theme == "dark"]
 
 
 def dark_rules() -> str:
-    """CSS that turns a light SVG dark where the reader's setting asks for it."""
+    """Return CSS that turns a light SVG dark if the reader prefers a dark scheme."""
     pairs = [*COLORS.values(), *SCALE, ON_STRONG, NONFINITE, *CATEGORIES, *GROUNDS]
     rules = "".join(
         f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
@@ -177,7 +179,7 @@ def dark_rules() -> str:
 
 
 def category(names: Collection[str]) -> dict[str, int]:
-    """A position in CATEGORIES and GROUNDS for each name; "cpu" and "" are always the grey one."""
+    """Return an index into CATEGORIES and GROUNDS for each name; "cpu" and "" are grey (0)."""
     rest = [name for name in dict.fromkeys(names) if name not in ("", "cpu")]
     numbers = {name: 1 + i % (len(CATEGORIES) - 1) for i, name in enumerate(rest)}
     return {"": 0, "cpu": 0, **numbers}

@@ -1,4 +1,4 @@
-"""A picture that was written as SVG, with no layout of DOT."""
+"""`SvgPicture`: a picture that is written as SVG directly, without a layout of DOT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..graph.files.replacement import replacement
 class SvgPicture(str):
     """The text of an SVG; a notebook shows the picture.
 
-    It is saved as a `Picture` is, as SVG alone.
+    `render` and `pipe` match those of `Picture`, for SVG only.
 
     >>> SvgPicture('<svg width="20" height="10"></svg>')
     SvgPicture(20 x 10; .render("picture.svg") saves it)

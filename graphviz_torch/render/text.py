@@ -1,4 +1,4 @@
-"""The graph as text: an outline that fits a terminal, or a table with all that is known."""
+"""`to_text`: the graph as an outline that fits a terminal, or as a table of all columns."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .ranks.collectives import alike, whose
 from .ranks.rank_chart import wait_lines
 from .resolve import FindingsLike, graph_and_findings
 
-# The declared fields that come first; the others follow in their own order.
-_FIRST = ("seconds", "saved", "scope", "module_class", "where", "attributes", "note")
-# Columns from the one that tells most to the one that tells least, which is left out first.
-_TELLING: tuple[str, ...] = (
+# Declared fields in this order; the others follow in the order of their declaration.
+_FIRST_FIELDS = ("seconds", "saved", "scope", "module_class", "where", "attributes", "note")
+# Columns by importance; the last ones are left out first.
+_COLUMNS_BY_IMPORTANCE: tuple[str, ...] = (
     "id",
     "node",
     "operation",
@@ -35,29 +35,29 @@ _TELLING: tuple[str, ...] = (
     "gradient",
     "value",
 )
-_TELLING += ("placement", "time", "module", "saved", "where", "class", "attributes")
-# To how many characters a column may be cut, before another is left out.
-_LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
-_LEAST |= {"note": 20, "placement": 16, "value": 12, "gradient": 12, "module": 16, "where": 14}
-_PATHS = ("label", "module", "where")  # their ends tell most
-_HEADED = ("scope", "module_class")  # what headings say
-_SELDOM = ("transfer", "collective")  # not counted where there are none
-_WIDEST = 64  # characters of one cell; a longer name is cut
-_MOST_MODULES = 20
+_COLUMNS_BY_IMPORTANCE += ("placement", "time", "module", "saved", "where", "class", "attributes")
+# Minimum width in characters to which a column is shortened before another is left out.
+_MIN_WIDTHS = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
+_MIN_WIDTHS |= {"note": 20, "placement": 16, "value": 12, "gradient": 12, "module": 16, "where": 14}
+_PATHS = ("label", "module", "where")  # columns that are shortened at the beginning
+_HEADED = ("scope", "module_class")  # fields that headings show
+_OPTIONAL_COUNTS = ("transfer", "collective")  # left out of the summary if there are none
+_MAX_CELL = 64  # characters
+_MAX_MODULES = 20
 
 
 def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> Text:
-    """The graph as text, inputs before users: its nodes below the names of their modules.
+    """Return the graph as text: nodes in topological order, below the names of their modules.
 
-    A line is as long as the terminal allows, and 80 characters elsewhere. Identical blocks are
-    listed once, and columns that do not fit are left out; the text says so. A column that nobody
-    recorded is left out, too. Names are escaped as Python would escape them.
+    Lines fit the terminal, or 80 characters. Identical blocks are listed once; columns that do not
+    fit are left out, with a note, and so are those without any value. Names are escaped as in
+    Python literals.
 
     Args:
-        graph: a graph, a recording, which is written whole as `draw_graph` draws it, or a tensor.
-        findings: what to mark, with the messages below the nodes: "auto" for what `find` says of
-            the graph, a list of findings, or None.
-        wide: write a plain table of all nodes with all columns, however long its lines are.
+        graph: a graph, a tensor, or a recording, of which all that `draw_graph` draws is written.
+        findings: findings to mark, with their messages below the nodes: "auto" for those that
+            `find` reports, a list, or None.
+        wide: write a plain table of all nodes and columns, with lines of any length.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
     >>> scalar = (TensorMeta((), "float32", "cpu"),)
@@ -89,8 +89,8 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
     if graph.nodes:
         parts.append("\n".join(_nodes(graph, marked, width)))
     if graph.outputs:
-        ends = (f"{node}{_called(graph.nodes[node], nr)}" for node, nr in graph.outputs)
-        parts.append(_wrapped(f"outputs: {', '.join(ends)}", width))
+        ends = (f"{node}{_output_suffix(graph.nodes[node], nr)}" for node, nr in graph.outputs)
+        parts.append(_wrap_indented(f"outputs: {', '.join(ends)}", width))
     if modules := _modules(graph, width):
         parts.append("\n".join(modules))
     if graph.transfers:
@@ -98,11 +98,11 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
     if graph.collectives:
         parts.append("\n".join(_collectives(graph, width)))
     if waits := wait_lines(graph.collectives):
-        parts.append("\n".join(_wrapped(_plain(line), width) for line in waits))
+        parts.append("\n".join(_wrap_indented(_plain(line), width) for line in waits))
     if graph.cuts:
         parts.append("\n".join(_cuts(graph, width)))
     if graph.untracked:
-        parts.append("\n".join(_untracked(graph, width)))
+        parts.append("\n".join(_untracked_table(graph, width)))
     if marked:
         parts.append("\n".join(line for finding in marked for line in _message(finding, width)))
     return Text("\n\n".join(parts) + "\n")
@@ -116,13 +116,13 @@ def _summary(graph: Graph, width: int | None) -> str:
         (len(graph.transfers), "transfer"),
         (len(graph.collectives), "collective"),
     ]
-    parts = [count_text(n, name) for n, name in figures if n or name not in _SELDOM]
+    parts = [count_text(n, name) for n, name in figures if n or name not in _OPTIONAL_COUNTS]
     device = _device(graph)
-    return _wrapped(", ".join(parts + [f"all on {_plain(device)}"] * bool(device)), width)
+    return _wrap_indented(", ".join(parts + [f"all on {_plain(device)}"] * bool(device)), width)
 
 
 def _device(graph: Graph) -> str:
-    """The device of all tensors; "" where there are several, or none is known."""
+    """Return the device of all tensors; "" if there are several, or none is known."""
     devices = {meta.device for node in graph.nodes for meta in node.outputs if meta is not None}
     return devices.pop() if len(devices) == 1 else ""
 
@@ -140,13 +140,13 @@ def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> It
         TableColumn(
             title,
             names if title == "node" else [cell(node) for node in nodes],
-            _LEAST.get(title, 0),
+            _MIN_WIDTHS.get(title, 0),
             title == "id",
             title in _PATHS,
         )
         for title, cell in cells.items()
     ]
-    lines, missing = table(columns, width, _TELLING)
+    lines, missing = table(columns, width, _COLUMNS_BY_IMPORTANCE)
     head, *body = lines
     yield head
     space = " " * (max(len("id"), *(len(str(node.id)) for node in nodes)) + 2)
@@ -155,9 +155,11 @@ def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> It
         heading = f"{space}{printable(row.text)}"
         yield next(waiting) if row.node else cut(heading, width or len(heading))
     if folded:
-        yield _wrapped(f"Identical blocks are listed once; {option('wide')} shows all.", width)
+        yield _wrap_indented(
+            f"Identical blocks are listed once; {option('wide')} shows all.", width
+        )
     if missing:
-        yield _wrapped(hidden(missing, width), width)
+        yield _wrap_indented(hidden(missing, width), width)
 
 
 def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
@@ -171,23 +173,25 @@ def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
 def _columns(
     graph: Graph, marks: Mapping[int, dict[str, None]], *, headed: bool
 ) -> dict[str, Callable[[Node], str]]:
-    """What to write of a node in each column; below headings they need not say the module."""
+    """Return, by column, the function that writes a node; `headed` rows omit the module."""
     inputs, device = graph.inputs(), _device(graph)
     columns: dict[str, Callable[[Node], str]] = {"id": lambda node: str(node.id)}
     if headed:
         columns["node"] = lambda node: node.title
     else:
         columns["label"] = lambda node: _plain(node.label)
-        columns["operation"] = lambda node: _plain(labels.called(node.title, node.attributes))
+        columns["operation"] = lambda node: _plain(
+            labels.operation_text(node.title, node.attributes)
+        )
     columns["finding"] = lambda node: ", ".join(marks.get(node.id, ()))
     columns["output"] = lambda node: _output(node, device)
     columns["inputs"] = lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id])
-    columns["value"] = lambda node: _marked(f"value {node.value_text}")
+    columns["value"] = lambda node: _flag_nonfinite(f"value {node.value_text}")
     columns["gradient"] = lambda node: "; ".join(
-        _marked(labels.gradient(stats)) for stats in node.grad_outputs if stats
+        _flag_nonfinite(labels.gradient(stats)) for stats in node.grad_outputs if stats
     )
     fields = declared(Node)
-    for name in dict.fromkeys((*_FIRST, *fields)):
+    for name in dict.fromkeys((*_FIRST_FIELDS, *fields)):
         if name != "values" and not (headed and name in _HEADED):
             columns[fields[name].title] = partial(_field, name, fields[name])
     if graph.segments and not headed:
@@ -197,8 +201,8 @@ def _columns(
     return columns
 
 
-def _marked(line: str) -> str:
-    """Return what follows the first word, with a mark before it where it has NaN or Inf."""
+def _flag_nonfinite(line: str) -> str:
+    """Return the text after the first word, marked if it has NaN or Inf."""
     text = line.partition(" ")[2]
     return f"{SEVERITY_SIGNS['error']} {text}" if labels.is_spoilt(line) else text
 
@@ -218,7 +222,7 @@ def _end(graph: Graph, edge: Edge) -> str:
 
 
 def _modules(graph: Graph, width: int | None) -> list[str]:
-    """What was recorded by module; texts that are the same for all are left out."""
+    """Return a table of the values recorded by module; columns of one value are left out."""
     columns = columns_in(ModuleRow, graph.modules)
     cells = [
         (_plain(row.path) or "(the model)", *(_field(name, columns[name], row) for name in columns))
@@ -227,8 +231,8 @@ def _modules(graph: Graph, width: int | None) -> list[str]:
     rows = [row for row in cells if any(row[1:])]
     if not rows:
         return []
-    more = 0 if width is None else len(rows) - _MOST_MODULES
-    rows = rows[:_MOST_MODULES] if more > 0 else rows
+    more = 0 if width is None else len(rows) - _MAX_MODULES
+    rows = rows[:_MAX_MODULES] if more > 0 else rows
     titles = ["module", *(column.title for column in columns.values())]
     lines = _rows(titles, rows, width, titles, ())
     return lines + [f"... and {more:,} more ({option('wide')} shows all)"] * (more > 0)
@@ -291,7 +295,7 @@ def _cuts(graph: Graph, width: int | None) -> list[str]:
     return _rows(titles, rows, width, ("cut", "where", "of", "made by", "used by"), ())
 
 
-def _untracked(graph: Graph, width: int | None) -> list[str]:
+def _untracked_table(graph: Graph, width: int | None) -> list[str]:
     """Return a table of data and of calls without an autograd node: `u0` is the first."""
     rows = [
         (
@@ -318,7 +322,7 @@ def _rows(
     order: Sequence[str],
     right: Sequence[str],
 ) -> list[str]:
-    """Rows under their titles; a place is cut at its beginning where there is no room for it."""
+    """Return rows under their titles; a source line that does not fit loses its beginning."""
     columns = [
         TableColumn(title, cells, 14 if title == "where" else 0, title in right, True)
         for title, cells in zip(titles, zip(*rows, strict=True), strict=True)
@@ -331,18 +335,18 @@ def _message(finding: Finding, width: int | None) -> Iterator[str]:
     yield f"{SEVERITY_SIGNS[finding.severity]} {finding.severity}: {finding.rule}{where}"
     for text in (finding.message, finding.advice):
         if text:
-            yield _wrapped(printable(text), width, "  ")
+            yield _wrap_indented(printable(text), width, "  ")
 
 
-def _wrapped(text: str, width: int | None, indent: str = "") -> str:
-    """A text in lines that fit, those after the first two spaces further in."""
+def _wrap_indented(text: str, width: int | None, indent: str = "") -> str:
+    """Return a text wrapped to `width`; lines after the first are indented by two spaces."""
     if width is None:
         return indent + text
     lines = wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent or '  '}")
     return "\n".join(lines)
 
 
-def _called(node: Node, output_nr: int) -> str:
+def _output_suffix(node: Node, output_nr: int) -> str:
     """Return the name of an output and its value, in parentheses, as far as they are known."""
     known = node.values[output_nr] if output_nr < len(node.values) else None
     said = [_plain(node.label)] if node.label else []
@@ -353,5 +357,5 @@ def _called(node: Node, output_nr: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name on one line, cut where it is too long."""
-    return shortened(printable(text), _WIDEST)
+    """Return a name on one line, shortened if too long."""
+    return shortened(printable(text), _MAX_CELL)

@@ -11,22 +11,22 @@ from . import labels
 from .drawing.drawing import Drawing
 from .drawing.tree import Box, Open
 
-_MAX_BOXES = 24  # of data and calls; of a loop that reads data in every step, the first
+_MAX_BOXES = 24  # of data and calls; a loop that reads data in each step shows the first ones
 _MAX_TITLE = 40  # characters
-_MANY_DATA = 4  # stubs of data: of more, those that enter what is closed are left out
+_MAX_DATA_BOXES = 4  # if there is more data, that which only enters closed groups is left out
 
 
 class Stub(NamedTuple):
-    """Data, or a call without a node, as it is drawn."""
+    """Box for data, or for a call without an autograd node."""
 
     position: int  # in `Graph.untracked`
     title: str
     details: tuple[str, ...]
     is_data: bool
-    frames: tuple[int, ...]  # the open groups around it, outermost first
+    frames: tuple[int, ...]  # open groups around the box, outermost first
 
 
-End = int | Stub  # a key of the drawing, or a stub
+End = int | Stub  # end of a link: a key of the drawing, or a stub
 
 
 class Stubs(NamedTuple):
@@ -37,18 +37,18 @@ class Stubs(NamedTuple):
 
 
 def stubs_of(drawing: Drawing) -> Stubs:
-    """Return the boxes for what is untracked, with their edges.
+    """Return the boxes for `Graph.untracked`, with their links.
 
-    A call inside a closed group is a part of that group: what it takes enters the group. What leads
-    to nothing that is drawn is left out.
+    A call inside a closed group belongs to that group, so its inputs enter the group. Data and
+    calls that lead to no drawn element are left out.
     """
     rows = drawing.graph.untracked
     if not rows:
         return Stubs((), ())
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     places = _Places(drawing)
-    inside = [places.closed(row) for row in rows]
-    ends: list[set[tuple[str, int]]] = [set() for _ in rows]  # where each leads to, in order
+    inside = [places.closed_group(row) for row in rows]
+    ends: list[set[tuple[str, int]]] = [set() for _ in rows]  # by row: elements that it leads to
     for i, row in reversed([*enumerate(rows)]):
         if places.is_repeated(row):
             continue
@@ -58,8 +58,8 @@ def stubs_of(drawing: Drawing) -> Stubs:
         for j in row.inputs if ends[i] or here is not None else ():
             ends[j].add(("stub", i) if here is None else ("key", here))
     shown = [i for i in range(len(rows)) if ends[i] and inside[i] is None]
-    alike = _merged(rows, ends, shown)
-    shown = _without_details(drawing, rows, ends, list(alike))[:_MAX_BOXES]
+    alike = _merge_equal_data(rows, ends, shown)
+    shown = _drop_inner_data(drawing, rows, ends, list(alike))[:_MAX_BOXES]
     made = {i: _stub(i, [rows[j] for j in alike[i]], places.frames(rows[i])) for i in shown}
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
@@ -73,10 +73,10 @@ def stubs_of(drawing: Drawing) -> Stubs:
     return Stubs(tuple(made.values()), tuple(edges))
 
 
-def _merged(
+def _merge_equal_data(
     rows: Sequence[Untracked], ends: Sequence[set[tuple[str, int]]], shown: Sequence[int]
 ) -> dict[int, list[int]]:
-    """Return the data of one name that enters the same places, by the first of them."""
+    """Group data of one name that enters the same elements: first position -> all positions."""
     first: dict[object, int] = {}
     found: dict[int, list[int]] = {}
     for i in shown:
@@ -87,17 +87,18 @@ def _merged(
     return found
 
 
-def _without_details(
+def _drop_inner_data(
     drawing: Drawing,
     rows: Sequence[Untracked],
     ends: Sequence[set[tuple[str, int]]],
     shown: list[int],
 ) -> list[int]:
-    """Leave out data that enters closed parts of open modules alone, where there is much data.
+    """Return the positions without data that only enters closed parts of open modules.
 
-    A mask that a library makes for each of its layers tells less than what the program gives.
+    Applies only if there is much data: a mask that a library creates for each layer is less
+    informative than the input that the program passes.
     """
-    if sum(rows[i].kind == "data" for i in shown) <= _MANY_DATA:
+    if sum(rows[i].kind == "data" for i in shown) <= _MAX_DATA_BOXES:
         return shown
     paths = drawing.tree.paths
     return [
@@ -112,13 +113,17 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     row = alike[0]
     columns = zip(*[each.tensors for each in alike], strict=True)
     shapes = [", ".join(map(labels.shapes, columns))] if row.tensors else []
-    few = len(alike) < 2 and row.values is not None and 0 < len(row.values) <= labels.FEW
+    few = (
+        len(alike) < 2
+        and row.values is not None
+        and 0 < len(row.values) <= labels.MAX_ELEMENTS_SHOWN
+    )
     values = [elements_text(row.values, row.tensors[0].shape)] if few and row.values else []
     if row.kind == "data":
         return Stub(position, row.label or "data", (*shapes, *values), True, frames)
     reason = [row.reason] if row.reason else []
     title = row.title
-    if frames and row.kind == "module":  # the frame says the path
+    if frames and row.kind == "module":  # the frame already shows the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
     return Stub(position, title[-_MAX_TITLE:], (*shapes, *reason), False, frames)
 
@@ -141,20 +146,20 @@ class _Places:
                 self._opened[groups[part.group].path] = (*path, part.group) if part.framed else path
                 self._repeated |= {groups[number].path for number in part.repeats}
 
-    def closed(self, row: Untracked) -> int | None:
-        """Return the key of the closed group that a call is in, or None."""
-        return next((self._closed[p] for p in _around(row) if p in self._closed), None)
+    def closed_group(self, row: Untracked) -> int | None:
+        """Return the key of the closed group around a call, or None."""
+        return next((self._closed[p] for p in _enclosing_modules(row) if p in self._closed), None)
 
     def is_repeated(self, row: Untracked) -> bool:
-        """Return True if another block like the one around a call is drawn for it."""
-        return any(path in self._repeated for path in _around(row))
+        """Return True if a call is in a block that another block represents."""
+        return any(path in self._repeated for path in _enclosing_modules(row))
 
     def frames(self, row: Untracked) -> tuple[int, ...]:
         """Return the open groups around a call, outermost first."""
-        return next((self._opened[p] for p in _around(row) if p in self._opened), ())
+        return next((self._opened[p] for p in _enclosing_modules(row) if p in self._opened), ())
 
 
-def _around(row: Untracked) -> Iterator[str]:
+def _enclosing_modules(row: Untracked) -> Iterator[str]:
     """Yield the paths of the modules around a call, innermost first."""
     if row.kind == "data":
         return

@@ -1,4 +1,4 @@
-"""What a drawing says, in lines of plain text that every format writes in its own way."""
+"""Plain text of a drawing, which every output format writes in its own syntax."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
 from .ranks.collectives import lines
 from .style import role
 
-_MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first
-# By operation, what a layer keeps of what it reads, and the number of that operand.
-_LAYERS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
-_MOST_NAMED = 3  # names of what is in a closed group
-_LONGEST = 60  # characters of a path that is named
+_MAX_DATA_INPUTS = 8  # boxes of data; a loop that reads data in each step shows the first ones
+# Operation of a layer -> (name of the input that it saves for backward, its input_nr).
+_KEPT_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
+_MAX_NAMES = 3  # of outputs, inputs and results of a closed group
+_MAX_PATH = 60  # characters of a path in a hint
 
 
-def copies(graph: Graph) -> dict[int, list[str]]:
-    """Nodes that copy between devices in forward, and what they say."""
+def transfer_lines(graph: Graph) -> dict[int, list[str]]:
+    """Return, by node that copies between devices in forward, its text."""
     found: dict[int, list[str]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
@@ -33,13 +33,16 @@ def copies(graph: Graph) -> dict[int, list[str]]:
     return found
 
 
-def sent(drawing: Drawing, key: int | None) -> list[str]:
-    """What a drawn thing says of its collectives; None: those that nothing drawn has."""
+def collective_lines(drawing: Drawing, key: int | None) -> list[str]:
+    """Return the text of the collectives at a key; None: those without a drawn element."""
     return lines(drawing.collectives[key]) if key in drawing.collectives else []
 
 
 def senders(drawing: Drawing) -> set[int]:
-    """The nodes that are drawn as collectives: the parameters of others are sent."""
+    """Return the nodes that are drawn as collectives.
+
+    A node all of whose collectives send parameters is none.
+    """
     found = set()
     for key, some in drawing.collectives.items():
         if key is not None and key >= 0 and not all(each.parameters for each in some):
@@ -47,8 +50,8 @@ def senders(drawing: Drawing) -> set[int]:
     return found
 
 
-def names(drawing: Drawing, node: Node) -> list[str]:
-    """What a node is called before its operation: by its caller, and as all of a module."""
+def node_names(drawing: Drawing, node: Node) -> list[str]:
+    """Return the names written above the operation of a node: its label, and its module's title."""
     output = drawing.outputs.get(node.id, node.id)
     label = node.label or drawing.graph.nodes[output].label
     found = [label] if label else []
@@ -56,27 +59,27 @@ def names(drawing: Drawing, node: Node) -> list[str]:
         title = drawing.module_titles[node.id]
         kind = node.module_class.rpartition("/")[2]
         found = [] if title == label else found
-        found.append(labels.classed(title, "" if node.leaf else kind))
+        found.append(labels.with_class(title, "" if node.leaf else kind))
     return found
 
 
-def operation(drawing: Drawing, node: Node) -> str:
-    """The operation of a node; "" where its names say what it is: of a module, or of a leaf."""
+def operation_text(drawing: Drawing, node: Node) -> str:
+    """Return the operation of a node; "" if its names already describe it."""
     if drawing.options["detail"] != "full":
         if node.id in drawing.module_titles and not node.leaf:
             return ""
         if node.leaf and node.label:
             return ""
-    return called_by(drawing, node)
+    return operation_of_node(drawing, node)
 
 
 def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[str]:
-    """The small print of a node below its tensor.
+    """Return the small print of a node below its tensor.
 
     Args:
-        copied: what `copies` gives of the graph.
+        copied: the result of `transfer_lines`.
     """
-    found = [*copied.get(node.id, ()), *sent(drawing, node.id)]
+    found = [*copied.get(node.id, ()), *collective_lines(drawing, node.id)]
     found += small_values(drawing, node) + gradients(drawing, node)
     found += [drawing.loop_state[node.id]] if node.id in drawing.loop_state else []
     values, many = drawing.shading.values, drawing.inner.many
@@ -88,12 +91,12 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
 
 
 def tensors(drawing: Drawing, node: Node) -> str:
-    """The outputs of a node; with the range of an axis, where what it is drawn for differs."""
+    """Return the outputs of a node; an axis that varies among represented nodes is a range."""
     return labels.tensors(*_outputs(drawing, node.id), device=drawing.shows_devices)
 
 
-def ranged(drawing: Drawing) -> list[int]:
-    """The nodes that are drawn for others whose outputs differ in the size of an axis."""
+def nodes_with_size_range(drawing: Drawing) -> list[int]:
+    """Return the drawn nodes that represent several with outputs of different sizes."""
     if not drawing.tree.represented_groups:
         return []
     shown = [
@@ -110,34 +113,37 @@ def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
         return {nodes[shown.get(node, node)].outputs: None}
     outputs = [nodes[shown.get(i, i)].outputs for i in alike]
     if len({len(meta.shape) for metas in outputs for meta in metas if meta}) > 1:
-        outputs = [nodes[i].outputs for i in alike]  # not each is reshaped
-    return dict.fromkeys({id(each): each for each in outputs}.values())  # most are the same
+        outputs = [nodes[i].outputs for i in alike]  # not every one is followed by a view
+    return dict.fromkeys({id(each): each for each in outputs}.values())  # most are one object
 
 
-def called_by(drawing: Drawing, node: Node) -> str:
-    """An operation with what tells it from another; what only the first step adds is left out."""
+def operation_of_node(drawing: Drawing, node: Node) -> str:
+    """Return the operation of a node with its distinguishing attributes.
+
+    The zero that only the first step of a loop adds is left out.
+    """
     alone = len(drawing.represented_nodes(node.id)) < 2
     attributes = [each for each in node.attributes if alone or each not in ADDED_ZERO]
     call = "" if drawing.options["detail"] == "full" else node.call
-    return labels.called(node.title, tuple(attributes), call)
+    return labels.operation_text(node.title, tuple(attributes), call)
 
 
 def small_values(drawing: Drawing, node: Node) -> list[str]:
-    """Return a line with the values of outputs of few elements, and of those with NaN or Inf.
+    """Return a line with the output values if they are few or contain NaN or Inf, else nothing.
 
-    Nothing for the steps of a loop, which differ.
+    A node that represents several has none, as their values differ.
     """
     if not node.values or len(drawing.represented_nodes(node.id)) > 1:
         return []
     line = f"value {node.value_text}"
-    few = all(len(each or ()) <= labels.FEW for each in node.values)
+    few = all(len(each or ()) <= labels.MAX_ELEMENTS_SHOWN for each in node.values)
     return [line] if few or labels.is_spoilt(line) else []
 
 
 def gradients(drawing: Drawing, node: Node) -> list[str]:
-    """A line for each output's gradient; of the steps of a loop with its range over them.
+    """Return a line for the gradient of each output; a range over the steps of a loop.
 
-    In short, those of a program without modules have one that have few elements.
+    With detail="short" only the gradients of few elements of a program without modules are written.
     """
     if not node.grad_outputs:
         return []
@@ -158,10 +164,10 @@ def gradients(drawing: Drawing, node: Node) -> list[str]:
 
 
 def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
-    """A leaf that is written inside an operation, and its shapes, each after a space.
+    """Return a leaf that is written inside an operation, and its shapes, each after a space.
 
-    Where what hands it on changes its dtype, the shapes end with the new one; where many operations
-    use it, they begin with how many.
+    The text ends with the new dtype if a carrier changes it, and begins with the number of users if
+    many operations read the leaf.
     """
     nodes, inner = drawing.graph.nodes, drawing.inner
     leaf, last = nodes[inner.leaf(folded)], nodes[folded]
@@ -171,35 +177,35 @@ def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
 
 
 def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
-    """A leaf with its gradient, in a line inside the operation that uses it."""
+    """Return the line for a leaf and its gradient inside the operation that uses it."""
     leaf, after = inner_leaf(drawing, folded)
-    name = labels.within(node, leaf.label) if leaf.label else role(leaf, (), ())
+    name = labels.local_name(node, leaf.label) if leaf.label else role(leaf, (), ())
     return f"{name}{after}{labels.leaf_gradient(leaf)}"
 
 
 def inner_leaves(drawing: Drawing, node: Node) -> list[int]:
-    """The leaves that are written inside an operation, each as what hands it on.
+    """Return the ids of the leaves or carriers written inside an operation.
 
-    In short, a module says nothing of its own parameters, but of those of others.
+    With detail="short", parameters of the module itself are left out.
     """
     folded = [edge.source for edge in drawing.inner.inside.get(node.id, ())]
     if not folded or drawing.options["detail"] != "short":
         return folded
     nodes, inner = drawing.graph.nodes, drawing.inner
-    return [i for i in folded if _is_foreign(node, nodes[inner.leaf(i)])]
+    return [i for i in folded if _is_from_other_module(node, nodes[inner.leaf(i)])]
 
 
-def _is_foreign(node: Node, leaf: Node) -> bool:
-    """Does a leaf belong to another module than the operation that reads it?"""
+def _is_from_other_module(node: Node, leaf: Node) -> bool:
+    """Return True if a leaf belongs to another module than the operation that reads it."""
     if not leaf.label:
         return leaf.leaf != "parameter"
     if not node.scope and node.module_class:  # the model's own
         return "." in leaf.label
-    return labels.within(node, leaf.label) == leaf.label
+    return labels.local_name(node, leaf.label) == leaf.label
 
 
 def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[list[str], list[str]]:
-    """The lines of a group that is drawn as one operation: names, and the small print."""
+    """Return the names and the small print of a fused node."""
     assert drawing.groups is not None
     node = drawing.graph.nodes[unit.node]
     names = [node.label] if node.label not in ("", drawing.title(number)) else []
@@ -207,7 +213,7 @@ def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[li
     if part.kind == "module":
         names.append(drawing.title_with_class(number))
     elif part.kind == "call":
-        names.append(called_by(drawing, node._replace(attributes=())))
+        names.append(operation_of_node(drawing, node._replace(attributes=())))
     else:
         names.append(fused_text(drawing, unit))
     said = [tensors(drawing, node)]
@@ -215,17 +221,17 @@ def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[li
     said += [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []
-    return names, said + sent(drawing, ~number)
+    return names, said + collective_lines(drawing, ~number)
 
 
-def entries(drawing: Drawing) -> dict[int, list[str]]:
-    """What data enters each key: what a model was called with, and needs no gradient.
+def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
+    """Return text on the data that enters each key: inputs that need no gradient.
 
-    Autograd has no node for it. Where an operation kept it for backward, a recording tells. A layer
-    that reads what was computed without a gradient reads data, too.
+    Autograd has no node for such data; it is known from the tensors that operations saved for
+    backward. A layer that reads a result computed without gradient reads data, too.
     """
     if drawing.graph.untracked:
-        return {}  # boxes of their own say it
+        return {}  # the data has boxes of its own
     nodes, edges = drawing.graph.nodes, drawing.graph.edges
     given = [
         node.id
@@ -236,44 +242,45 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     operands = {
         node.id: operand[1]
         for node in nodes
-        if (operand := _LAYERS.get(node.operation)) and operand[0] in [s.name for s in node.saved]
+        if (operand := _KEPT_OPERANDS.get(node.operation))
+        and operand[0] in [s.name for s in node.saved]
     }
     made = {edge.target for edge in edges if operands.get(edge.target) == edge.input_nr}
     ids = dict.fromkeys(sorted({*given, *(operands.keys() - made)}))
     if not ids:
         return {}
-    known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
-    fed: dict[int, set[int]] = {i: set() for i in ids}  # which of its operands nodes made
+    known: dict[int, set[object]] = {i: set() for i in ids}  # tensors that nodes computed for it
+    fed: dict[int, set[int]] = {i: set() for i in ids}  # input_nr of these tensors
     for edge in edges:
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
             fed[edge.target].add(edge.input_nr)
-    for cut in drawing.graph.cuts:  # its dashed line leads to where it went on
+    for cut in drawing.graph.cuts:  # drawn as a dashed line to `cut.after`
         for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     found: dict[int, list[str]] = {}
     for i in ids:
         key = drawing.key(i)
-        if key not in drawn or (key not in found and len(found) == _MOST_ENTRIES):
+        if key not in drawn or (key not in found and len(found) == _MAX_DATA_INPUTS):
             continue
-        for text in _read(nodes[i], known[i], fed[i]):
+        for text in _kept_data(nodes[i], known[i], fed[i]):
             if text not in found.setdefault(key, []):
                 found[key].append(text)
     return {key: texts for key, texts in found.items() if texts}
 
 
-def _read(node: Node, known: set[object], fed: set[int]) -> list[str]:
-    """The data that a node kept.
+def _kept_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
+    """Return text on the data that a node saved for backward.
 
     Args:
-        known: what nodes made for it.
-        fed: which of its operands those are: a loss's target is data where it has one, the first.
+        known: tensors that nodes computed for it.
+        fed: input_nr of these tensors; the target of a loss is data if only input 0 is among them.
     """
     found = []
     for saved in node.saved:
         name = "target" if saved.name == "target" else "data"
-        operand, place = _LAYERS.get(node.operation, ("", 0))
+        operand, place = _KEPT_OPERANDS.get(node.operation, ("", 0))
         computed = saved.name == operand != "" and saved.kind == "activation" and place not in fed
         given = saved.kind == "input" and saved.tensor not in known
         if given or (name == "target" and fed <= {0}) or (computed and saved.tensor not in known):
@@ -281,51 +288,53 @@ def _read(node: Node, known: set[object], fed: set[int]) -> list[str]:
     return found
 
 
-def box_figures(drawing: Drawing, number: int) -> list[str]:
-    """The small print of a closed group: what it makes; on request the figures of all inside."""
+def group_details(drawing: Drawing, number: int) -> list[str]:
+    """Return the small print of a closed group: its outputs, and its totals unless
+    detail="short".
+    """
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
-    said = _made(drawing, number)
+    said = _group_output_line(drawing, number)
     if drawing.options["detail"] != "short":
-        said += _figures(contents, contents.devices)
+        said += _totals_lines(contents, contents.devices)
     else:
         said += [", ".join(contents.devices[:3])] if drawing.shows_devices else []
         said += [drawing.shading.values[~number]] if ~number in drawing.shading.values else []
-    return said + _inner_names(drawing, contents) + handed + sent(drawing, ~number)
+    return said + _inner_names(drawing, contents) + handed + collective_lines(drawing, ~number)
 
 
-def _made(drawing: Drawing, number: int) -> list[str]:
-    """The tensors that leave a closed group, in a line."""
+def _group_output_line(drawing: Drawing, number: int) -> list[str]:
+    """Return the tensors that leave a closed group, in one line."""
     metas = drawing.group_outputs.get(~number, {})
     shapes = [labels.shape(meta) for meta in metas]
-    return [listing(shapes, _MOST_NAMED)] if shapes else []
+    return [listing(shapes, _MAX_NAMES)] if shapes else []
 
 
 def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
-    """The inputs and results in a closed group that have names: outputs of the graph first."""
+    """Return the named inputs and results inside a closed group, outputs of the graph first."""
     outputs = {i for i, _ in drawing.graph.outputs}
     named = [node for node in contents.inside if node.label]
     shown = [node for node in named if node.leaf not in ("parameter", "buffer")]
     shown.sort(key=lambda node: node.id not in outputs)
     known = list(dict.fromkeys(node.label for node in shown))
-    return [f"{listing(known, _MOST_NAMED)} inside"] if known else []
+    return [f"{listing(known, _MAX_NAMES)} inside"] if known else []
 
 
-def fold_figures(drawing: Drawing, number: int) -> list[str]:
-    """The small print of an open group: of one that stands for others, the figures of all."""
-    said = sent(drawing, ~number)
+def repeat_totals(drawing: Drawing, number: int) -> list[str]:
+    """Return the small print of an open group; one that represents several shows their totals."""
+    said = collective_lines(drawing, ~number)
     if number not in drawing.contents or drawing.options["detail"] == "short":
         return said
-    first, *others = _figures(drawing.contents[number])
+    first, *others = _totals_lines(drawing.contents[number])
     return [line for line in (first, ", ".join(others), *said) if line]
 
 
-def _figures(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
+def _totals_lines(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
     says = [f"all {contents.times}: " if contents.times > 1 else ""]
-    says[0] += _many(len(contents.inside), "node")
+    says[0] += _count_noun(len(contents.inside), "node")
     figures = contents.totals
     if figures.elements:
-        says[0] += f", {_many(figures.elements, 'parameter')}"
+        says[0] += f", {_count_noun(figures.elements, 'parameter')}"
     says += [", ".join(devices[:3])]
     if figures.gradients is not None:
         low, high = map(labels.number, figures.gradients)
@@ -336,18 +345,18 @@ def _figures(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
     return [line for line in (*says, ", ".join(costs)) if line]
 
 
-def _many(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{labels.count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def passing(drawing: Drawing, line: MergedEdge) -> str | None:
-    """What passes along an edge; None where its source tells."""
+def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
+    """Return the text on an edge; None if the box of its source already says it."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(outputs) > 1
-    if line.source < 0 and line.times == 1 and not tells(drawing, line.source):
+    if line.source < 0 and line.times == 1 and not shows_output(drawing, line.source):
         meta = drawing.leaving(line.edge)
         return labels.shape(meta) if meta is not None else ""
-    if tells(drawing, line.source) and line.times == 1 and not several:
+    if shows_output(drawing, line.source) and line.times == 1 and not several:
         return None
     if len(line.outputs) > 1:
         metas = [meta for meta in line.outputs if meta is not None]
@@ -356,11 +365,11 @@ def passing(drawing: Drawing, line: MergedEdge) -> str | None:
         if folded and differ_in_one_axis([(meta,) for meta in metas]):
             return f"{labels.shapes(metas)} {labels.TIMES}{line.times}"
         return f"{line.times} tensors"
-    return _passing(outputs, line.edge.output_nr, several, line.times)
+    return _edge_label(outputs, line.edge.output_nr, several, line.times)
 
 
-def tells(drawing: Drawing, key: int) -> bool:
-    """Does what is drawn say which tensor it makes: a node, a unit, or a group that makes one?"""
+def shows_output(drawing: Drawing, key: int) -> bool:
+    """Return True if the box of a key names the one tensor that leaves it."""
     return (
         key >= 0
         or drawing.fused_node(key) is not None
@@ -369,21 +378,21 @@ def tells(drawing: Drawing, key: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _passing(
+def _edge_label(
     outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int
 ) -> str:
-    """Which output passes, its shape, and how many tensors like it."""
+    """Return output_nr, shape and number of the tensors of an edge, as far as they are needed."""
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
-    # A node with outputs of one shape says it itself.
+    # The box of a node whose outputs have one shape shows it.
     if meta is not None and not (parts and len({*outputs}) == 1):
         parts.append(labels.shape(meta))
     parts += [f"{labels.TIMES}{times}"] if times > 1 else []
     return " ".join(parts)
 
 
-def far_ends(drawing: Drawing, keys: list[int]) -> str:
-    """The far ends of edges that are not drawn, as the drawing itself calls them."""
+def stub_text(drawing: Drawing, keys: list[int]) -> str:
+    """Return the names of the other ends of edges that are not drawn, as the picture calls them."""
     called = [
         drawing.title(~key)
         if key < 0
@@ -394,7 +403,7 @@ def far_ends(drawing: Drawing, keys: list[int]) -> str:
 
 
 def failed_operands(drawing: Drawing) -> list[int]:
-    """What went into the operation that ended the recording, and never came to be a node."""
+    """Return the keys of the inputs of the operation that raised, which has no node itself."""
     failure = drawing.graph.failure
     if failure is None or failure.operation in ("", "backward"):
         return []
@@ -402,22 +411,22 @@ def failed_operands(drawing: Drawing) -> list[int]:
     return [key for key in dict.fromkeys(keys) if key is not None]
 
 
-def _closed(drawing: Drawing) -> str:
-    """How many groups are closed, and how to open the largest."""
+def _closed_boxes_text(drawing: Drawing) -> str:
+    """Return the number of closed groups and the option that opens the largest."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     largest = min(drawing.closed_groups, key=lambda number: (-groups[number].size, number))
-    path = _inside(drawing, largest)
+    path = _path_to_open(drawing, largest)
     shell = is_shell()
     one = (
-        option("module", path) if 0 < len(path) <= _LONGEST else "--module" if shell else "module="
+        option("module", path) if 0 < len(path) <= _MAX_PATH else "--module" if shell else "module="
     )
     count = len(drawing.closed_groups)
     return f"{count} {'box is' if count == 1 else 'boxes are'} closed ({one} opens one)"
 
 
-def _inside(drawing: Drawing, number: int) -> str:
-    """The path by which to open a group: of a run that of the first module or graph in it."""
+def _path_to_open(drawing: Drawing, number: int) -> str:
+    """Return the path that opens a group; for a run that of the first module or segment in it."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     below = [groups[inner] for inner in drawing.groups.with_descendants(number)]
@@ -425,16 +434,16 @@ def _inside(drawing: Drawing, number: int) -> str:
 
 
 def omissions(drawing: Drawing, cuts: int = 0) -> str:
-    """What a drawing does not show, such as some cuts, and why an empty one is empty."""
+    """Return a sentence on everything the drawing leaves out; "" if nothing."""
     count = len(drawing.graph.nodes)
     if not count:
         return "this graph has no nodes"
     parts = []
     if drawing.closed_groups:
-        parts.append(_closed(drawing))
+        parts.append(_closed_boxes_text(drawing))
     if drawing.tree.represented_groups:
         alike = "blocks that differ only in the size of one axis"
-        alike = alike if ranged(drawing) else "identical blocks"
+        alike = alike if nodes_with_size_range(drawing) else "identical blocks"
         parts.append(f"{alike} are drawn once ({option('detail', 'full')} draws each)")
     if cuts:
         parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")

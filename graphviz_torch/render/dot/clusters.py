@@ -1,4 +1,4 @@
-"""The clusters of a DOT text: modules, and around them what lies on one device."""
+"""DOT clusters: one for each open module, and around these one for each device."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..style import GROUNDS, category, palette, pick
 from . import markup
 from .markup import dot_id
 
-_Region = tuple[str, int]  # a device, and the first key of a connected part on it
-# By group or region; a line of text holds None.
+_Region = tuple[str, int]  # device, first key of a connected component on it
+# Nested by group or region; a line of DOT maps to None.
 _Tree = dict[int | str | _Region, "_Tree | None"]
 
 
-def clustered(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) -> list[str]:
-    """The lines of the nodes with the clusters around them.
+def cluster_lines(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) -> list[str]:
+    """Return the lines of the nodes, nested in clusters.
 
     Args:
-        copies: nodes that copy between devices: they stand between the clusters.
-        lines: DOT by key.
+        copies: nodes that copy between devices; they are outside of the clusters of devices.
+        lines: key -> DOT.
     """
     regions = _regions(drawing, copies)
     if drawing.groups is None and not regions:
@@ -39,7 +39,7 @@ def clustered(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) 
 
 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
-    """The region of each key; none where all is on one device."""
+    """Return the region of each key; empty if everything is on one device."""
     nodes = drawing.graph.nodes
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number in drawing.boxes:
@@ -84,11 +84,11 @@ def _write(
         else:
             here = f"{name}_{entry}"
             title, border = drawing.title_with_class(int(entry)), colors["cluster_line"]
-            small = wording.fold_figures(drawing, int(entry))
-            sent = wording.sent(drawing, ~int(entry))
+            small = wording.repeat_totals(drawing, int(entry))
+            sent = wording.collective_lines(drawing, ~int(entry))
             fill = colors["cluster"]
-        lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrapped(title).split("\n")]
-        for text in small:  # with space for the rim that hides edges around each line
+        lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrap_name(title).split("\n")]
+        for text in small:  # SPACE leaves room for the rim that hides edges behind the title
             color = colors["collective_line" if text in sent else "muted"]
             lines.append(markup.small(markup.escape(text), color) + markup.SPACE)
         head = "".join(f'{line}<BR ALIGN="LEFT"/>' for line in lines) if lines[1:] else lines[0]

@@ -1,4 +1,4 @@
-"""The lines of a DOT text for the places where a gradient was cut."""
+"""DOT lines for cuts of the graph, such as `detach`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..style import palette
 from . import markup
 from .markup import dot_id
 
-MOST: Final = 40  # lines: more hide what they lie over, and take the layout long
+MAX_CUTS: Final = 40  # more would cover the drawing and slow down the layout
 
 
 class CutLines(NamedTuple):
-    """The cuts of a drawing in DOT."""
+    """DOT lines for the cuts of a drawing."""
 
-    stubs: list[tuple[int, str]]  # the far ends of cuts with one side, by the key beside which
+    stubs: list[tuple[int, str]]  # (key, DOT text node beside it) for cuts with one side
     edges: list[str]  # dashed
-    hidden: int  # how many cuts are left out
+    hidden: int  # number of cuts left out
 
 
 def cut_lines(drawing: Drawing) -> CutLines:
-    """The dashed lines of the cuts, and a text where one ends at nothing that is drawn."""
+    """Return dashed lines for the cuts, and a text where one side of a cut is not drawn."""
     colors = palette(drawing.options["theme"])
-    found, hidden = cuts.cut_lines(drawing, MOST)
+    found, hidden = cuts.cut_lines(drawing, MAX_CUTS)
     lines = CutLines([], [], hidden)
     for number, cut in enumerate(found):
         color = colors[cut.color]
@@ -36,7 +36,7 @@ def cut_lines(drawing: Drawing) -> CutLines:
             continue
         here, stub = dot_id(cut.key), f"cut_{number}"
         text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)
-        # Beside its node: above, it would push what is before the node aside.
+        # In the rank of its node: above it, the text would push other nodes aside.
         lines.stubs.append(
             (cut.key, f'\t{{rank=same {here} {stub} [label=<{text}> shape=plain style=""]}}')
         )

@@ -1,10 +1,10 @@
-"""The lines of a DOT text for data and for calls without an autograd node: thin and grey."""
+"""DOT lines for data and for calls without an autograd node: thin and grey."""
 
 from __future__ import annotations
 
 from .. import wording
 from ..drawing.drawing import Drawing
-from ..labels import wrapped
+from ..labels import wrap_name
 from ..style import palette
 from ..untracked import End, Stub, stubs_of
 from . import markup
@@ -18,27 +18,29 @@ def data_lines(drawing: Drawing) -> list[str]:
     colors = palette(drawing.options["theme"])
     lines = []
     line = f'color="{colors["cluster_line"]}" arrowsize=0.5'
-    for key, texts in wording.entries(drawing).items():
+    for key, texts in wording.data_inputs(drawing).items():
         said = "<BR/>".join(map(markup.escape, (*texts, "no gradient")))
         label = markup.small(said, colors["muted"])
         name = f"data_{dot_id(key)}"
         stub = f'{name} [label=<{label}> shape=plain style=""]'
         frames = drawing.tree.paths[key] if drawing.graph.segments else ()
-        # Of several graphs each has its data in its frame, which Graphviz knows by its name.
+        # In a joined graph, put the data into the frame of its segment, by the name of the cluster.
         lines.append(f"\tsubgraph cluster_{frames[0]} {{{stub}}}" if frames else f"\t{stub}")
         lines.append(f"\t{name} -> {dot_id(key)} [{line}]")
     return lines
 
 
 def _untracked_lines(drawing: Drawing) -> list[str]:
-    """Return the boxes for what is untracked, each inside its module's frame, and their edges."""
+    """Return the boxes of `Graph.untracked`, inside the frames of their modules, and their
+    edges.
+    """
     colors = palette(drawing.options["theme"])
     shown = stubs_of(drawing)
     devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}
     lines = []
     for stub in shown.stubs:
         small = [markup.small(markup.escape(text), colors["muted"]) for text in stub.details]
-        title = markup.escape(wrapped(stub.title))
+        title = markup.escape(wrap_name(stub.title))
         form = 'shape=plain style=""'
         if not stub.is_data:
             form = f'shape=box style="rounded,filled,dashed" fillcolor="{colors["group"]}"'

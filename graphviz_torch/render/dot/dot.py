@@ -1,4 +1,4 @@
-"""The graph as DOT text."""
+"""`to_dot`: the graph as DOT text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .. import wording
 from ..drawing.steps import draw
 from ..options import Direction, DrawingOptions, drawing_options
 from ..resolve import graph_and_marks
-from ..style import FORMS, Theme, palette
-from .clusters import clustered
+from ..style import NODE_SHAPES, Theme, palette
+from .clusters import cluster_lines
 from .cuts import cut_lines
 from .data import data_lines
 from .edges import edge_lines, stacking_lines, stub_lines
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _FONT = "DejaVu Sans,Verdana,sans-serif"
-# From so many nodes on the search for good places is bounded: dot's own bounds suit small graphs.
-_MANY = 600
+# With more nodes, the iterations of dot are limited: its own limits suit small graphs.
+_MIN_NODES_BOUNDED = 600
 
 
 @drawing_options
 def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions]) -> Text:
-    """The graph as DOT text.
+    """Return the graph as DOT text.
 
     Args:
-        graph: a graph, a recording, which is drawn whole as by `draw_graph`, or a tensor.
+        graph: a graph, a tensor, or a recording, which is drawn as by `draw_graph`.
         note: a line to add below the picture.
         options: those of `DrawingOptions`.
 
     Raises:
-        ValueError: for an option that is not among those named or too small, or a module that is
-            not in the graph.
+        TypeError: for another `graph`, or an unknown option.
+        ValueError: for an invalid value of an option, or one that the graph does not have.
 
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> node = Node(0, "AccumulateGrad", (TensorMeta((3,), "float32", "cpu"),), "x", leaf="tensor")
@@ -48,29 +48,29 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     True
     """
     shown, findings = graph_and_marks(graph, findings=options.get("findings", "auto"))
-    return Text(_written(shown, {**options, "findings": findings}, note))
+    return Text(_write(shown, {**options, "findings": findings}, note))
 
 
 @with_gc_disabled
-def _written(graph: Graph, options: Any, note: str) -> str:
+def _write(graph: Graph, options: Any, note: str) -> str:
     drawing = draw(graph, options)
     nodes = Nodes(drawing)
     lines = nodes.lines()
     cuts = cut_lines(drawing)
     for key, stub in (*stub_lines(drawing), *cuts.stubs):
-        lines[key] += f"\n{stub}"  # in the cluster of its node
-    body = clustered(drawing, nodes.copies, lines)
+        lines[key] += f"\n{stub}"  # so that the stub is in the cluster of its node
+    body = cluster_lines(drawing, nodes.copies, lines)
     body += nodes.between_ranks()
     edges = [*edge_lines(drawing), *stacking_lines(drawing)]
     size = len(drawing.nodes) + len(drawing.boxes)
-    extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
+    extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MIN_NODES_BOUNDED else ""
     if drawing.options["explain"]:
         notes = [text for text in (wording.omissions(drawing, cuts.hidden), note) if text]
-        signs = {
+        symbols = {
             "cut": cuts.edges,
             "many": drawing.inner.many and nodes.inner,
         }
-        marks = frozenset(sign for sign, there in signs.items() if there)
+        marks = frozenset(symbol for symbol, there in symbols.items() if there)
         below = legend(drawing, frozenset(nodes.roles), marks, notes, inner=bool(nodes.inner))
         extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
     head = _head(drawing.options["direction"], drawing.options["theme"]).format(extra)
@@ -81,8 +81,8 @@ def _written(graph: Graph, options: Any, note: str) -> str:
 
 @lru_cache
 def _head(direction: Direction, theme: Theme) -> str:
-    """What stands before the nodes; "{}" is for attributes of this drawing."""
-    form, colors = FORMS["operation"], palette(theme)
+    """Return the DOT text before the nodes; "{}" is a slot for attributes of this drawing."""
+    form, colors = NODE_SHAPES["operation"], palette(theme)
     font = f'fontname="{_FONT}"'
     return (
         "digraph {{\n"

@@ -1,9 +1,9 @@
-"""Lengths of edges that keep modules which follow each other near one column.
+"""Minimum lengths of edges that keep consecutive modules in one column.
 
-A module whose parameters are nodes starts on its own: it transposes its weight. That stands ranks
-above the operation that uses it, beside whatever comes before the module; and as clusters cannot
-overlap, the module would move aside, and the next one further still. A longer edge into the module
-makes room.
+A module with parameters as nodes begins with operations on these, such as the transpose of its
+weight, several ranks above the operation that uses them. Clusters cannot overlap, so the module
+would move aside of the previous one, and the next one further. A longer edge into the module makes
+space above it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 from ..drawing.drawing import Drawing
 
 
-def lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
-    """How many ranks an edge should span at least, by source and target, where more than one."""
+def min_lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
+    """Return (source, target) -> minimum number of ranks, for edges that need more than one."""
     if drawing.groups is None or drawing.inner.inside:
-        return {}  # where parameters are written inside, hardly a module starts on its own
+        return {}  # parameters are written inside, so few modules begin with operations on them
     home = drawing.tree.homes
     inputs: dict[int, list[int]] = {}
     for source, target in drawing.ends:
         inputs.setdefault(target, []).append(source)
-    own: dict[int, int] = {}  # ranks of a branch that starts in the module, up to and with a node
+    own: dict[
+        int, int
+    ] = {}  # node of a branch that starts in its module -> ranks of the branch up to it
     for i in drawing.nodes:
         around = home.get(i)
         before = inputs.get(i, [])

@@ -1,4 +1,4 @@
-"""The lines of a DOT text that make edges, and the stubs of those that are not drawn."""
+"""DOT lines of edges, and stubs for those that are not drawn."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from .. import wording
 from ..drawing.drawing import Drawing, MergedEdge
 from ..style import palette
 from . import markup
-from .edge_lengths import lengths
+from .edge_lengths import min_lengths
 from .markup import dot_id
 
 
 def edge_lines(drawing: Drawing) -> list[str]:
-    """The lines of the edges, and of those between nodes and their stubs."""
+    """Return the lines of edges, and of those between nodes and their stubs."""
     nodes = drawing.graph.nodes
     several = {i for i in drawing.nodes if len(nodes[i].outputs) > 1}
-    long = lengths(drawing)
+    long = min_lengths(drawing)
     result = [
         f"\t{edge.source} -> {edge.target}"
         if edge.source not in several and (not long or (edge.source, edge.target) not in long)
-        else _attributed(drawing, MergedEdge(edge.source, edge.target, edge), long)
+        else _edge_with_attributes(drawing, MergedEdge(edge.source, edge.target, edge), long)
         for edge in drawing.edges
     ]
-    result += [_attributed(drawing, line, long) for line in drawing.merged_edges]
+    result += [_edge_with_attributes(drawing, line, long) for line in drawing.merged_edges]
     stub = "style=dashed arrowsize=0.5"
     for key in drawing.named_sources:
         here, there = f"from_{dot_id(key)}", dot_id(key)
@@ -36,7 +36,9 @@ def edge_lines(drawing: Drawing) -> list[str]:
 
 
 def stacking_lines(drawing: Drawing) -> list[str]:
-    """What puts each of several graphs below the one before, where they are too wide together."""
+    """Return invisible edges that put each segment of a too wide joined graph below the
+    previous.
+    """
     if not drawing.segments_stacked:
         return []
     parts: dict[int, list[int]] = {}
@@ -57,26 +59,28 @@ def stacking_lines(drawing: Drawing) -> list[str]:
     return lines
 
 
-def _attributed(drawing: Drawing, line: MergedEdge, long: dict[tuple[int, int], int]) -> str:
-    """An edge that spans more ranks, or that says what passes where neither of its ends tells."""
+def _edge_with_attributes(
+    drawing: Drawing, line: MergedEdge, long: dict[tuple[int, int], int]
+) -> str:
+    """Return an edge with a label or a minimum length in ranks."""
     ends = f"\t{dot_id(line.source)} -> {dot_id(line.target)}"
     span = long.get((line.source, line.target))
     length = "" if span is None else f"minlen={span}"
-    label = wording.passing(drawing, line)
+    label = wording.edge_label(drawing, line)
     if label is None:
         return f"{ends} [{length}]"
-    beside = markup.quote(f" {label} ")  # the spaces keep it off its own line
+    beside = markup.quote(f" {label} ")  # spaces keep the label off the edge
     return f"{ends} [label={beside} {length}]".replace(" ]", "]")
 
 
 def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
-    """The other ends, by name, of edges that are not drawn: the key at this end, and a node."""
+    """Yield (key, DOT node) for the name of the other end of each edge that is not drawn."""
     muted = palette(drawing.options["theme"])["muted"]
     for arrow, named in (("from", drawing.named_sources), ("to", drawing.named_targets)):
         for key, others in named.items():
-            called = f"{arrow} {wording.far_ends(drawing, others)}"
+            called = f"{arrow} {wording.stub_text(drawing, others)}"
             text = markup.small(markup.escape(called), muted)
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
-            # Beside its node: above or below, it would push the next module out of the column.
+            # In the rank of its node: above or below, it would push the next module aside.
             both = key in drawing.named_sources and key in drawing.named_targets
             yield key, f"\t{stub}" if both else f"\t{{rank=same {dot_id(key)} {stub}}}"

@@ -1,6 +1,6 @@
-"""Lays the DOT text on stdin out, with pygraphviz's own Graphviz: `python engine.py FORMAT`.
+"""Lay out the DOT text on stdin with the Graphviz of pygraphviz: `python engine.py FORMAT`.
 
-A program of its own, run by layout.py: it imports nothing of this package.
+A separate program, run by layout.py; it imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -10,44 +10,43 @@ import sys
 from collections.abc import Iterator
 
 if __name__ == "__main__":
-    # The first entry is the folder of this file: nothing there may pose as another's module.
+    # Remove the folder of this file: its modules must not shadow others.
     sys.path.pop(0)
 
 from pygraphviz import AGraph, graphviz  # type: ignore[import-untyped]
 
-_PAINTED = ("png", "jpg", "pdf", "ps")  # formats in which what comes last is on top for good
+_LAYERED_FORMATS = ("png", "jpg", "pdf", "ps")  # formats in which later elements cover earlier ones
 
 
 def main() -> None:
     """Write the drawing to stdout."""
     format = sys.argv[1]
-    # AGraph.draw frees the layout before it hands the drawing over, and that can crash (pygraphviz
-    # 2.0.4 did so on every second drawing of one ResNet-50); so nothing is freed, and the program
-    # ends.
+    # AGraph.draw frees the layout before it returns the drawing, which can crash (pygraphviz 2.0.4:
+    # every second drawing of a ResNet-50). So nothing is freed before the process exits.
     graph = AGraph(string=sys.stdin.buffer.read().decode())
-    context = _laid_out(graph, b"dot")
-    if format in _PAINTED and next(_frames(graph), None):
-        placed = AGraph(string=_rendered(context, graph, b"dot").decode())
+    context = _layout(graph, b"dot")
+    if format in _LAYERED_FORMATS and next(_frames(graph), None):
+        placed = AGraph(string=_render(context, graph, b"dot").decode())
         for edge in placed.edges_iter():
-            if not edge.attr["pos"]:  # an invisible one, written a second time without its style
+            if not edge.attr["pos"]:  # invisible edges lose their style in the first pass
                 edge.attr["style"] = "invis"
         _titles_above_edges(placed)
-        drawn = _rendered(_laid_out(placed, b"nop2"), placed, format.encode())
+        drawn = _render(_layout(placed, b"nop2"), placed, format.encode())
     else:
-        drawn = _rendered(context, graph, format.encode())
+        drawn = _render(context, graph, format.encode())
     sys.stdout.buffer.write(drawn)
     sys.stdout.flush()
     os._exit(0)
 
 
-def _laid_out(graph: AGraph, engine: bytes) -> object:
+def _layout(graph: AGraph, engine: bytes) -> object:
     context = graphviz.gvContextWithBuiltins()
     if graphviz.gvLayout(context, graph.handle, engine):
         sys.exit("the layout failed")
     return context
 
 
-def _rendered(context: object, graph: AGraph, format: bytes) -> bytes:
+def _render(context: object, graph: AGraph, format: bytes) -> bytes:
     error, drawn = graphviz.gvRenderData(context, graph.handle, format)
     if error:
         sys.exit("the drawing failed")
@@ -56,40 +55,42 @@ def _rendered(context: object, graph: AGraph, format: bytes) -> bytes:
 
 
 def _frames(graph: AGraph) -> Iterator[AGraph]:
-    """The clusters that have a title of ours, outer ones first."""
+    """Yield the clusters with a title, outer ones first."""
     for part in graph.subgraphs():
-        if (part.name or "").startswith("cluster") and _of(part, "label").startswith("<B>"):
+        if (part.name or "").startswith("cluster") and _frame_attribute(part, "label").startswith(
+            "<B>"
+        ):
             yield part
         yield from _frames(part)
 
 
 def _titles_above_edges(placed: AGraph) -> None:
-    """Draw titles of frames last, on the frame's colour: no edge strikes them.
+    """Draw titles of frames last, on the colour of the frame, so that no edge crosses them.
 
-    Graphviz draws a cluster with its title before all edges. A node that is added at the title's
-    place is drawn after them.
+    Graphviz draws clusters with their titles before all edges, so a node is added at the place of
+    each title: nodes are drawn later.
     """
     for number, frame in enumerate([*_frames(placed)]):
         placed.add_node(
             f"title {number}",
-            label=f"<{_of(frame, 'label')}>",
-            pos=_of(frame, "lp"),
-            width=_of(frame, "lwidth"),
-            height=_of(frame, "lheight"),
+            label=f"<{_frame_attribute(frame, 'label')}>",
+            pos=_frame_attribute(frame, "lp"),
+            width=_frame_attribute(frame, "lwidth"),
+            height=_frame_attribute(frame, "lheight"),
             fixedsize="true",
             margin="0",
             shape="box",
             style="filled",
-            fillcolor=_of(frame, "fillcolor"),
-            color=_of(frame, "fillcolor"),
-            fontsize=_of(frame, "fontsize"),
-            fontcolor=_of(frame, "fontcolor"),
+            fillcolor=_frame_attribute(frame, "fillcolor"),
+            color=_frame_attribute(frame, "fillcolor"),
+            fontsize=_frame_attribute(frame, "fontsize"),
+            fontcolor=_frame_attribute(frame, "fontcolor"),
         )
         frame.graph_attr["label"] = ""
 
 
-def _of(frame: AGraph, name: str) -> str:
-    """An attribute of a frame, its own or from around it; "" where there is none."""
+def _frame_attribute(frame: AGraph, name: str) -> str:
+    """Return an attribute of a frame, own or inherited; "" if unset."""
     try:
         return frame.graph_attr[name] or ""
     except KeyError:

@@ -1,4 +1,4 @@
-"""The operation that ended a recording: what raised it, and a node that never came to be."""
+"""DOT lines for the operation whose exception ended a recording, and which has no node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .markup import dot_id
 
 
 def failure_lines(drawing: Drawing) -> Iterator[str]:
-    """A dashed node for the operation that failed, behind what went into it; else nothing."""
+    """Yield a dashed node for the operation that raised, below its inputs."""
     failure, sources = drawing.graph.failure, wording.failed_operands(drawing)
     if failure is None or not sources:
         return

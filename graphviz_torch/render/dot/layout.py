@@ -1,9 +1,8 @@
-"""Laying a DOT text out: in a child process that can be stopped, with a font of its own.
+"""Layout of DOT text by Graphviz, in a child process with a timeout and with fixed fonts.
 
-The child is a Python that runs pygraphviz's own Graphviz, so that a picture is the same on every
-machine: its layout holds the interpreter's lock and knows no time limit, so it never runs in this
-process. Where pygraphviz is not installed, the child is the `dot` on the PATH. The environment
-variable GRAPHVIZ_DOT names a `dot` to use in any case.
+The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. It is
+never called in this process: it holds the GIL and has no time limit. Without pygraphviz, the child
+is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides both.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ FORMATS = ("svg", "png", "pdf", "jpg", "ps", "json", "xdot", "plain", "dot", "gv
 BITMAPS = ("png", "jpg")
 FONTS = Path(__file__).with_name("fonts")
 
-_DPI = 144  # of bitmaps: twice the 72 points in which Graphviz measures
+_DPI = 144  # of bitmaps: twice the 72 points per inch of Graphviz
 _OWN = Path(__file__).with_name("engine.py")
 
 
 class LayoutError(RuntimeError):
-    """Graphviz could not draw; the message says why. The DOT text is there all the same."""
+    """Graphviz could not draw; the message says why. The DOT text is available regardless."""
 
 
 class LayoutTimeout(LayoutError):
-    """The layout took longer than it was given, and was stopped."""
+    """The layout exceeded its time limit and was stopped."""
 
 
 def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
-    """The drawing of a DOT text, laid out by Graphviz's `dot` in a child process.
+    """Return the drawing of a DOT text, laid out by `dot` in a child process.
 
     Args:
         dot: the text of one digraph.
-        format: one of FORMATS; "dot" and "gv" give the text itself, without a layout.
+        format: one of FORMATS; "dot" and "gv" return the text itself, without a layout.
         timeout: seconds after which the child is stopped.
 
     Raises:
         ValueError: for a format that is not in FORMATS.
         LayoutTimeout: if the layout did not end within `timeout`.
-        LayoutError: if there is no Graphviz, or it failed.
+        LayoutError: if Graphviz is missing or fails.
     """
     check_format(format)
     if format in ("dot", "gv"):
@@ -64,7 +63,7 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
             input=dot.encode(),
             capture_output=True,
             env=environment,
-            # Older fontconfig takes "." in fonts.conf for the working folder, and would search it.
+            # Older fontconfig resolves "." in fonts.conf to the working folder and searches it.
             cwd=fonts,
             timeout=timeout,
         )
@@ -88,13 +87,16 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
 
 
 def check_format(format: str) -> None:
-    """Raises ValueError if `format` is not one of FORMATS."""
+    """Raise ValueError if `format` is not one of FORMATS.
+
+    Raises ValueError if `format` is not one of FORMATS.
+    """
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown. Known are {', '.join(FORMATS)}.")
 
 
 def _engine() -> list[str]:
-    """The command that draws; the format is its last argument."""
+    """Return the command that draws; the format is appended to it."""
     if dot := os.environ.get("GRAPHVIZ_DOT"):
         return [dot, "-T"]
     if find_spec("pygraphviz") is not None:
@@ -110,19 +112,19 @@ def _engine() -> list[str]:
 
 @cache
 def _fonts(source: Path) -> Path:
-    """A copy of the fonts in a folder of the user's: fontconfig may write beside what it reads."""
+    """Copy the fonts to a folder of the user and return it: fontconfig may write beside them."""
     files = sorted(file for file in source.iterdir() if file.suffix in (".ttf", ".conf"))
     digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(home, "graphviz_torch", f"fonts-{digest}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written
+    except OSError:  # the home folder is not writable
         folder = Path(tempfile.mkdtemp(prefix="graphviz_torch-fonts-"))
     for file in files:
         copy = folder / file.name
         if not copy.exists():
-            with replacement(copy) as written:  # another process sees a whole file, or none
+            with replacement(copy) as written:  # atomic: no process sees half a file
                 written.write(file.read_bytes())
     return folder
 

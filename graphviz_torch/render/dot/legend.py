@@ -1,4 +1,4 @@
-"""The legend below a picture: what forms and colours mean, what was found, what was left out."""
+"""The legend below a picture: shapes, colours, findings, and omissions."""
 
 from __future__ import annotations
 
@@ -12,76 +12,80 @@ from ...graph.text import at_most
 from .. import labels
 from ..drawing.drawing import Drawing, Shading
 from ..drawing.mark import SEVERITY_SIGNS
-from ..style import FORMS, MEANINGS, Role, Theme, palette, pick
+from ..style import MEANINGS, NODE_SHAPES, Role, Theme, palette, pick
 from . import markup
 
-DIFFERENCE_SIGNS: Final = {
+SYMBOL_MEANINGS: Final = {
     "cut": "✂ no gradient passes",
     "many": f"(3{labels.TIMES}) used by 3 operations",
 }
-_MOST_FINDINGS = 6
-_FINDING = 76  # characters in a line of a finding, which is bold
-_NOTE = 120  # and of a note
-_MOST_LINES = 6
+_MAX_FINDINGS = 6
+_FINDING_WIDTH = 76  # characters per line; findings are bold
+_NOTE_WIDTH = 120  # characters per line
+_MAX_LINES = 6  # lines per finding or note
 
 
 def legend(
     drawing: Drawing,
     roles: frozenset[Role],
-    signs: frozenset[str],
+    symbols: frozenset[str],
     notes: list[str],
     *,
     inner: bool,
 ) -> str:
-    """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
+    """Return the legend as HTML-like label of the graph; "" if there is nothing to explain.
 
     Args:
-        roles, signs: those of its nodes, and of its lines by the keys of `DIFFERENCE_SIGNS`.
+        roles: roles of the drawn nodes.
+        symbols: keys of `SYMBOL_MEANINGS` to explain.
         notes: lines to add.
-        inner: are parameters written inside operations.
+        inner: parameters are written inside operations.
     """
     theme, shading, findings = drawing.options["theme"], drawing.shading, drawing.findings
     colors = palette(theme)
-    rows = [_roles(roles, inner, signs, theme, bool(shading.fills)), _scale(shading, theme)]
+    rows = [_roles(roles, inner, symbols, theme, bool(shading.fills)), _scale(shading, theme)]
     said = [
         _text(
-            f"<B>{SEVERITY_SIGNS[f.severity]} {_lines(f.message, _FINDING)}</B>", colors[f.severity]
+            f"<B>{SEVERITY_SIGNS[f.severity]} {_lines(f.message, _FINDING_WIDTH)}</B>",
+            colors[f.severity],
         )
         for f in findings
     ]
-    rows += at_most(said, _MOST_FINDINGS, _text("and {:,} more findings", colors["muted"]))
-    rows += [_text(_lines(note, _NOTE), colors["muted"]) for note in notes]
+    rows += at_most(said, _MAX_FINDINGS, _text("and {:,} more findings", colors["muted"]))
+    rows += [_text(_lines(note, _NOTE_WIDTH), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""
 
 
 def _lines(message: str, most: int) -> str:
-    """A message in lines that are no wider than a picture should be for its sake."""
+    """Return a message wrapped to lines of at most `most` letters, half as many if they are
+    wide.
+    """
     wide = any(east_asian_width(letter) in "WF" for letter in message)
-    lines = wrap(message, most // (1 + wide), max_lines=_MOST_LINES, placeholder=" …")
+    lines = wrap(message, most // (1 + wide), max_lines=_MAX_LINES, placeholder=" …")
     return '<BR ALIGN="LEFT"/>'.join(map(markup.escape, lines)) + (
         '<BR ALIGN="LEFT"/>' if len(lines) > 1 else ""
     )
 
 
 def _text(text: str, color: str) -> str:
-    return f'<FONT POINT-SIZE="{markup.SMALL}" COLOR="{color}">{text}</FONT>'
+    return f'<FONT POINT-SIZE="{markup.SMALL_POINTS}" COLOR="{color}">{text}</FONT>'
 
 
 @lru_cache
 def _roles(
-    roles: frozenset[Role], folded: bool, signs: frozenset[str], theme: Theme, shaded: bool
+    roles: frozenset[Role], folded: bool, symbols: frozenset[str], theme: Theme, shaded: bool
 ) -> str:
     colors = palette(theme)
-    ordered = [role for role in FORMS if role in roles]
-    if len(ordered) < 2 and not folded and not signs:
+    ordered = [role for role in NODE_SHAPES if role in roles]
+    if len(ordered) < 2 and not folded and not symbols:
         return ""
     swatches = [
         (
             colors["background" if shaded else role],
             colors[f"{role}_line"],
             MEANINGS[role],
-            FORMS[role].peripheries,
+            NODE_SHAPES[role].peripheries,
         )
         for role in ordered
     ]
@@ -90,7 +94,7 @@ def _roles(
         text = "parameter in its operation"
         cells += f"<TD>{_text(text, colors['parameter_line'])}</TD>"
         width += _wide(text)
-    for text in [text for sign, text in DIFFERENCE_SIGNS.items() if sign in signs]:
+    for text in [text for symbol, text in SYMBOL_MEANINGS.items() if symbol in symbols]:
         cells += f"<TD>{_text(f'  {text}', colors['muted'])}</TD>"
         width += _wide(text) + 6
     return _table(cells, width)
@@ -115,7 +119,7 @@ def _scale(shading: Shading, theme: Theme) -> str:
 def _cells(
     swatches: list[tuple[str, str, str, int]], colors: Mapping[str, str]
 ) -> tuple[str, float]:
-    """Cells of fill, line, text and lines around, and about how wide they are."""
+    """Return table cells of (fill, line, text, borders), and their approximate width in points."""
     cells, width = "", 0.0
     for fill, line, text, border in swatches:
         ground, style = (f' BGCOLOR="{fill}"', "rounded") if fill else ("", "rounded,dashed")
@@ -127,12 +131,12 @@ def _cells(
 
 
 def _wide(text: str) -> float:
-    """About the width of a text with the cell around it, in points."""
-    return 0.58 * markup.SMALL * len(text) + 10
+    """Return the approximate width in points of a text in a cell."""
+    return 0.58 * markup.SMALL_POINTS * len(text) + 10
 
 
 def _table(cells: str, width: float) -> str:
-    # A size of its own: without it, a wider row below would stretch all cells.
+    # A fixed size, as otherwise a wider row below would stretch all cells.
     attributes = 'ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
     size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="20"'
     return f"<TABLE {attributes} {size}><TR>{cells}</TR></TABLE>"

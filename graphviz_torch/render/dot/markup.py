@@ -1,14 +1,14 @@
-"""Text as Graphviz takes it: HTML-like labels and quoted strings, with everything escaped."""
+"""Escaped text for Graphviz: HTML-like labels and quoted strings."""
 
 from __future__ import annotations
 
 import re
 
-from ..labels import clipped
+from ..labels import clip
 
-SMALL = 9.5  # points; a node's main lines are 12
+SMALL_POINTS = 9.5  # main lines have 12
 
-# Holds the first line of small print off the large line above it.
+# Vertical space between a main line and the small print below it.
 SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
 
 _ESCAPES = {
@@ -16,7 +16,7 @@ _ESCAPES = {
     ord("<"): "&lt;",
     ord(">"): "&gt;",
     ord('"'): "&quot;",
-    ord("\\"): "\\\\",  # Graphviz reads \N and \G even here
+    ord("\\"): "\\\\",  # Graphviz expands \N and \G in labels
     ord("\n"): "<BR/>",
 }
 _SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
@@ -24,25 +24,25 @@ _QUOTED = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
 
 
 def escape(text: str) -> str:
-    r"""A text for an HTML-like label.
+    r"""Return a text escaped for an HTML-like label.
 
     >>> escape('<b> "5" \\N')
     '&lt;b&gt; &quot;5&quot; \\\\N'
     """
-    text = clipped(text)
+    text = clip(text)
     return text if _SAFE(text) else text.translate(_ESCAPES)
 
 
 def quote(text: str) -> str:
-    """A text as a quoted DOT string, for a tooltip."""
-    return f'"{clipped(text).translate(_QUOTED)}"'
+    """Return a text as a quoted DOT string, such as for a tooltip."""
+    return f'"{clip(text).translate(_QUOTED)}"'
 
 
 def small(text: str, color: str) -> str:
-    """A line of small print."""
-    return f'<FONT POINT-SIZE="{SMALL}" COLOR="{color}">{text}</FONT>'
+    """Return markup for a line of small print."""
+    return f'<FONT POINT-SIZE="{SMALL_POINTS}" COLOR="{color}">{text}</FONT>'
 
 
 def dot_id(key: int) -> str:
-    """The name of a key in a DOT text."""
+    """Return the name of a key in DOT."""
     return str(key) if key >= 0 else f"g{~key}"

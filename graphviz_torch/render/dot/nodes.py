@@ -1,4 +1,4 @@
-"""The lines of a DOT text that make nodes: operations, leaves, closed groups."""
+"""DOT lines of nodes: operations, leaves and closed groups."""
 
 from __future__ import annotations
 
@@ -10,47 +10,49 @@ from ...graph import Node
 from ...graph.column import details, recorded
 from .. import labels, wording
 from ..drawing.drawing import Drawing, FusedNode
-from ..style import FORMS, Role, Theme, palette, pick, role
+from ..style import NODE_SHAPES, Role, Theme, palette, pick, role
 from . import markup
 
 _COLOR = re.compile(' COLOR="[^"]*"')
 
-# The outlines that are not drawn through.
-_LINES = {"removed": "dashed", "changed": "dotted"}
+# Colour of an outline -> line style, if not solid.
+_OUTLINE_STYLES = {"removed": "dashed", "changed": "dotted"}
 
 
 class Nodes:
-    """Writes the nodes of one drawing; afterwards `roles` holds what it drew."""
+    """Writer of the nodes of one drawing; `roles` collects the roles that it wrote."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         self.theme: Theme = drawing.options["theme"]
         self.colors = palette(self.theme)
         self.outputs = drawing.outputs
-        self.copies = wording.copies(drawing.graph)
+        self.copies = wording.transfer_lines(drawing.graph)
         self.senders = wording.senders(drawing)
-        self.sent = {line for key in drawing.collectives for line in wording.sent(drawing, key)}
-        # Of lines for leaves inside operations what stands before the name, a name for those that
-        # have none, what follows it, and what ends the line: by kind and what follows.
+        self.sent = {
+            line for key in drawing.collectives for line in wording.collective_lines(drawing, key)
+        }
+        # (kind of leaf, text after its name) -> the parts of its line inside an operation: markup
+        # before the name, name if it has none, shapes, markup at the end.
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
         self.roles: set[Role] = {"collective"} if drawing.collectives else set()
 
     def lines(self) -> dict[int, str]:
-        """A line of DOT for each key, in the order of the drawing."""
+        """Return a DOT line for each key, in the order of the drawing."""
         drawing = self.drawing
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
         special = {*self.outputs, *self.copies, *drawing.highlights.badges, *drawing.shading.fills}
         special.update(
             drawing.module_titles, (key for key in drawing.collectives if key is not None)
         )
-        special.update(wording.ranged(drawing), drawing.loop_state)
+        special.update(wording.nodes_with_size_range(drawing), drawing.loop_state)
         names = [name for name, _ in details(Node)]
         read = attrgetter(*names)
-        unset = tuple([Node._field_defaults[name] for name in names])  # as of most
-        told = [i for i in drawing.nodes if read(nodes[i]) != unset]
-        special.update([i for i in told if any(map(recorded, read(nodes[i])))])
-        # The text of operations that have no more to say. Outputs go by identity: equal ones are
-        # mostly the same, and slow to hash.
+        unset = tuple([Node._field_defaults[name] for name in names])
+        with_details = [i for i in drawing.nodes if read(nodes[i]) != unset]
+        special.update([i for i in with_details if any(map(recorded, read(nodes[i])))])
+        # Labels of operations without details. Outputs are compared by identity: equal ones are
+        # mostly one object, and hashing them is slow.
         usual: dict[tuple[str, int, tuple[str, ...], str], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
@@ -73,8 +75,8 @@ class Nodes:
         return result
 
     def between_ranks(self) -> list[str]:
-        """A box of its own for the collectives that nothing drawn has."""
-        said = wording.sent(self.drawing, None)
+        """Return a box for the collectives without a drawn element."""
+        said = wording.collective_lines(self.drawing, None)
         if not said:
             return []
         text = f"<B>{labels.BETWEEN_RANKS}</B><BR/>{markup.SPACE}"
@@ -82,90 +84,90 @@ class Nodes:
         return [f"\tsent [label=<{text}>{_attributes('collective', self.theme)}]"]
 
     def _text(self, node: Node) -> str:
-        """What every node of an operation and output says."""
-        called = wording.operation(self.drawing, node)
+        """Return the operation and the outputs of a node."""
+        called = wording.operation_text(self.drawing, node)
         outputs = wording.tensors(self.drawing, node)
         return _text(called, bool(node.leaf), outputs, self.theme)
 
     def _full(self, node: Node) -> str:
-        what = role(node, self.outputs, self.copies, self.senders)
-        self.roles.add(what)
+        kind = role(node, self.outputs, self.copies, self.senders)
+        self.roles.add(kind)
         i = node.id
-        names = map(labels.wrapped, wording.names(self.drawing, node))
+        names = map(labels.wrap_name, wording.node_names(self.drawing, node))
         lines = [f"<B>{markup.escape(name)}</B>" for name in names]
         lines.append(self._text(node))
         lines += map(self._small, wording.details(self.drawing, node, self.copies))
         for folded in wording.inner_leaves(self.drawing, node):
             lines[-1] += self._inner(node, folded)
-        lines += [*self._signs(i)]
+        lines += [*self._badges(i)]
         text = "<BR/>".join(lines)
-        attributes = _attributes(what, self.theme) + self._added(i, what)
+        attributes = _attributes(kind, self.theme) + self._fill_and_outline(i, kind)
         if node.scope or node.where:
             where = " · ".join([part for part in (node.scope, node.where) if part])
             attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
-        return f"\t{i} [label=<{self._inked(i, text)}>{attributes}]"
+        return f"\t{i} [label=<{self._with_ink(i, text)}>{attributes}]"
 
     def _small(self, line: str) -> str:
         color = "collective_line" if line in self.sent else "muted"
         color = "error" if labels.is_spoilt(line) else color
         return markup.small(markup.escape(line), self.colors[color])
 
-    def _signs(self, key: int) -> list[str]:
-        """The lines that findings and differences add."""
+    def _badges(self, key: int) -> list[str]:
+        """Return the lines that findings and differences add."""
         lines = []
-        for sign in self.drawing.highlights.badges.get(key, ()):
-            text = markup.small(markup.escape(sign.text), self.colors[sign.color])
-            lines.append(f"<B>{text}</B>" if sign.strong else text)
+        for badge in self.drawing.highlights.badges.get(key, ()):
+            text = markup.small(markup.escape(badge.text), self.colors[badge.color])
+            lines.append(f"<B>{text}</B>" if badge.strong else text)
         return lines
 
-    def _added(self, key: int, what: Role) -> str:
-        """Attributes for the fill that `color_by` gives, and for what marks the outline."""
+    def _fill_and_outline(self, key: int, kind: Role) -> str:
+        """Return DOT attributes for the fill from `color_by` and a highlighted outline."""
         attributes = ""
         shading, marks = self.drawing.shading, self.drawing.highlights
         if key in shading.fills:
             pair = shading.fills[key]
-            dashed = f' style="{FORMS[what].style},dashed"'
+            dashed = f' style="{NODE_SHAPES[kind].style},dashed"'
             attributes = f' fillcolor="{pick(pair, self.theme)}"' if pair else dashed
         color = marks.outlines.get(key)
         if color is not None:
             attributes += f' color="{self.colors[color]}" penwidth=2.5'
-            line = _LINES.get(color)
+            line = _OUTLINE_STYLES.get(color)
             attributes += f' style="rounded,filled,{line}"' if line else ""
         return attributes
 
-    def _inked(self, key: int, text: str) -> str:
-        """The text in the one colour that can be read on its fill, where the usual ones cannot."""
+    def _with_ink(self, key: int, text: str) -> str:
+        """Return the text in the colour that is readable on its fill, if not the default."""
         ink = self.drawing.shading.inks.get(key)
         if ink is None:
             return text
         return f'<FONT COLOR="{pick(ink, self.theme)}">{_COLOR.sub("", text)}</FONT>'
 
     def _inner(self, node: Node, folded: int) -> str:
-        """A leaf with its gradient, in a line inside the operation that uses it."""
+        """Return the line for a leaf and its gradient inside the operation that uses it."""
         leaf, after = wording.inner_leaf(self.drawing, folded)
-        kind = leaf.leaf, after
-        parts = self.inner.get(kind)
+        form = leaf.leaf, after
+        parts = self.inner.get(form)
         if parts is None:
-            what: str = role(leaf, (), ())
-            line = markup.small(f"|{markup.escape(after)}|", self.colors[f"{what}_line"])
+            name: str = role(leaf, (), ())
+            line = markup.small(f"|{markup.escape(after)}|", self.colors[f"{name}_line"])
             before, _, rest = f"<BR/>{line}".partition("|")
             shapes, _, behind = rest.rpartition("|")
-            self.inner[kind] = parts = before, what, shapes, behind
+            self.inner[form] = parts = before, name, shapes, behind
         before, unnamed, shapes, behind = parts
         name = unnamed
         if leaf.label:
-            name = markup.escape(labels.wrapped(labels.within(node, leaf.label)))
+            name = markup.escape(labels.wrap_name(labels.local_name(node, leaf.label)))
         return f"{before}{name}{shapes}{labels.leaf_gradient(leaf)}{behind}"
 
-    def _unit(self, number: int, unit: FusedNode) -> str:
-        """A group that is drawn as one operation."""
+    def _fused_node(self, number: int, unit: FusedNode) -> str:
+        """Return the DOT line of a fused node."""
         drawing, key = self.drawing, ~number
         assert drawing.groups is not None
-        what: Role = "output" if unit.node in self.outputs else "operation"
-        self.roles.add(what)
+        kind: Role = "output" if unit.node in self.outputs else "operation"
+        self.roles.add(kind)
         names, said = wording.fused_node_lines(drawing, number, unit)
         module = drawing.groups.groups[number].kind == "module"
-        *labelled, name = [markup.escape(labels.wrapped(name)) for name in names]
+        *labelled, name = [markup.escape(labels.wrap_name(name)) for name in names]
         lines = [f"<B>{label}</B>" for label in labelled]
         lines.append(f"<B>{name}</B>" if module else name)
         small = [*map(self._small, said)]
@@ -175,9 +177,9 @@ class Nodes:
             node = drawing.graph.nodes[i]
             for folded in wording.inner_leaves(drawing, node):
                 lines[-1] += self._inner(node, folded)
-        lines += [*self._signs(key)]
-        text = self._inked(key, "<BR/>".join(lines))
-        attributes = _attributes(what, self.theme) + self._added(key, what)
+        lines += [*self._badges(key)]
+        text = self._with_ink(key, "<BR/>".join(lines))
+        attributes = _attributes(kind, self.theme) + self._fill_and_outline(key, kind)
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{text}>{attributes}]"
 
@@ -185,22 +187,22 @@ class Nodes:
         drawing = self.drawing
         unit = drawing.fused_node(~number)
         if unit is not None:
-            return self._unit(number, unit)
+            return self._fused_node(number, unit)
         assert drawing.groups is not None
-        what: Role = "stack" if number in drawing.tree.represented_groups else "group"
-        self.roles.add(what)
-        figures = [*map(self._small, wording.box_figures(drawing, number))]
-        figures += self._signs(~number)
-        title = f"<B>{markup.escape(labels.wrapped(drawing.title_with_class(number)))}</B>"
-        text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}" if figures else title
-        attributes = _attributes(what, self.theme) + self._added(~number, what)
+        kind: Role = "stack" if number in drawing.tree.represented_groups else "group"
+        self.roles.add(kind)
+        small = [*map(self._small, wording.group_details(drawing, number))]
+        small += self._badges(~number)
+        title = f"<B>{markup.escape(labels.wrap_name(drawing.title_with_class(number)))}</B>"
+        text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(small)}" if small else title
+        attributes = _attributes(kind, self.theme) + self._fill_and_outline(~number, kind)
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
-        return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
+        return f"\tg{number} [label=<{self._with_ink(~number, text)}>{attributes}]"
 
 
 @lru_cache(maxsize=4096)
 def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
-    """What every node of an operation and output says."""
+    """Return the operation and the outputs of a node as markup."""
     muted = palette(theme)["muted"]
     meta = markup.SPACE + markup.small(markup.escape(outputs), muted)
     if not called:
@@ -212,12 +214,12 @@ def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
 
 
 @lru_cache
-def _attributes(what: Role, theme: Theme) -> str:
-    """What sets a role apart from an operation, in DOT."""
-    if what == "operation":
+def _attributes(kind: Role, theme: Theme) -> str:
+    """Return the DOT attributes in which a role differs from an operation."""
+    if kind == "operation":
         return ""
-    form, usual, colors = FORMS[what], FORMS["operation"], palette(theme)
-    attributes = f' fillcolor="{colors[what]}" color="{colors[f"{what}_line"]}"'
+    form, usual, colors = NODE_SHAPES[kind], NODE_SHAPES["operation"], palette(theme)
+    attributes = f' fillcolor="{colors[kind]}" color="{colors[f"{kind}_line"]}"'
     for name in ("shape", "style", "margin", "peripheries"):
         if getattr(form, name) != getattr(usual, name):
             attributes += f' {name}="{getattr(form, name)}"'

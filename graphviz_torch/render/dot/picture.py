@@ -1,4 +1,4 @@
-"""A drawn graph that a notebook shows and `.render()` writes: the layout always ends in time."""
+"""`Picture`: a drawn graph that a notebook shows and `.render()` writes, always in bounded time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..style import Theme
 from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, layout
 from .svg import finish
 
-# Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
-_FIRST_SHARE = 0.5
-# What to draw in further tries, and what to say of it.
+# Share of the remaining time for each try; coarser pictures get the rest.
+_SHARE_PER_TRY = 0.5
+# Options of further tries, and text on them.
 _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"depth": None, "detail": "short"}, "is drawn for a page"),
     ({"depth": None, "detail": "short", "limit": 6}, "shows about 6 things"),
@@ -29,14 +29,14 @@ _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
-    """A drawn graph: a `graphviz.Digraph` that needs no `dot` on the PATH and always ends.
+    """A drawn graph: a `graphviz.Digraph` that needs no `dot` on the PATH and has a time limit.
 
-    `graph` is the Graph, `source` the DOT text of what is drawn. Where a layout takes too long, a
-    coarser picture takes its place and `source` follows.
+    `graph` is the Graph and `source` the DOT text. If a layout takes too long, a coarser picture
+    replaces it, and `source` with it.
 
-    What is added as to any Digraph is drawn too. `graph_attr`, `node_attr` and `edge_attr` hold for
-    the whole drawing, where a node or an edge has no attribute of its own; `body`, `node` and
-    `edge` come after it. A node of the graph is called by its id: `picture.node("3", color="red")`.
+    Nodes, edges and `body` lines can be added as to any Digraph; they follow the drawing.
+    `graph_attr`, `node_attr` and `edge_attr` are defaults for the whole drawing. A node of the
+    graph has its id as name: `picture.node("3", color="red")`.
 
     >>> import torch
     >>> from graphviz_torch import draw_graph
@@ -70,11 +70,11 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         return f'Picture({nodes}{points}; .render("graph.svg") saves it)'
 
     def __iter__(self, subgraph: bool = False) -> Iterator[str]:
-        """The lines of the DOT text."""
+        """Yield the lines of the DOT text."""
         yield from self._complete(self._source).splitlines(keepends=True)
 
     def copy(self) -> Picture:
-        """Another picture of the same graph, with what was added to this one."""
+        """Return another picture of the same graph, with the additions to this one."""
         other = Picture(self.graph, self._write, theme=self._theme, timeout=self.timeout)
         other.format = self.format
         for name in ("graph_attr", "node_attr", "edge_attr"):
@@ -83,9 +83,10 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         return other
 
     def attr(self, kw: str | None = None, _attributes: Any = None, **attrs: str) -> None:
-        """Set attributes of the drawing, or of all its nodes or edges.
+        """Set default attributes of the drawing, or of all its nodes or edges.
 
-        Once something was added to the picture, they hold for what is added next, as in graphviz.
+        After something was added to the picture, they apply to later additions only, as in
+        graphviz.
 
         Args:
             kw: "graph", "node" or "edge"; None for the graph.
@@ -101,27 +102,29 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def subgraph(
         self, graph: graphviz.Digraph | None = None, **options: Any
     ) -> AbstractContextManager[graphviz.Digraph] | None:
-        """Add a Digraph inside this one; without one, give a new one to a `with` block."""
+        """Add a Digraph inside this one; without an argument, return a context manager for a new
+        one.
+        """
         if graph is not None:
             super().subgraph(graph=graph, **options)
             return None
 
         @contextmanager
-        def added() -> Iterator[graphviz.Digraph]:
+        def new_subgraph() -> Iterator[graphviz.Digraph]:
             inner = graphviz.Digraph(**options)
             yield inner
             self.subgraph(inner)
 
-        return added()
+        return new_subgraph()
 
     def pipe(
         self, format: str | None = None, *, encoding: str | None = None, **_: Any
     ) -> bytes | str:
-        """The picture as bytes, or as text where an `encoding` is given.
+        """Return the picture as bytes, or as text if `encoding` is given.
 
         Raises:
             ValueError: for an unknown format.
-            LayoutError: if there is no Graphviz, or even the coarsest picture took too long.
+            LayoutError: if Graphviz is missing, or even the coarsest picture took too long.
         """
         wanted = (format or self.format).lower()
         check_format(wanted)
@@ -145,13 +148,13 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Write the picture to `filename.format`.
 
         Args:
-            filename: a path without the format's ending; "graph.gv" if not given. With the ending
-                of a known format and no `format`, it is the picture's own path.
-            directory: where a relative path starts.
-            view: open the picture with the system's viewer.
-            cleanup: leave no other file; False keeps the DOT text in `filename`.
+            filename: a path to which the suffix of the format is added; "graph.gv" if None. With
+                the suffix of a known format and no `format`, the path of the picture itself.
+            directory: the folder of a relative path.
+            view: open the picture in the default viewer.
+            cleanup: write no other file; False keeps the DOT text in `filename`.
             format: one of svg, png, pdf, jpg, ps, json, xdot, plain, dot, gv.
-            outfile: the picture's own path, in place of `filename`.
+            outfile: the path of the picture, instead of `filename`.
 
         Returns:
             The path of the picture.
@@ -159,7 +162,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         Raises:
             ValueError: for an unknown format.
             FileNotFoundError: if the folder does not exist.
-            IsADirectoryError: if the path is a folder's.
+            IsADirectoryError: if the path is a folder.
             LayoutError: as `pipe`.
         """
         given = Path(outfile or filename or "graph.gv")
@@ -198,15 +201,15 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         *,
         skip_existing: bool | None = False,
     ) -> str:
-        """Write the DOT text, as graphviz does, and return its path: whole, or not at all.
+        """Write the DOT text atomically and return its path.
 
         Args:
-            filename: "graph.gv" if not given.
-            directory: where a relative path starts.
-            skip_existing: leave a file that exists as it is.
+            filename: the path; "graph.gv" if None.
+            directory: the folder of a relative path.
+            skip_existing: keep an existing file.
 
         Raises:
-            OSError: as `open` does, so for a folder that does not exist; what was there stays.
+            OSError: as `open`; an existing file then stays unchanged.
         """
         path = Path(directory or self.directory, filename or self.filename)
         if not (skip_existing and path.exists()):
@@ -216,17 +219,17 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
     @property
     def unflatten(self) -> Any:
-        """Not offered: its result is not a `Picture`, and would write files in its own way."""
+        """Raise AttributeError: the result would be no `Picture`."""
         raise AttributeError("a Picture has no unflatten: draw a graph with other options instead.")
 
     def _complete(self, source: str) -> str:
-        """The DOT text of the drawing with what was added to the picture."""
+        """Return the DOT text of the drawing with the additions to the picture."""
         defaults = [
             self._attr(kw, self._attr_list(None, kwargs=attributes))
             for kw in ("graph", "node", "edge")
             if (attributes := getattr(self, f"{kw}_attr"))
         ]
-        # The drawing's own defaults end with those of edges: later ones take their place.
+        # The defaults of the drawing end with those of edges; later ones override them.
         end = source.index("\n", source.index("\n\tedge [") + 1) + 1
         close = source.rindex("}")
         added = [line if line.endswith("\n") else f"{line}\n" for line in self.body]
@@ -240,13 +243,13 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             if source is None:
                 source = self._write(**_COARSER[step - 1][0], note=self._coarser(step))
             try:
-                # The last is small: it is late on a machine so busy that all are late.
-                seconds = self.timeout if last else max(left * _FIRST_SHARE, 0.5)
+                # The last picture is small: it only exceeds the time on a very busy machine.
+                seconds = self.timeout if last else max(left * _SHARE_PER_TRY, 0.5)
                 drawn = layout(self._complete(source), format, timeout=seconds)
             except LayoutTimeout:
                 if last:
                     raise
-                left -= left * _FIRST_SHARE
+                left -= left * _SHARE_PER_TRY
                 continue
             if step:
                 warnings.warn(

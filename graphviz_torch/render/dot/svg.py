@@ -1,4 +1,4 @@
-"""Finishes the SVG that Graphviz wrote: titles above edges, colours by the reader's setting."""
+"""Postprocessing of the SVG from Graphviz: titles above edges, and colours for dark mode."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TITLE = re.compile(r"<text .*?</text>\n", re.S)
 
 
 def finish(svg: str, theme: Theme) -> str:
-    """The drawing as it is given out."""
-    # Graphviz writes the second of two spaces as a no-break space.
+    """Return the SVG with titles above edges and, for theme="auto", rules for dark mode."""
+    # Graphviz turns the second of two spaces into a no-break space.
     svg = _titles_above_edges(svg.replace("&#160;", " "))
     if theme == "auto":
         svg = svg.replace("<g id=", f"<style>{dark_rules()}</style>\n<g id=", 1)
@@ -24,7 +24,7 @@ def finish(svg: str, theme: Theme) -> str:
 
 
 def _titles_above_edges(svg: str) -> str:
-    """Titles of frames come last, with a rim in the frame's colour: no edge strikes them."""
+    """Move titles of frames to the end, with a rim in the colour of the frame."""
     titles: list[str] = []
 
     def without_title(frame: re.Match[str]) -> str:

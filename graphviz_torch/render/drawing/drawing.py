@@ -379,7 +379,7 @@ class Drawing:
             name = (
                 self._loop_title(first, last)
                 if loop
-                else f"{name} … {labels.ending(name, last.name)}"
+                else f"{name} … {labels.row_ending(name, last.name)}"
             )
             name += f"  {labels.TIMES}{len(alike)}{self.linked.get(number, '')}"
         return name
@@ -414,7 +414,7 @@ class Drawing:
     def title_with_class(self, number: int) -> str:
         """Return the title of a group with the class of its module, if recorded."""
         assert self.groups is not None
-        return labels.classed(self.title(number), self.groups.groups[number].module_class)
+        return labels.with_class(self.title(number), self.groups.groups[number].module_class)
 
 
 def _list_title(beginnings: list[str], endings: list[str]) -> str:

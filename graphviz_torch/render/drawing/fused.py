@@ -135,11 +135,11 @@ def fused_text(drawing: Drawing, unit: FusedNode) -> str:
     """Return the text of a fused node: its one computing operation, all its views, or a count."""
     nodes = drawing.graph.nodes
     ids = computing(drawing, unit.nodes)
-    titles = [labels.called(nodes[i].title, nodes[i].attributes) for i in ids]
+    titles = [labels.operation_text(nodes[i].title, nodes[i].attributes) for i in ids]
     if len(ids) == 1:
         return titles[0]
     if not ids:
         views = [nodes[i] for i in unit.nodes]
-        return " → ".join([labels.called(v.title, v.attributes) for v in views])
+        return " → ".join([labels.operation_text(v.title, v.attributes) for v in views])
     distinct = ", ".join(dict.fromkeys(nodes[i].title for i in ids))
     return f"{len(ids)} operations: {distinct}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ..color_by import in_values
+from ..color_by import colors_by_number
 from ..groups.order import has_modules
 from .drawing import Drawing, Fold
 from .group import group_nodes
@@ -82,7 +82,7 @@ def _draws_once(drawing: Drawing) -> bool:
         return False
     if fold is None and depth is not None:
         # Each closed group shows its own value, so identical ones are drawn separately.
-        return not in_values(options["color_by"])
+        return not colors_by_number(options["color_by"])
     if fold is None:
         return _count(drawing) > min(_max_boxes(drawing), _MAX_NODES_UNFOLDED)
     return fold

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 
 from ...graph.terminal import option
-from ..color_by import Name, Value, name_of, reading
-from ..style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Pair, category
+from ..color_by import NameReader, NumberReader, color_name, reader
+from ..style import (
+    CATEGORIES,
+    COLORS,
+    FIRST_STRONG_STEP,
+    NONFINITE,
+    ON_STRONG,
+    SCALE,
+    Pair,
+    category,
+)
 from .drawing import Drawing, Shading
 
 _MAX_LEGEND_NAMES = 12
@@ -22,13 +31,13 @@ def fill_by_value(drawing: Drawing) -> Drawing:
     color_by = drawing.options["color_by"]
     if color_by is None:
         return drawing
-    how = reading(drawing.graph, color_by)
-    members = _members(drawing, isinstance(how, Value) and how.summed, color_by == "module")
-    if isinstance(how, Name):
+    how = reader(drawing.graph, color_by)
+    members = _members(drawing, isinstance(how, NumberReader) and how.summed, color_by == "module")
+    if isinstance(how, NameReader):
         return drawing.having(shading=_by_name(drawing, members, how, color_by == "trainable"))
     # The box of a node shows its gradient in any case.
     said = how.own or color_by != "gradient"
-    shading = _by_value(drawing, members, how, said, name_of(color_by))
+    shading = _by_value(drawing, members, how, said, color_name(color_by))
     return drawing.having(shading=shading)
 
 
@@ -46,7 +55,7 @@ def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
     return members
 
 
-def _by_name(drawing: Drawing, members: _Members, how: Name, trainable: bool) -> Shading:
+def _by_name(drawing: Drawing, members: _Members, how: NameReader, trainable: bool) -> Shading:
     nodes = drawing.graph.nodes
     names = {
         key: {how.read(nodes[i]) for i in ids if not nodes[i].leaf or len(ids) == 1}
@@ -73,7 +82,9 @@ def _by_name(drawing: Drawing, members: _Members, how: Name, trainable: bool) ->
     )
 
 
-def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name: str) -> Shading:
+def _by_value(
+    drawing: Drawing, members: _Members, how: NumberReader, said: bool, name: str
+) -> Shading:
     nodes = drawing.graph.nodes
     values: dict[int, float] = {}
     for key, ids in members.items():
@@ -101,7 +112,7 @@ def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name:
         step = _step(number, low, high, logarithmic)
         fills[key] = SCALE[step]
         if step > 1:
-            inks[key] = ON_STRONG if step >= SCALE_TURNS else COLORS["ink"]
+            inks[key] = ON_STRONG if step >= FIRST_STRONG_STEP else COLORS["ink"]
     middle = math.sqrt(low) * math.sqrt(high) if logarithmic else low / 2 + high / 2
     marks = {0: low, len(SCALE) // 2: middle, len(SCALE) - 1: high}
     scale: list[tuple[Pair | None, str]] = [

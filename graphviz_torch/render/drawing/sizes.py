@@ -40,16 +40,16 @@ class Sizes:
     def _group_title(self, number: int) -> str:
         assert self._drawing.groups is not None
         part = self._drawing.groups.groups[number]
-        return labels.classed(part.name.partition("#")[0], part.module_class)
+        return labels.with_class(part.name.partition("#")[0], part.module_class)
 
     def _width(self, names: list[str]) -> float:
-        lines = [line for name in names for line in labels.wrapped(name).split("\n")]
+        lines = [line for name in names for line in labels.wrap_name(name).split("\n")]
         return _BOLD * max(map(len, lines), default=0) + _SIDES
 
     def _node(self, i: int) -> Size:
         drawing, node = self._drawing, self._drawing.graph.nodes[i]
         names = [node.label] if node.label else []
-        said = "" if node.leaf and node.label else wording.called_by(drawing, node)
+        said = "" if node.leaf and node.label else wording.operation_of_node(drawing, node)
         small = [labels.tensors(node.outputs, device=False)]
         small += wording.small_values(drawing, node) + wording.gradients(drawing, node)
         lines = len(small) + len(wording.inner_leaves(drawing, node))
@@ -69,7 +69,7 @@ class Sizes:
         if number in self._times:
             title += 8 * " "  # space for the number of groups it represents
         height = (
-            _TITLE_HEIGHT * len(labels.wrapped(title).split("\n"))
+            _TITLE_HEIGHT * len(labels.wrap_name(title).split("\n"))
             + _DETAIL_HEIGHT * lines
             + _MARGIN
         )

@@ -56,7 +56,7 @@ class _Tree:
             if end - begin > 1:
                 last = levels[0][end - 1].rpartition(".")[2]
                 names = f"{_last(rows[0])} … {last} {labels.TIMES} {end - begin}"
-                name = labels.classed(names, rows[0].module_class)
+                name = labels.with_class(names, rows[0].module_class)
             yield Line(name, indent, rows)
             yield from self.lines([self.children.get(path, []) for path in paths], indent + 1)
 
@@ -85,5 +85,5 @@ def _last(row: ModuleSummary) -> str:
 
 
 def _name(row: ModuleSummary) -> str:
-    name = labels.classed(_last(row), row.module_class)
+    name = labels.with_class(_last(row), row.module_class)
     return name + (f" {labels.TIMES}{row.calls}" if row.calls and row.calls > 1 else "")

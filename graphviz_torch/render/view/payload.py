@@ -33,7 +33,7 @@ from .. import style
 from ..groups.chains import RESHAPING
 from ..groups.groups import Group, Groups, group
 from ..groups.repeated_blocks import group_repeats
-from ..labels import called
+from ..labels import operation_text
 from ..ranks.collectives import description, lines
 from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from ..resolve import FindingsLike, graph_and_findings, resolve_findings
@@ -199,7 +199,7 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
 def _called(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
     """Each operation with what tells it from another; equal ones are read once."""
     kinds = {(node.title, place): node for node, place in zip(nodes, places, strict=True)}
-    texts = {kind: called(node.title, node.attributes) for kind, node in kinds.items()}
+    texts = {kind: operation_text(node.title, node.attributes) for kind, node in kinds.items()}
     return [texts[node.title, place] for node, place in zip(nodes, places, strict=True)]
 
 

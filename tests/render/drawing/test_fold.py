@@ -17,7 +17,7 @@ from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.style import COLORS, NONFINITE
-from graphviz_torch.render.wording import passing
+from graphviz_torch.render.wording import edge_label
 from tests.support.drawn import lines, named, visible
 from tests.support.models import MLP
 from tests.support.recorded import blocks, trained
@@ -92,7 +92,7 @@ def test_tensors_that_folded_blocks_hand_on_are_told_with_the_range_of_their_row
     for options in ({"depth": 1}, {"depth": 2}):  # closed, and open
         drawn = draw(graph, {"fold": True, **options})  # type: ignore[typeddict-item]
         [line] = [line for line in drawn.merged_edges if line.target == cat]
-        assert passing(drawn, line) == "f32[2…5, 4] \N{MULTIPLICATION SIGN}3"
+        assert edge_label(drawn, line) == "f32[2…5, 4] \N{MULTIPLICATION SIGN}3"
 
 
 class Twice(nn.Module):

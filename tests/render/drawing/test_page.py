@@ -15,7 +15,7 @@ from graphviz_torch import Graph, draw_graph, record
 from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.dot.layout import layout
-from graphviz_torch.render.dot.legend import DIFFERENCE_SIGNS
+from graphviz_torch.render.dot.legend import SYMBOL_MEANINGS
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.sizes import Sizes
 from graphviz_torch.render.drawing.steps import draw
@@ -228,8 +228,8 @@ def test_the_legend_explains_the_scissors_of_a_picture_that_has_them() -> None:
     detached = Graph(graph.nodes, graph.edges, graph.outputs, cuts=(Cut("detach", None, 0, (5,)),))
     for drawn, cut in ((graph, False), (detached, True)):
         dot = to_dot(drawn)
-        assert ("style=dashed arrowhead=none" in dot) == (DIFFERENCE_SIGNS["cut"] in dot) == cut
-    assert not any(text in to_dot(graph) for text in DIFFERENCE_SIGNS.values())
+        assert ("style=dashed arrowhead=none" in dot) == (SYMBOL_MEANINGS["cut"] in dot) == cut
+    assert not any(text in to_dot(graph) for text in SYMBOL_MEANINGS.values())
 
 
 def test_the_skips_of_a_unet_are_arrows_to_what_joins_them() -> None:

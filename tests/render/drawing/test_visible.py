@@ -15,7 +15,7 @@ from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.dot.markup import dot_id
 from graphviz_torch.render.drawing.level import LIMITS
 from graphviz_torch.render.drawing.steps import draw
-from graphviz_torch.render.wording import box_figures, omissions
+from graphviz_torch.render.wording import group_details, omissions
 from tests.support.drawn import lines, named, visible
 from tests.support.models import MLP, Transformer, chain, tokens
 from tests.support.recorded import blocks, trained
@@ -251,7 +251,7 @@ def test_a_closed_group_names_the_inputs_and_results_in_it() -> None:
         loss = h.mean() + penalty
         loss.backward()
     drawing = draw(recording.graph, {"limit": 4, "fold": False})
-    said = [line for number in drawing.boxes for line in box_figures(drawing, number)]
+    said = [line for number in drawing.boxes for line in group_details(drawing, number)]
     inside = " ".join(line for line in said if line.endswith(" inside"))
     shown = " ".join(recording.graph.nodes[i].label for i in drawing.nodes)
     for name in ("x", "h", "penalty", "loss"):
