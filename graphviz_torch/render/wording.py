@@ -18,7 +18,7 @@ from .style import role
 
 _MAX_DATA_INPUTS = 8  # boxes of data; a loop that reads data in each step shows the first ones
 # Operation of a layer -> (name of the input that it saves for backward, its input_nr).
-_KEPT_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
+_SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
 _MAX_NAMES = 3  # of outputs, inputs and results of a closed group
 _MAX_PATH = 60  # characters of a path in a hint
 
@@ -242,7 +242,7 @@ def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
     operands = {
         node.id: operand[1]
         for node in nodes
-        if (operand := _KEPT_OPERANDS.get(node.operation))
+        if (operand := _SAVED_OPERANDS.get(node.operation))
         and operand[0] in [s.name for s in node.saved]
     }
     made = {edge.target for edge in edges if operands.get(edge.target) == edge.input_nr}
@@ -264,13 +264,13 @@ def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
         key = drawing.key(i)
         if key not in drawn or (key not in found and len(found) == _MAX_DATA_INPUTS):
             continue
-        for text in _kept_data(nodes[i], known[i], fed[i]):
+        for text in _saved_data(nodes[i], known[i], fed[i]):
             if text not in found.setdefault(key, []):
                 found[key].append(text)
     return {key: texts for key, texts in found.items() if texts}
 
 
-def _kept_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
+def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
     """Return text on the data that a node saved for backward.
 
     Args:
@@ -280,7 +280,7 @@ def _kept_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
     found = []
     for saved in node.saved:
         name = "target" if saved.name == "target" else "data"
-        operand, place = _KEPT_OPERANDS.get(node.operation, ("", 0))
+        operand, place = _SAVED_OPERANDS.get(node.operation, ("", 0))
         computed = saved.name == operand != "" and saved.kind == "activation" and place not in fed
         given = saved.kind == "input" and saved.tensor not in known
         if given or (name == "target" and fed <= {0}) or (computed and saved.tensor not in known):

@@ -42,10 +42,7 @@ class Page:
         self._stacks = False
 
     def show(self, number: int | None, items: Sequence[int]) -> None:
-        """Set the keys of the children of an open group.
-
-        Note what an open group contains.
-        """
+        """Set the keys of the children of an open group."""
         self._items[number] = items
 
     def open(self, numbers: Iterable[int | None], *, large: bool = False) -> bool:
