@@ -1,4 +1,4 @@
-"""A finished backward as plain values, without tensors and nodes of the program."""
+"""A finished backward as plain values: no tensors and no autograd nodes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from ..tracing.nodes import NodeData
 class BackwardCall(NamedTuple):
     """The arguments of a backward call."""
 
-    place: CodePosition | None  # the line that called it
-    callers: list[CodePosition]  # with those that lead there, inside first
-    step: int  # how many steps of optimizers it came after
-    retains: bool  # did it retain the graph
-    creates: bool  # did it make a graph of the gradients
-    accumulates: bool  # into `.grad`; else it was autograd.grad
-    loss_scale: Tensor | None  # our own copy, on its device until it is asked for
+    place: CodePosition | None  # the user's line that called backward
+    callers: list[CodePosition]  # lines of the call stack, innermost first
+    step: int  # number of optimizer steps before it
+    retains: bool  # retain_graph=True
+    creates: bool  # create_graph=True
+    accumulates: bool  # True for backward(), False for autograd.grad
+    loss_scale: Tensor | None  # copy of the GradScaler's factor, on its device
 
 
 @dataclass(frozen=True)
 class Backward:
-    """The nodes that one backward ran; without a backward, those of the forward."""
+    """The nodes that one backward ran; if none ran, the nodes of the forward."""
 
-    position: int  # how many the recording had before this one
+    position: int  # index in `Recording.graphs`
     call: BackwardCall
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
-    reached: frozenset[int]  # id() of the variables that it reached
-    cut_off: dict[int, int]  # nodes of the leaves that it did not reach, by id() of the variable
-    parameters: dict[str, int]  # nodes by the name of the parameter
-    notes: dict[int, str]  # by node
-    ran: tuple[int, ...] | None  # the nodes that it ran, in its order; None where that is not known
-    failed: bool = False  # did it raise
+    reached: frozenset[int]  # id() of the leaf tensors that backward reached
+    cut_off: dict[int, int]  # node ids of leaves that it did not reach, by id() of the tensor
+    parameters: dict[str, int]  # node id by parameter name
+    notes: dict[int, str]  # text by node id
+    ran: tuple[int, ...] | None  # ids of the nodes in the order in which they ran; None: unknown
+    failed: bool = False  # True if backward raised
 
     @cached_property
     def _numbers_ran(self) -> set[int]:
-        """Return sequence numbers of the nodes that backward ran; of all nodes, if unknown."""
+        """Return the sequence numbers of the nodes that backward ran; all numbers if unknown."""
         if self.ran is None:
             return set(self._by_number)
         return {self.numbers[node] for node in self.ran} - {-1}
@@ -52,11 +52,13 @@ class Backward:
         return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
     def freed(self, number: int) -> bool:
-        """Return True if it ran the node with this number and freed its saved tensors."""
+        """Return True if this backward ran the node with a sequence number and freed its saved
+        tensors.
+        """
         return not self.call.retains and self.has_run(number)
 
     def has_run(self, number: int) -> bool:
-        """Return True if it ran the node with this number, as far as known."""
+        """Return True if this backward ran the node with a sequence number, or may have."""
         return number in self._numbers_ran
 
     def node(self, number: int) -> int | None:
@@ -64,5 +66,5 @@ class Backward:
         return self._by_number.get(number)
 
     def made(self, numbers: Iterable[int]) -> list[int]:
-        """Return the ids of the nodes with these sequence numbers."""
+        """Return the ids of the nodes with these sequence numbers; unknown numbers are skipped."""
         return [i for i in map(self.node, numbers) if i is not None]

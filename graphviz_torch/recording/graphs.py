@@ -1,7 +1,7 @@
-"""From what was recorded to the graphs: plain values in, plain values out.
+"""Build the graphs of a recording from plain values, when its block is over.
 
 Backward ─► columns of the listeners ─► Graph ─► completed by each listener
-            rows by module, the same in every graph of the recording ─┘
+        module rows, the same in every graph of the recording ─┘
 """
 
 from __future__ import annotations
@@ -34,34 +34,36 @@ def graphs_of(
     Args:
         backwards: in order.
         program: names modules and lines.
-        listeners: give columns of nodes, rows by module, and what there is beside these.
+        listeners: add node columns, module rows, and values that belong to no node.
     """
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for listener in listeners:
         program.remarks.attempt(listener.on_graphs_built, backwards, graphs)
     rows = module_rows(program, listeners)
     pairs = zip(graphs, backwards, strict=True)
-    graphs = [_completed(*pair, program, listeners) for pair in pairs]
+    graphs = [_complete_graph(*pair, program, listeners) for pair in pairs]
     if program.options.compiled != "closed":
         for i, backward in enumerate(backwards):
             if backward.reading.regions:
-                inside = _inside(backward, program, listeners)
+                inside = _region_arguments(backward, program, listeners)
                 graphs[i] = program.remarks.attempt(inline_regions, graphs[i], *inside) or graphs[i]
     graphs = [
         replace(graph, step=replace(graph.step, is_inner_step=True)) if inner else graph
-        for graph, inner in zip(graphs, _inner(backwards), strict=True)
+        for graph, inner in zip(graphs, _are_inner_steps(backwards), strict=True)
     ]
     graphs = [replace(graph, modules=rows) for graph in graphs] if rows else graphs
-    return _compared([program.remarks.attempt(cut_paths, graph) or graph for graph in graphs])
+    return _with_first_nonfinite(
+        [program.remarks.attempt(cut_paths, graph) or graph for graph in graphs]
+    )
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
-    """Return a row for each module for which a listener has a value."""
+    """Return one row for each module for which any listener has a value."""
     found: dict[str, Mapping[str, Any]] = {}
     for listener in listeners:
         for name, values in (program.remarks.attempt(listener.module_columns) or {}).items():
             found[name] = {**found.get(name, {}), **values}
-    # Without a line of Python for each module: there are many.
+    # Built from columns, without a Python loop over the modules: there may be thousands.
     paths = list(dict.fromkeys(chain.from_iterable(found.values())))
     columns = [
         map(found.get(name, {}).get, paths, repeat(default))
@@ -87,26 +89,26 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
             column = rows[name]
             for i, value in values.items():
                 column[i] = value
-    said = {i: sorted(some) for i, some in notes.items()}  # in whatever order they listen
-    for i, some in _remarks(backward, program).items():
+    said = {i: sorted(some) for i, some in notes.items()}  # independent of the listeners' order
+    for i, some in _output_notes(backward, program).items():
         said[i] = [*said.get(i, ()), *some]
     if said:
         rows["note"] = list(read["note"])
         for i, some in said.items():
-            rows["note"][i] = _joined(rows["note"][i], *some)
+            rows["note"][i] = _join_notes(rows["note"][i], *some)
     graph = backward.reading.graph(**rows)
     return replace(graph, step=Step(loss_scale=_loss_scale(backward)))
 
 
-def _joined(*notes: str) -> str:
-    """Join the notes of several listeners on a node, without repetition."""
+def _join_notes(*notes: str) -> str:
+    """Return the distinct notes of several listeners on one node, joined by "; "."""
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
-def _completed(
+def _complete_graph(
     graph: Graph, backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> Graph:
-    """Return the graph with the listeners' values beside its nodes, and their notes."""
+    """Return the graph with all values of the listeners that belong to no node, and the events."""
     for listener in listeners:
         graph = program.remarks.attempt(listener.add_to_graph, graph, backward) or graph
     line, leaf = program.line(), backward.reading.leaves.get
@@ -115,8 +117,12 @@ def _completed(
     return replace(graph, events=events)
 
 
-def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:
-    """Return the insides of compiled regions, as `inline_regions` takes them."""
+def _region_arguments(
+    backward: Backward, program: Program, listeners: Sequence[Listener]
+) -> tuple[Any, ...]:
+    """Return the arguments of `inline_regions` after the graph: regions, file names, classes,
+    paths.
+    """
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners:
         regions = program.remarks.attempt(listener.add_to_regions, regions, backward) or regions
@@ -133,7 +139,7 @@ def _inside(backward: Backward, program: Program, listeners: Sequence[Listener])
 
 
 def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
-    """Return the columns of modules and lines."""
+    """Return the columns with the module, scope, line and call of each node."""
     classes = program.table.classes()
     text = sources(program.line())
     leading = program.stack.leading
@@ -150,8 +156,8 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
     return [Node._field_defaults[name]] * length if known is None else list(known)
 
 
-def _remarks(backward: Backward, program: Program) -> dict[int, list[str]]:
-    """Return notes on the outputs: facts about all nodes, and values that could not be read."""
+def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
+    """Return notes by output node: facts about the whole graph, and reads that failed."""
     said = {i: [note] for i, note in backward.notes.items()}
     lines = program.remarks.lines
     for i in {node for node, _ in backward.reading.ends} if lines else ():
@@ -159,18 +165,22 @@ def _remarks(backward: Backward, program: Program) -> dict[int, list[str]]:
     return said
 
 
-def _compared(graphs: list[Graph]) -> list[Graph]:
-    """Return the graphs of a recording, with facts known from the others."""
-    first = next((i for i, graph in enumerate(graphs) if _spoils(graph)), len(graphs))
+def _with_first_nonfinite(graphs: list[Graph]) -> list[Graph]:
+    """Return the graphs, each with the position of the first one whose parameter gradients are NaN
+    or Inf.
+    """
+    first = next(
+        (i for i, graph in enumerate(graphs) if _has_nonfinite_gradients(graph)), len(graphs)
+    )
     return [
         replace(graph, step=replace(graph.step, nonfinite_since=first)) if first < i else graph
         for i, graph in enumerate(graphs)
     ]
 
 
-def _inner(backwards: Sequence[Backward]) -> list[bool]:
-    """Return, for each backward, whether autograd.grad kept its graph and a later one has its
-    nodes.
+def _are_inner_steps(backwards: Sequence[Backward]) -> list[bool]:
+    """Return, for each backward, True if it is an inner step: autograd.grad with retain_graph whose
+    nodes a later backward contains.
     """
     later: set[int] = set()
     found = []
@@ -181,9 +191,8 @@ def _inner(backwards: Sequence[Backward]) -> list[bool]:
     return found[::-1]
 
 
-def _spoils(graph: Graph) -> bool:
-    """Return True if a parameter's gradient is NaN or Inf, which an optimizer passes on."""
-    # A scaler sees to it that none does.
+def _has_nonfinite_gradients(graph: Graph) -> bool:
+    """Return True if a parameter's gradient is NaN or Inf and no GradScaler would skip the step."""
     leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
     given = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
     return graph.step.loss_scale is None and sum([s.nan + s.inf for s in given]) > 0

@@ -1,7 +1,7 @@
-"""The listeners of a recording, in the order in which they are notified.
+"""The listeners of a recording, in the order in which they receive events.
 
-Listeners that observe every call are left out with `gradients="finite"`: arguments, losses,
-lifetimes of gradients, norms of weights, retained graphs.
+With `gradients="finite"` all listeners that observe every call are left out: arguments, losses,
+gradient lifetimes, weight norms, retained graphs.
 """
 
 from __future__ import annotations

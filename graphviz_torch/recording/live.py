@@ -1,7 +1,7 @@
-"""A graph while its nodes are alive, read before backward runs and may free them.
+"""A graph while its nodes are alive: read before backward, which may free them.
 
-LiveGraph, passed to the listeners ─► backward runs ─► Backward, which holds no node. Functions here
-find the roots of a backward, the nodes upstream of a cut, and leaves.
+A `LiveGraph` is passed to the listeners. After backward it becomes a `Backward`, which keeps no
+node alive. The functions find graph outputs, leaves, and nodes upstream of a cut.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from .memory import Checkpoints, Memory
 
 
 def sinks(ends: list[GradientEdge]) -> list[GradientEdge]:
-    """Return the distinct gradient edges from which no other one is computed."""
+    """Return the distinct gradient edges that no other given edge depends on."""
     fns, _ = collect_nodes([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
 def made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
-    """Return name, sequence number and type of the node that created each tensor."""
+    """Return variable name, sequence number and type of the node that created each tensor; leaves
+    and stale views are skipped.
+    """
     fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
 
@@ -39,13 +41,13 @@ def made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
 def hidden_behind(
     cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
 ) -> list[GradFn]:
-    """Return the nodes upstream of which there is a parameter that the graph lacks.
+    """Return the nodes upstream of which there is a parameter that the graph does not contain.
 
     Args:
-        cut_off: nodes before cuts.
+        cut_off: makers of the operands of cuts.
         graph: the nodes of the graph.
-        names: the parameters that matter, by id(); all of them if empty.
-        reached: id() of the parameters that do not.
+        names: parameters to search for, by id(); empty: any.
+        reached: id() of parameters to ignore.
     """
     found = []
     for fn in cut_off:
@@ -58,14 +60,14 @@ def hidden_behind(
 
 
 def leaves_of(fns: Iterable[GradFn]) -> list[GradFn]:
-    """Return the nodes that accumulate into a leaf."""
+    """Return the AccumulateGrad nodes."""
     return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
 
 
 def numbers_of(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
     """Return the nodes' sequence numbers; -1 for leaves, and for numbers that occur twice.
 
-    Threads count separately: of two nodes with one number, one is another thread's.
+    Each thread counts its own nodes, so two nodes with the same number come from different threads.
     """
     numbers: list[int] = list(map(methodcaller("_sequence_nr"), ids))
     for i in leaves.values():
@@ -80,63 +82,63 @@ _COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class ExecutionOrder:
-    """The nodes that a backward ran, in order, filled by the node hooks."""
+    """The nodes that a backward ran, in order. Node hooks fill it."""
 
     def __init__(self) -> None:
         self._rows: list[Any] | None = None  # None: no node is hooked
 
     def watch(self) -> None:
-        """Allow hooks on every node."""
+        """Allow hooks on all nodes; without this call `rows` and `nodes` are None."""
         self._rows = []
 
     @property
     def rows(self) -> list[Any] | None:
-        """Return the flat list to which hooks append three values for each node; None if nodes
-        may not be hooked.
+        """Return the flat list to which hooks append three values per node; None if hooks are not
+        allowed.
 
-        It is flat because Python's collector would visit thousands of rows.
+        One flat list instead of thousands of tuples keeps Python's garbage collector fast.
         """
         return self._rows
 
     @property
     def nodes(self) -> list[int] | None:
-        """Ids of the nodes that ran, in order; None if nodes could not be hooked. A -1 belongs
-        to no node.
-        """
+        """Return the ids of the nodes that ran, in order; None if hooks were not allowed."""
         return None if self._rows is None else [node for node in self._rows[::3] if node >= 0]
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """A live graph. While its backward runs, node hooks append to `ran`."""
+    """A graph whose nodes are alive. While its backward runs, node hooks fill `ran`."""
 
-    position: int  # how many graphs the recording had before this one
+    position: int  # index in `Recording.graphs`
     call: BackwardCall
-    ends: list[GradientEdge]  # what backward starts from
+    ends: list[GradientEdge]  # roots of the backward
     ids: dict[GradFn, int]  # the live nodes, in the order of `Graph.nodes`
-    own: dict[GradFn, int]  # those that can run: not what lies before a cut
+    own: dict[GradFn, int]  # the nodes that backward can run; the others are upstream of cuts
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
-    reached: frozenset[int]  # id() of the variables that backward reaches
-    parameters: dict[str, int]  # nodes by the name of the parameter
-    named: list[tuple[str, Tensor]]  # what the program calls its tensors
-    failed: bool  # did an exception end the recording
-    checkpoints: Checkpoints  # what runs its forward again
-    memory: Memory  # what the nodes keep for backward
+    reached: frozenset[int]  # id() of the leaf tensors that backward reaches
+    parameters: dict[str, int]  # node id by parameter name
+    named: list[tuple[str, Tensor]]  # tensors with the program's names
+    failed: bool  # True if an exception ended the recording
+    checkpoints: Checkpoints  # segments whose forward runs again in backward
+    memory: Memory  # the saved tensors
     ran: ExecutionOrder = field(default_factory=ExecutionOrder)
-    notes: dict[int, str] = field(default_factory=dict)  # why nothing is hooked, by node
+    notes: dict[int, str] = field(default_factory=dict)  # by node id: why no hook was set
 
     @cached_property
     def devices(self) -> frozenset[str]:
-        """Return the devices of the results."""
+        """Return the devices of all nodes' outputs, such as {"cpu", "cuda:0"}."""
         outputs = set(self.reading.columns["outputs"])
         return frozenset(meta.device for metas in outputs for meta in metas if meta is not None)
 
     def may_be_hooked(self) -> bool:
-        """Return True if nodes may be hooked while backward runs."""
+        """Return True if node hooks are safe: not in a CUDA graph capture or with compiled
+        autograd.
+        """
         cuda = any(device.startswith("cuda") for device in self.devices)
         if cuda and torch.cuda.is_current_stream_capturing():
-            return False  # what is done on the device would become a part of the CUDA graph
+            return False  # our operators would become part of the CUDA graph
         if compiles_backward():
             for node, _ in self.reading.ends:
                 self.notes[node] = _COMPILED
@@ -150,7 +152,11 @@ class LiveGraph:
             held.clear()
 
     def plain(self, *, failed: bool = False) -> Backward:
-        """Return the plain values after the backward. `failed`: backward raised."""
+        """Return the backward as plain values.
+
+        Args:
+            failed: True if backward raised.
+        """
         leaves, ran = self.reading.leaves, self.ran.nodes
         return Backward(
             position=self.position,

@@ -1,25 +1,23 @@
-"""What each node keeps for backward, and how many bytes.
+"""Saved tensors of each node, and their bytes.
 
-Counted: the storage of every saved tensor, once, at the first node in the order of the graph that
-keeps it; so the sum is what the graph keeps alive, parameters, buffers and inputs included, the
-indices of sparse tensors and the offsets of nested ones too. Not counted: what a custom Function
-keeps as plain attributes, what kernels keep inside and in MKL-DNN's own layout, what a compiled
-region keeps in Python, and the numbers of `x * 2.5`, which PyTorch keeps as tensors that no hook
-sees (`True` counts its one byte: it cannot be told from a tensor).
+Counted: the storage of every saved tensor, once, at the first node (in graph order) that saves it.
+The sum is therefore the memory that the graph keeps alive, including parameters, buffers and
+inputs, indices of sparse tensors and offsets of nested ones. Not counted: plain attributes of
+custom Functions, buffers inside kernels and in MKL-DNN's layout, Python objects in compiled
+regions, and the numbers of `x * 2.5`, which PyTorch saves as tensors that no hook sees (a `True`
+counts as one byte: it cannot be distinguished from a tensor).
 
-Nothing is unpacked. Where somebody's `saved_tensors_hooks` packed a tensor, the tensors in the pack
-are counted: on the device and with the bytes they have there. What a checkpointed part keeps to run
-again counts at the first of its nodes.
+Nothing is unpacked. If `saved_tensors_hooks` packed a tensor, the tensors in the packed object are
+counted, with the device and bytes that they have there.
 
-A checkpointed part keeps what it needs to run its forward again:
-`torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`. Its nodes are in the graph, and keep
-nothing themselves. Kept are the tensors among the arguments, those by keyword too, and what a
-policy keeps. Not counted: the state of the random numbers (5,056 bytes on the CPU), and what the
-function holds.
+A segment under `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)` saves only its inputs:
+the tensors among its arguments, and results that a selective policy keeps. Both count at the first
+node of the segment. Not counted: random states (5,056 bytes on the CPU), and closures of the
+function.
 
-PyTorch ends the second forward as soon as all is there that the first one has saved, unless
-`early_stop` is off: an operation that is the last to save, and saves its operands alone, does not
-run again, and nothing after it does. Which operations a policy runs again is not known.
+PyTorch stops the second forward once every tensor that the first one saved exists again, unless
+`early_stop` is off. So the last operation is not repeated if it saves only its operands. With a
+policy it is unknown which operations run again.
 """
 
 from __future__ import annotations
@@ -52,52 +50,50 @@ from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 
-_ATTENTION = "ScaledDotProduct"  # what it saves last are results
+_ATTENTION = "ScaledDotProduct"  # its last saved tensors are results
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpointed part, and its number of reruns. Keeps no tensor."""
+    """A checkpointed segment, and how often its forward ran again. Keeps no tensor."""
 
-    nodes: frozenset[int]  # those that save something
+    nodes: frozenset[int]  # ids of its nodes that save tensors
     start: int  # the nodes start <= sequence number < stop run again
     stop: int
-    saved: int  # how many tensors its forward saves
-    saved_again: Mapping[Any, int]  # the same by backward, as PyTorch counts while one runs
-    selects: bool  # does a policy keep some of its results
-    before: int = 0  # how often it had run again when the graph was read
+    saved: int  # number of tensors that its forward saves
+    # Tensors saved in each rerun, by backward; PyTorch's own counter.
+    saved_again: Mapping[Any, int]
+    selects: bool  # True with a selective policy
+    before: int = 0  # number of reruns before the graph was read
     position: CodePosition | None = None  # the user's line that called checkpoint
 
     def times(self) -> int:
-        """Return how often its forward ran again, or the part of it that the policy did not
-        keep.
-        """
+        """Return how often its forward ran again (with a policy: the part that was not kept)."""
         return sum(count == self.saved for count in self.saved_again.values()) - self.before
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The checkpointed parts of a live graph."""
+    """The checkpointed segments of a live graph, and the tensors that they keep."""
 
     parts: list[Checkpoint] = field(default_factory=list)
-    kept: list[tuple[int, Tensor]] = field(default_factory=list)  # each with the part's first node
+    kept: list[tuple[int, Tensor]] = field(default_factory=list)  # with the segment's first node
 
 
-class _Place(NamedTuple):
-    """A place where a tensor is saved."""
+class _SavePoint(NamedTuple):
+    """The position in the forward at which a tensor is saved."""
 
     node: int
-    start: int  # the nodes before this sequence number have run when it is saved
-    stop: int  # those before this one have when a later node saves one
+    start: int  # nodes with smaller sequence numbers have run when it is saved
+    stop: int  # nodes with smaller numbers have run when the next node saves a tensor
 
 
 def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> Checkpoints:
-    """Return the checkpointed parts of a graph.
+    """Return the checkpointed segments of a graph.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
-        frames: of the parts that are alive, the inner before the outer, each with the sequence
-            number of the first node in it.
+        frames: live segments, inner before outer, each with the sequence number of its first node.
     """
     found = Checkpoints()
     places = _places(fns) if frames else {}
@@ -105,7 +101,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         holders = holders_of(frame)
         known = [places[id(holder)] for holder in holders if id(holder) in places]
         if not known:
-            continue  # it is of another graph
+            continue  # a segment of another graph
         ends = frame.early_stop and id(holders[-1]) in places
         stop = known[-1].start if ends else known[-1].stop
         nodes, counts = frozenset(place.node for place in known), frame.recomp_counter
@@ -114,15 +110,17 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         position = calling_position(frame)
         found.parts.append(replace(part, before=part.times(), position=position))
         for each in contents_of(frame):
-            if is_holder(each):  # the part around this one makes it again
-                places[id(each)] = _Place(min(nodes), start, known[-1].stop)
+            if is_holder(each):  # the outer segment computes it again
+                places[id(each)] = _SavePoint(min(nodes), start, known[-1].stop)
             else:
                 found.kept.extend((min(nodes), tensor) for tensor in tensors(each))
     return found
 
 
-def _places(fns: Iterable[Any]) -> dict[int, _Place]:
-    """Return the places of saved tensors, by id() of their stand-in."""
+def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
+    """Return the positions at which checkpointed tensors are saved, by id() of PyTorch's
+    placeholder.
+    """
     found = {}
     for node, fn in enumerate(fns):
         kind = type(fn)
@@ -136,14 +134,14 @@ def _places(fns: Iterable[Any]) -> dict[int, _Place]:
                     number = fn._sequence_nr()
                     ran = name.startswith("result") or issubclass(kind, BackwardCFunction)
                     ran = ran or kind.__name__.startswith(_ATTENTION)
-                    found[id(one.data)] = _Place(node, number + ran, number + 1)
+                    found[id(one.data)] = _SavePoint(node, number + ran, number + 1)
     return found
 
 
 _BEFORE = f"{CHECKPOINTED} before the recording: what that keeps is not counted"
 _OF_CHECKPOINT = "checkpointed tensor"
-_new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
-# By the type that a Python number has as a tensor: one that it would give way to.
+_new: Any = tuple.__new__  # creates a SavedTensor without a Python-level call
+# By dtype of a wrapped Python number: a tensor whose dtype wins in type promotion.
 _STRONGER = {
     torch.float64: torch.ones((), dtype=torch.float32),
     torch.int64: torch.ones((), dtype=torch.int32),
@@ -152,8 +150,8 @@ _STRONGER = {
 
 
 Rows = dict[int, tuple[SavedTensor, ...]]  # by node
-# Storage, offset, shape and strides.
-_Part = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
+# Identity of a view: storage, offset, shape, strides.
+_ViewKey = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
 
 class Memory:
@@ -161,10 +159,10 @@ class Memory:
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
-        known: parameters, buffers and inputs: a saved tensor that shares memory with one is of its
-            kind, the first one's.
-        named: what the program calls its tensors: an input, or a target, has the first name.
-        checkpoints: those of the graph.
+        known: parameters, buffers and inputs. A saved tensor that shares memory with one of them
+            has its kind.
+        named: tensors with the program's names, for inputs and targets.
+        checkpoints: the checkpointed segments of the graph.
     """
 
     def __init__(
@@ -183,29 +181,28 @@ class Memory:
     def _read(self) -> tuple[Rows, dict[int, str], list[Tensor]]:
         if not HAS_SAVED_TENSOR_DATA:
             return {}, {}, []
-        with unseen_calls():  # no subclass is to see what is read
+        with unseen_calls():  # hidden from tensor subclasses
             return _saved(list(self._fns), self._known, self._named, self._checkpoints)
 
     @property
     def rows(self) -> Rows:
-        """Return the saved tensors of each node."""
+        """Return the saved tensors by node id."""
         return self._read[0]
 
     @property
     def notes(self) -> dict[int, str]:
-        """Return notes for nodes with unreadable saved tensors.
-
-        Notes on the nodes for which something is kept that is not known.
-        """
+        """Return notes by node id, for nodes with saved tensors that could not be counted."""
         return self._read[1]
 
     @property
     def activations(self) -> list[Tensor]:
-        """Return the saved tensors that are not parameters, buffers or inputs, until `release`."""
+        """Return the saved tensors that are not parameters, buffers or inputs; empty after
+        `release`.
+        """
         return self._read[2]
 
     def release(self) -> None:
-        """Let backward free the saved tensors."""
+        """Drop the references to saved tensors, so that backward can free them."""
         if "_read" in vars(self):
             self._read[2].clear()
         self._checkpoints.kept.clear()
@@ -218,13 +215,13 @@ def _saved(
     named: Iterable[tuple[str, Tensor]],
     checkpoints: Checkpoints,
 ) -> tuple[Rows, dict[int, str], list[Tensor]]:
-    kept: list[tuple[int, str, Tensor]] = []  # by which node, under which name
+    kept: list[tuple[int, str, Tensor]] = []  # node id, attribute name, tensor
     kept += [(node, _OF_CHECKPOINT, tensor) for node, tensor in checkpoints.kept]
     inside = {node for part in checkpoints.parts for node in part.nodes}
     notes: dict[int, str] = {}
     names = list(map(SAVED_NAMES.__getitem__, map(type, fns)))
     saving = compress(zip(range(len(fns)), fns, names, strict=True), names)
-    for node, fn, own in saving:  # half of the nodes keep nothing
+    for node, fn, own in saving:  # half of the nodes save nothing
         for attribute, name in own:
             try:
                 raw = getattr(fn, attribute)
@@ -242,42 +239,46 @@ def _saved(
                     kept += [(node, name, tensor) for tensor in tensors(data)]
     if checkpoints.kept:
         kept.sort(key=itemgetter(0))
-    rows, activations = _described(kept, _kinds(list(known)), _labels(named))
+    rows, activations = _describe(kept, _kinds(list(known)), _labels(named))
     return rows, notes, activations
 
 
 def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
-    """Return the kind of each memory: that of its first owner."""
+    """Return the kind of each storage, by storage id; the first known tensor decides."""
     parts = parts_of_each([tensor for _, tensor in known])
     keys = storage_ids([part for _, part in parts])
     pairs = list(zip(keys, parts, strict=True))
     return {key: known[i][0] for key, (i, _) in reversed(pairs)}
 
 
-def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_Part, str]:
-    """Return names of data: plain tensors that are not parameters and require no gradient."""
+def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_ViewKey, str]:
+    """Return names of input data by view identity: plain tensors without a gradient that are no
+    parameters.
+    """
     data = [
         (name, tensor)
         for name, tensor in named
-        if type(name) is str and type(tensor) in PLAIN  # not that of a parameter, or a buffer
+        # A parameter's or buffer's name is no plain str.
+        if type(name) is str and type(tensor) in PLAIN
         if is_dense(tensor) and not tensor.requires_grad
     ]
     keys = storage_ids([tensor for _, tensor in data])
     pairs = zip(keys, data, strict=True)
-    return {_part(key, tensor): name for key, (name, tensor) in reversed([*pairs])}
+    return {_view_key(key, tensor): name for key, (name, tensor) in reversed([*pairs])}
 
 
-def _part(key: int, tensor: Tensor) -> _Part:
+def _view_key(key: int, tensor: Tensor) -> _ViewKey:
     return key, tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
-def _described(
+def _describe(
     kept: Sequence[tuple[int, str, Tensor]],
     kinds: Mapping[int, SavedKind],
-    labels: Mapping[_Part, str],
+    labels: Mapping[_ViewKey, str],
 ) -> tuple[Rows, list[Tensor]]:
-    """Return the saved tensors of each node, and the activations. Each memory counts once, at
-    its first node.
+    """Return the saved tensors by node id, and the activations.
+
+    The bytes of a storage are counted at the first node that saves it.
     """
     given = [tensor for _, _, tensor in kept]
     parts = parts_of_each(given)
@@ -291,7 +292,7 @@ def _described(
         if (kind := kinds.get(key)) is not None:
             value[1] = kind
         if labels and part is given[i] and (value[1] == "input" or kept[i][1] == "target"):
-            value[3] = labels.get(_part(key, part), "")
+            value[3] = labels.get(_view_key(key, part), "")
         if key in counted:
             value[2] = counted[key]
         else:
@@ -317,8 +318,8 @@ def _described(
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Return True for a tensor without dimensions that stands for a Python number, which does
-    not widen dtypes.
+    """Return True for a zero-dimensional tensor that PyTorch made from a Python number: it does not
+    take part in type promotion.
     """
     other = _STRONGER.get(tensor.dtype)
     if other is None or not tensor.is_cpu:

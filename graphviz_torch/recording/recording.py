@@ -1,13 +1,13 @@
-"""record(): one `with` block that notes all there is to know of a forward and a backward.
+"""`record()`: a `with` block that records forward and backward.
 
-Seen: what the thread that enters it does, and what the backward of a region computes that
-`torch.compile` made. Not seen: the forwards of other threads.
+Observed: the thread that enters the block, and the backward of regions made by `torch.compile`. Not
+observed: forwards in other threads.
 
-    record() ─► Recording     opens the seams of internals/, which tell
+    record() ─► Recording     installs the hooks of internals/, which notify
                 Session       the listeners, until the block ends
                 LiveGraph     a graph while its nodes are alive
-                Backward      the same when it is over, as plain values
-                graphs_of     ─► Graph, with what the listeners give
+                Backward      a finished backward as plain values
+                graphs_of     ─► Graph, with the values of the listeners
 """
 
 from __future__ import annotations
@@ -56,40 +56,40 @@ def record(
     fingerprints: bool = False,
     experiments: bool = False,
 ) -> Recording:
-    """Record what happens in a `with` block: forward, backward, or both.
+    """Record forward and backward passes that run in a `with` block.
 
     Args:
-        model: gives modules and parameters their names, as in `named_modules()`, and has its
-            parameters listed, and no others. None: the first module that is called is the model,
-            unless the code that calls it holds several, such as the two players of a GAN. Then the
-            variable that holds a module names it, else its class; so it is for every other module,
-            too. The parameters of every module that is called are listed, or, where none is, the
-            caller's leaves whose way to the loss was cut.
-        gradients: describe the gradient at every node, and time it. "finite": tell only which
-            gradients are not finite, and which result of the forward was the first; that is cheaper
-            than `torch.autograd.detect_anomaly`, and raises nothing. Arguments, losses, the life of
-            gradients and graphs that are kept are not looked at.
-        transfers: note the copies between devices.
-        memory: note what each node keeps for backward. None: unless `gradients` is "finite".
-        clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;
-            copies of its own that PyTorch makes inside a kernel are listed too.
-        notes: where an exception ends the block, add to it, in at most three lines, what `find`
-            says of its cause, the line and what to try. Its traceback shows them; Python 3.10
-            writes them to stderr. False: leave it as it is.
-        compiled: show what a region that `torch.compile` made does inside, as far as it is known.
-            "closed": leave it one node. "eager": run the block as it is written, with no compiled
-            code in any thread, so that all is known; its numbers and its time are eager's. What was
-            compiled is used again afterwards. "gradients": as "open", and run each region's
-            backward once more, operation by operation, for the gradients of the nodes inside.
-        fingerprints: note a fingerprint of each result of the forward and of each leaf, by which
-            `first_difference` tells where two runs part. What makes no node has none: run the
-            forward with gradients on.
-        experiments: keep what `experiment` and `influence` need: the first outermost module that is
-            called with gradients, copies of its arguments and buffers, and the random state. The
-            recording holds them as long as it lives.
+        model: names modules and parameters as in `named_modules()`; only its parameters are listed.
+            None: the first module called is the model, unless the calling code holds several
+            models, such as the two networks of a GAN. Every other module is named after the
+            variable that holds it, or after its class, and the parameters of every called module
+            are listed. If no module is called, the caller's leaves that are cut off from the loss
+            are listed.
+        gradients: record statistics of the gradient at every node, and the node's duration.
+            "finite": only report non-finite gradients, and the first non-finite result of the
+            forward; this is cheaper than `torch.autograd.detect_anomaly`, and raises nothing.
+            Arguments, losses, gradient lifetimes and retained graphs are then not checked.
+        transfers: record copies between devices.
+        memory: record the saved tensors of each node. None: unless `gradients` is "finite".
+        clock: measure copies on CUDA with `torch.profiler`, which synchronizes at the end. Copies
+            inside kernels are then listed, too.
+        notes: if an exception ends the block, add a note of at most three lines to it: cause, line
+            and what to try, as reported by `find`. Tracebacks show the note; Python 3.10 writes it
+            to stderr.
+        compiled: "open": show the operations inside regions made by `torch.compile`, as far as
+            known. "closed": show each region as one node. "eager": run the block without compiled
+            code, in all threads; values and durations are those of eager mode, and compiled code is
+            used again afterwards. "gradients": as "open", and run each region's backward a second
+            time, operation by operation, to get the gradients of the nodes inside.
+        fingerprints: record a fingerprint of each forward result and each leaf; `first_difference`
+            compares them to find where two runs diverge. Results without a node have none, so
+            enable gradients.
+        experiments: keep the data that `experiment` and `influence` need: the first outermost
+            module called with gradients, copies of its arguments and buffers, and the random state.
+            They live as long as the recording.
 
-    The first recording registers two things that stay and then do nothing: operators fall through
-    an unused dispatch key, and an optimizer's step looks whether anybody records.
+    The first recording registers two things that stay, unused, after it: a fallthrough on a spare
+    dispatch key, and a check in `Optimizer.step` whether a recording is active.
 
     Returns:
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
@@ -147,11 +147,11 @@ class Recording:
         self._options = options
         self._clock = Clock() if clock else None
         self._entered = False
-        self._session: Session | None = None  # while the block is open
-        self._seams: list[Any] = []  # what tells the session
+        self._session: Session | None = None  # set while the block is open
+        self._hooks: list[Any] = []  # installed hooks, which notify the session
         self._graphs: list[Graph] = []
-        self._missed: list[str] = []  # what could not be read, and why
-        self.first_call: RecordedCall | None = None  # of `experiments=True`
+        self._missed: list[str] = []  # notes about failed reads, with reasons
+        self.first_call: RecordedCall | None = None  # with `experiments=True`
 
     def __enter__(self) -> Recording:
         if self._entered:
@@ -159,7 +159,7 @@ class Recording:
         try:
             self._entered = True
             self._session = Session(self._model, caller_frame(), self._options)
-            self._open(self._session)
+            self._install_hooks(self._session)
             return self
         except BaseException:
             self._close()
@@ -169,13 +169,14 @@ class Recording:
         try:
             if not self._entered:
                 raise RuntimeError("this recording was not entered: with record() as recording.")
-            if self._session is not None:  # else it is left already
+            if self._session is not None:  # else already left
                 self._end(self._session, error)
         finally:
             self._close()
 
     def __repr__(self) -> str:
-        if not self._entered or self._session is not None:  # a debugger may look while it records
+        # A debugger may print it inside the block.
+        if not self._entered or self._session is not None:
             return f"Recording({'open' if self._entered else 'not entered'})"
         if not self._graphs:
             return "Recording(nothing was recorded)"
@@ -188,7 +189,7 @@ class Recording:
             (len(last.transfers), "transfer"),
         ]
         parts = [count_text(n, name) for n, name in counts if n or name == "node"]
-        from ..findings import find  # the rules are loaded where they are needed
+        from ..findings import find  # imported late: the rules are slow to load
 
         for worst in find(self)[:1]:
             at = f" at {worst.where}" if worst.where else ""
@@ -201,9 +202,9 @@ class Recording:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the last backward. After an exception: the graph up to it.
+        """The graph of the last backward; after an exception, the graph up to the failure.
 
-        Without a backward: the graph of the outermost module's result, and of the caller's
+        Without a backward: the graph of the outermost module's result and of the caller's
         variables.
 
         Raises:
@@ -221,14 +222,14 @@ class Recording:
 
     @property
     def graphs(self) -> list[Graph]:
-        """A graph for each backward that ran in the block, in order."""
+        """The graphs of all backwards that ran in the block, in order."""
         return self._graphs if self._session is None else self._session.graphs()
 
     def next_step(self) -> list[Graph]:
-        """End a step of a run, and return its graphs, which the recording no longer keeps.
+        """End a training step, and return its graphs, which the recording then forgets.
 
-        For later steps it remembers, by weak references, which gradients were used, whose graphs
-        are alive, and what was changed in place.
+        For later steps it keeps weak references: which gradients were used, whose graphs are alive,
+        and which tensors were changed in place.
 
         Returns:
             A graph for each backward of the step, in order.
@@ -247,13 +248,15 @@ class Recording:
         """
         session = self._open_session()
         graphs = session.program.remarks.attempt(session.graphs) or []
-        self._take_first_call(session, graphs)
+        self._keep_first_call(session, graphs)
         session.end_step(caller_frame())
         return graphs
 
     def ineffective_calls(self) -> list[Event]:
-        """Return the calls without effect since the last step, such as dropout in an evaluation,
-        if no backward has run since.
+        """Return the calls without effect since the last step, such as functional dropout in eval
+        mode.
+
+        Empty if a backward has run since: then they are events of its graph.
 
         Raises:
             RuntimeError: outside of the block.
@@ -262,7 +265,7 @@ class Recording:
         return session.program.remarks.attempt(session.ineffective_calls) or []
 
     def number_step(self, number: int) -> None:
-        """Set the number of the current step; the first is 0, and each next one is one more.
+        """Set the number of the current step. Steps count from 0.
 
         Raises:
             RuntimeError: outside of the block.
@@ -270,53 +273,54 @@ class Recording:
         self._open_session().program.step = number
 
     def pause(self) -> None:
-        """Stop recording until `resume()`, at no cost. Call it between two steps of a run.
+        """Stop recording until `resume()`; a paused recording costs nothing. Call it between
+        steps.
 
         Raises:
             RuntimeError: outside of the block.
         """
-        self._open_session().program.resume(None)  # a frame that has returned holds its variables
-        self._unplug()
+        self._open_session().program.resume(None)  # a kept frame would keep its variables alive
+        self._remove_hooks()
 
     def resume(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Record again after `pause()`.
 
         Args:
-            optimizer: one that has stepped just now: whether its gradients are cleared is known
-                from here on.
+            optimizer: an optimizer that stepped just before; from here on the recording knows
+                whether its gradients are cleared.
 
         Raises:
             RuntimeError: outside of the block.
         """
         session = self._open_session()
-        if not self._seams:
+        if not self._hooks:
             session.resume(caller_frame(), optimizer)
-            self._open(session)
+            self._install_hooks(session)
 
-    def _take_first_call(self, session: Session, graphs: list[Graph]) -> None:
+    def _keep_first_call(self, session: Session, graphs: list[Graph]) -> None:
         attempt = session.program.remarks.attempt
         for listener in session.listeners if self.first_call is None else ():
             self.first_call = self.first_call or attempt(listener.persistent_state, graphs)
 
     def _open_session(self) -> Session:
         if self._session is None:
-            raise RuntimeError("this recording is not open: steps are told apart in its block.")
+            raise RuntimeError("this recording is not open: call this inside its `with` block.")
         return self._session
 
-    def _open(self, session: Session) -> None:
-        """Open PyTorch's patch points for the session."""
-        seams = _seams_of(session)
+    def _install_hooks(self, session: Session) -> None:
+        """Install the hooks that notify the session."""
+        hooks = _hooks_of(session)
         if self._clock is not None:
-            seams.insert(0, self._clock)
-        for seam in seams:
-            self._seams.append(seam)  # first: an interrupt may come between the two
-            seam.__enter__()
+            hooks.insert(0, self._clock)
+        for hook in hooks:
+            self._hooks.append(hook)  # before entering: an interrupt may hit between the two lines
+            hook.__enter__()
 
     def _end(self, session: Session, error: BaseException | None) -> None:
-        """Build the graphs."""
+        """Build the graphs at the end of the block."""
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
-            self._unplug()
+            self._remove_hooks()
             if self._clock is not None:
                 session.tell("on_copies_timed", self._clock.copies)
             if error is not None:
@@ -324,34 +328,39 @@ class Recording:
             attempt = session.program.remarks.attempt
             self._graphs = attempt(session.graphs) or []
             self._missed = list(session.program.remarks.missed)
-            self._take_first_call(session, self._graphs)
+            self._keep_first_call(session, self._graphs)
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])
         finally:
-            if torch.is_grad_enabled() is not enabled:  # an interrupt came where it was not
+            # An interrupt hit a section that had switched it off.
+            if torch.is_grad_enabled() is not enabled:
                 set_grad_enabled(enabled)
             if collects:
                 gc.enable()
 
-    def _unplug(self) -> None:
-        """Close the patch points."""
-        while self._seams:
-            self._seams[-1].__exit__(None, None, None)
-            self._seams.pop()
+    def _remove_hooks(self) -> None:
+        """Remove the hooks, the last one first."""
+        while self._hooks:
+            self._hooks[-1].__exit__(None, None, None)
+            self._hooks.pop()
 
     def _close(self) -> None:
-        """Drop all references to the program."""
+        """Remove the hooks, and drop all references to the program."""
         try:
-            self._unplug()
+            self._remove_hooks()
         finally:
             if self._session is not None:
                 self._session.close()
             self._session = self._model = None
 
 
-def _seams_of(session: Session) -> list[Any]:
-    """Return the patch points that notify a session, in opening order."""
-    program, telling, telling_any = session.program, session.telling, session.telling_any
+def _hooks_of(session: Session) -> list[Any]:
+    """Return the hooks that notify a session, in the order in which they are installed."""
+    program, callback, any_thread_callback = (
+        session.program,
+        session.callback,
+        session.any_thread_callback,
+    )
     if program.options.opens_regions:
         program.table.trace_calls()
     found: list[Any] = [
@@ -360,29 +369,32 @@ def _seams_of(session: Session) -> list[Any]:
         program,
         RegionWatch(
             OperationTrace,
-            partial(Regions, program, telling("on_region_end")),
-            telling("on_function_skipped"),
+            partial(Regions, program, callback("on_region_end")),
+            callback("on_function_skipped"),
         ),
         WarningLines(CallWatch.__torch_function__),
-        ModuleWatch(telling("on_module_start"), telling("on_module_end")),
+        ModuleWatch(callback("on_module_start"), callback("on_module_end")),
         EngineWatch(session.begin, session.end),
-        StepWatch(telling("on_optimizer_step_start"), telling("on_optimizer_step_end")),
-        CaptureWatch(on_replay=session.replayed),
+        StepWatch(callback("on_optimizer_step_start"), callback("on_optimizer_step_end")),
+        CaptureWatch(on_replay=session.on_cuda_graph_replay),
         session.checkpoints,
     ]
-    # Each once, however many ask for it.
+    # Hooks that listeners request; each is installed once.
     own = dict.fromkeys(pair for each in session.listeners for pair in each.watches.items())
-    found += [watch(telling(event)) for event, watch in own]
+    found += [watch(callback(event)) for event, watch in own]
     if program.options.compiled == "eager":
         found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
     for listener in session.listeners:
         if listener.operators:
-            # The engine's threads for devices work for this program too: whose operator one is, the
-            # listener finds out.
-            hand_on = telling_any("on_operator", (listener,))
-            found.append(OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere))
+            # Operators of other threads, too: the engine's device threads work for this program.
+            # The listener decides whose operator it is.
+            pass_on = any_thread_callback("on_operator", (listener,))
+            found.append(OperatorWatch(listener.operators, pass_on, everywhere=listener.everywhere))
     if any(hasattr(listener, "on_collective") for listener in session.listeners):
-        sent, waited = telling_any("on_collective"), telling_any("on_collective_wait")
+        sent, waited = (
+            any_thread_callback("on_collective"),
+            any_thread_callback("on_collective_wait"),
+        )
         found.append(CollectiveWatch(on_issue=sent, on_wait_end=waited))
-    calls = session.audience("on_call_end"), program.key, program.remarks.miss
+    calls = session.receivers("on_call_end"), program.key, program.remarks.miss
     return [*found, CallWatch(*calls, program.switches)]

@@ -1,4 +1,4 @@
-"""Columns of saved tensors, and of reruns of checkpointed nodes."""
+"""Node columns for saved tensors, and for reruns of checkpointed segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .program import Program
 
 
 class SavedTensors(Listener):
-    """The saved tensors of each node and their bytes, counted as `memory.py` says."""
+    """The saved tensors of each node and their bytes; memory.py defines what is counted."""
 
     needs = ("memory",)
 
@@ -37,25 +37,25 @@ class SavedTensors(Listener):
         return self._columns.get(backward.position, {"saved": {}})
 
 
-_PART = f"{CHECKPOINTED}: backward runs the forward of this part again"
-_AGAIN = f"{CHECKPOINTED}: its forward ran again in backward"
+_NOTE_SEGMENT = f"{CHECKPOINTED}: backward runs the forward of this part again"
+_NOTE_RERAN = f"{CHECKPOINTED}: its forward ran again in backward"
 
 
 class Reruns(Listener):
-    """Numbers of reruns, counted by `Checkpoint.times` in memory.py."""
+    """The number of forward reruns of each checkpointed node."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._parts: dict[int, list[Checkpoint]] = {}  # by graph
-        self._times: dict[int, list[int]] = {}  # of each part, by graph
+        self._times: dict[int, list[int]] = {}  # reruns of each segment, by graph
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        """Take the checkpointed parts."""
+        """Remember the checkpointed segments of the graph."""
         if live.checkpoints.parts:
             self._parts[live.position] = live.checkpoints.parts
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Count before another backward runs them again."""
+        """Read the rerun counts before another backward increases them."""
         position = event.live.position
         if position in self._parts:
             self._times[position] = [part.times() for part in self._parts[position]]
@@ -67,7 +67,7 @@ class Reruns(Listener):
         parts = self._parts.get(backward.position, [])
         times = self._times.get(backward.position)
         if times is None:
-            return {"note": {node: _PART for part in parts for node in part.nodes}}
+            return {"note": {node: _NOTE_SEGMENT for part in parts for node in part.nodes}}
         numbers = sorted((number, node) for node, number in enumerate(backward.numbers))
         reruns = Counter({node: 0 for part in parts for node in part.nodes})
         unknown: set[int] = set()
@@ -78,5 +78,7 @@ class Reruns(Listener):
             if part.selects:
                 unknown.update(inside, part.nodes)
         known = {node: count for node, count in reruns.items() if node not in unknown}
-        notes = {n: _AGAIN if known.get(n) else CHECKPOINTED for part in parts for n in part.nodes}
+        notes = {
+            n: _NOTE_RERAN if known.get(n) else CHECKPOINTED for part in parts for n in part.nodes
+        }
         return {"note": notes, "reruns": known}

@@ -1,9 +1,9 @@
-"""All that lives inside a recording's block alone: the program, and the tuple of listeners.
+"""The state of a recording while its block is open: the program and the listeners.
 
-seams ─► Session ─► the program's services and the listeners
-              │
-              ├─ a backward begins: read ─► LiveGraph ─► told ─► it ends ─► Backward
-              └─ at the end: graphs_of(backwards, listeners) ─► Graphs
+hooks ─► Session ─► the program's services and the listeners
+             │
+             ├─ backward: read ─► LiveGraph ─► listeners ─► engine runs ─► Backward
+             └─ end: graphs_of(backwards, listeners) ─► Graphs
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from .program import Program
 from .program.program import Options
 from .program.source_lines import raised
 
-_REPLAYED = "what a CUDA graph replays"
-_LEAVES = "on_module_end"  # the event after which the program is in another module
+_REPLAY_NOTE = "the effects of a CUDA graph replay"
+_LEAVES_MODULE = "on_module_end"  # after this event the program is in another module
 
 
 class _InnerBackward(NamedTuple):
-    """A nested backward, run by a node of another one."""
+    """A nested backward, started by a node of another backward."""
 
     ends: list[GradientEdge]
 
@@ -64,9 +64,9 @@ class Session:
     """The program, with its services and listeners.
 
     Args:
-        model: as `record` is given it.
-        frame: the one that enters the block.
-        options: of `record`.
+        model: `model` of `record`.
+        frame: the frame that enters the block.
+        options: `options` of `record`.
     """
 
     def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
@@ -76,24 +76,23 @@ class Session:
         self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
         self.checkpoints = CheckpointWatch()
         self._live: LiveGraph | None = None
-        # id() of the variables that backwards reached, of this step and the one before.
+        # id() of the leaves that backwards of this step and of the step before reached.
         self._reached: set[int] = set()
-        self._first = sequence_number()  # nodes from this number on are in no backward yet
+        self._first = sequence_number()  # newer nodes are in no backward yet
 
-    def telling(self, event: str) -> Callable[[Any], None]:
-        """Return a callback that passes an event of this program to the listeners."""
+    def callback(self, event: str) -> Callable[[Any], None]:
+        """Return a callback that passes an event of this program's own thread to the listeners."""
         listening, program = self._listening(event), self.program
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
-        def hand_on(happened: Any) -> None:
-            if (
-                key in active_programs() and get_ident() == thread
-            ):  # as `program.is_here`, for every call
+        def pass_on(happened: Any) -> None:
+            # `program.is_here`, inlined: this runs for every call.
+            if key in active_programs() and get_ident() == thread:
                 notify(listening, happened, miss)
 
-        return hand_on
+        return pass_on
 
-    def telling_any(
+    def any_thread_callback(
         self, event: str, listeners: Sequence[Listener] | None = None
     ) -> Callable[[Any], None]:
         """Return a callback that passes an event of any thread to the listeners."""
@@ -102,34 +101,35 @@ class Session:
         return lambda happened: notify(listening, happened, miss)
 
     def tell(self, event: str, happened: object) -> None:
-        """Pass an event to the listeners."""
+        """Pass an event to all listeners."""
         notify(self._listening(event), happened, self.program.remarks.miss)
 
-    def audience(self, event: str) -> tuple[object, ...]:
-        """Return the receivers of an event in order: the program's services before the
-        listeners.
+    def receivers(self, event: str) -> tuple[object, ...]:
+        """Return the receivers of an event in order: the program's services, then the listeners.
 
-        A module's end reaches the services last.
+        For the end of a module the services come last.
         """
         program, listeners = self.program.services, self.listeners
-        return (*listeners, *program) if event == _LEAVES else (*program, *listeners)
+        return (*listeners, *program) if event == _LEAVES_MODULE else (*program, *listeners)
 
     def _listening(self, event: str) -> Callbacks:
-        return listener_methods(self.audience(event), event)
+        return listener_methods(self.receivers(event), event)
 
     def release(self) -> None:
         """Drop live nodes: `swap_tensors` refuses a tensor whose AccumulateGrad node is alive."""
         self.tell("on_release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
-        """Handle the beginning of a backward."""
+        """Handle the start of a backward; return the graph that it runs, or None if it is not
+        recorded.
+        """
         program = self.program
         if not program.is_here():
             return None
         with unseen_calls(), program.table.unchanged():
             ends = self._ends_of(event.outputs)
             if not ends or is_trial():
-                return None  # the engine will object
+                return None  # the engine will raise
             if self._live is not None:
                 return _InnerBackward(ends)
             try:
@@ -146,7 +146,7 @@ class Session:
         return self._live
 
     def _ends_of(self, values: Iterable[Any]) -> list[GradientEdge]:
-        """Return the readable gradient edges of tensors and edges."""
+        """Return the gradient edges of tensors and edges; those that cannot be read are skipped."""
         attempt = self.program.remarks.attempt
         return [end for value in values for end in attempt(gradient_edges_of, value) or ()]
 
@@ -170,7 +170,7 @@ class Session:
 
     @with_gc_disabled
     def fail(self, error: BaseException) -> None:
-        """Handle the exception that ends the block."""
+        """Handle the exception that ends the block: read the graph up to the failure."""
         trace = error.__traceback__
         while trace is not None and code_owner(trace.tb_frame.f_code.co_filename) == OTHER:
             trace = trace.tb_next
@@ -190,24 +190,24 @@ class Session:
         """Continue in this frame after a pause.
 
         Args:
-            frame: of the user's.
-            optimizer: has stepped just now, unseen.
+            frame: the user's frame.
+            optimizer: one that stepped just before, unobserved.
         """
         self.program.resume(frame)
         self._first = sequence_number()
         self.tell("on_resume", Resumed(optimizer))
 
-    def replayed(self) -> None:
+    def on_cuda_graph_replay(self) -> None:
         """Handle a CUDA graph replay, which may have changed any tensor.
 
-        A replay inside a forward or backward is part of it.
+        A replay inside a forward or backward counts as part of it.
         """
         if self.program.is_here() and not self.program.in_forward and running_node() is None:
-            self.program.remarks.leave_out(_REPLAYED)
+            self.program.remarks.leave_out(_REPLAY_NOTE)
             self.tell("on_resume", Resumed(None))
 
     def end_step(self, frame: FrameType | None) -> None:
-        """End a step in this frame, and forget its graphs' records."""
+        """End a training step in this frame, and drop the records about its graphs."""
         self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
@@ -215,13 +215,13 @@ class Session:
         self.program.resume(frame)
 
     def close(self) -> None:
-        """Drop everything at the end of the block, or after an interrupt."""
+        """Drop all references at the end of the block, or after an interrupt."""
         for listener in self.listeners:
             listener.close()
 
     @with_gc_disabled
     def graphs(self) -> list[Graph]:
-        """Return a graph for each backward so far; without a backward, the forward's graph."""
+        """Return a graph for each backward so far; without a backward, the graph of the forward."""
         backwards, frame = list(self.backwards), sys._getframe(1)
         with unseen_calls(), self.program.table.unchanged():
             if not backwards and (ends := self._last_ends()):
@@ -229,11 +229,11 @@ class Session:
                 backwards = [live.plain()]
                 live.release()
             found = graphs_of(backwards, self.program, self.listeners)
-        return found  # not inside, where an interrupt after the call would leave calls unseen
+        return found  # outside of `with`: an interrupt there would leave calls hidden
 
     @with_gc_disabled
     def ineffective_calls(self) -> list[Event]:
-        """Return the calls without effect of a step without a backward."""
+        """Return the calls without effect of a step in which no backward ran."""
         if self.backwards:
             return []
         with unseen_calls():
@@ -260,8 +260,8 @@ class Session:
         failed: bool = False,
         peek: bool = False,
     ) -> LiveGraph:
-        """Read the graph of these gradient edges while it is alive, and begin the next step's
-        records.
+        """Read the graph of these gradient edges while it is alive, and notify the listeners
+        of it.
         """
         program, here = self.program, user_frame(frame)
         call = BackwardCall(
@@ -280,12 +280,13 @@ class Session:
         reach = Reach(own, self._reached, failed, peek)
         for listener in self.listeners:
             hidden += program.remarks.attempt(listener.hidden_nodes, reach) or []
-        if hidden:  # what lies before a cut is drawn too, before what came after
+        if hidden:  # nodes upstream of cuts are drawn, too, before the others
             ids, edges = collect_nodes(hidden + [fn for fn, _ in ends])
         reading = read_nodes(ids, edges, ends, named)
         leaves = reading.leaves
         reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves.keys()
-        if began is not None and began.accumulates and began.inputs:  # for these tensors alone
+        # Backward(inputs=...) reaches only these.
+        if began is not None and began.accumulates and began.inputs:
             asked = leaves_of(fn for fn, _ in self._ends_of(began.inputs))
             reached = reached & {id(leaf.variable) for leaf in asked}
         names = {id(tensor): name for name, tensor in reversed(parameters)}
@@ -301,7 +302,7 @@ class Session:
             reading=reading,
             numbers=numbers_of(ids, leaves),
             reached=frozenset(reached),
-            # By name, for another tensor may take the place of one.
+            # Keyed by name: the program may replace the tensor.
             parameters={names[key]: i for key, i in leaves.items() if key in names},
             named=named,
             failed=failed,
@@ -312,7 +313,7 @@ class Session:
         return live
 
     def _known_tensors(self) -> list[tuple[SavedKind, torch.Tensor]]:
-        """Return tensors that nodes may save and that the forward did not create."""
+        """Return the parameters, buffers and inputs that nodes may save, with their kinds."""
         program = self.program
         known: list[tuple[SavedKind, torch.Tensor]] = []
         known += [("parameter", tensor) for _, tensor in program.table.known()]

@@ -1,6 +1,6 @@
-"""Graphs of tensors, modules and exported programs.
+"""Build the graph of a tensor, module or exported program, for `draw_graph` and `trace`.
 
-A tensor is traced, a module runs one forward, a program is converted.
+A tensor is traced; a module runs one forward; a program is converted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .recording import record
 
 
 def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
-    """The graph of a tensor, a nesting of tensors, a program, or a module; None for anything else.
+    """Return the graph of a tensor, nested tensors, a program, or a module; None for other objects.
 
-    A module runs one forward with `inputs`. Afterwards its buffers, the modes of its modules and
-    the random state are as before. A program, such as `torch.export` and `torch.fx` write down, is
-    drawn as it is, unless inputs are given.
+    A module runs one forward with `inputs`. Its buffers, train/eval modes and the random state are
+    restored afterwards. A program of `torch.export` or `torch.fx` is converted as it is, unless
+    inputs are given.
 
     Raises:
         TypeError: if the module's forward needs other inputs.
@@ -44,11 +44,11 @@ def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
 
 def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> Graph:
     _expect_inputs(model, inputs)
-    # The nodes that are named are those of autograd.
+    # `names` refers to autograd nodes, so regions stay one node.
     recording = record(model, gradients=False, compiled="open" if names is None else "closed")
-    with _undisturbed(model), torch.enable_grad(), recording:
+    with _restore_on_exit(model), torch.enable_grad(), recording:
         outputs = model(*inputs)
-        roots(outputs)  # says what is wrong where there is no graph
+        roots(outputs)  # raises ValueError with the reason if there is no graph
         graph = recording.graph
         if names is not None:
             labels = {node.id: node.label for node in trace(outputs, names=names).nodes}
@@ -57,7 +57,10 @@ def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> G
 
 
 def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Raises TypeError, before anything runs, where forward needs inputs and there are none."""
+    """Raise TypeError before anything runs if forward requires inputs and none are given.
+
+    Raises TypeError, before anything runs, where forward needs inputs and there are none.
+    """
     if inputs:
         return
     try:
@@ -73,8 +76,8 @@ def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the model's buffers, modes and torch's random state afterwards."""
+def _restore_on_exit(model: torch.nn.Module) -> Iterator[None]:
+    """Restore the model's buffers and modes, and torch's random state, on exit."""
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]
     buffers = [
         (module, name, buffer, _copy(buffer))
@@ -96,8 +99,8 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the values of a buffer; None where it has no memory that can be compared, such as a
-    sparse, nested or masked one, or one on the meta device.
+    """Return a copy of a buffer; None if its memory cannot be compared (sparse, nested, masked,
+    meta).
     """
     if buffer is None or not has_memory(buffer):
         return None

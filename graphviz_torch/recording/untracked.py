@@ -1,20 +1,20 @@
-"""Data that enters a graph, and the calls that made no autograd node, upstream of its nodes.
+"""Data that enters a graph, and calls that created no autograd node, upstream of the graph's
+nodes.
 
-A frozen module, a teacher under `no_grad` and a batch are part of what a program computes, and
-autograd has no node for them. Here the tensors that need no gradient are followed by identity from
-the call that made them to the node that takes them:
+A frozen module, a teacher under `no_grad` and an input batch are part of the computation, but
+autograd has no node for them. This file follows tensors without a gradient, by identity, from the
+call that returned them to the node that uses them:
 
     data ──► module call without a node ──► node
     node ──► cut ──► function under no_grad ──► node
 
-A module call that made no node is one entry, with all that ran inside. A function outside of such a
-module is an entry if it reads weights, or what an entry that is no data made; a function of data
-alone gives data. Views and casts hand on the entry of what they take. Data are named after the
-parameters of the outermost forward that they are given to, else after the program's variables. A
-buffer, which belongs to its module, is no entry. Custom Functions are not seen.
+A module call without a node is one entry, including everything inside. A function outside of such a
+module is an entry if it reads weights, or the result of an entry other than data; functions of data
+return data. Results of views and casts keep the entry of their operand. Data is named after the
+parameters of the outermost forward that takes it, else after the program's variables. Buffers
+belong to their module and are no entries. Custom Functions are not observed.
 
-No tensor is kept alive. What was computed from one entry after the other is followed over
-`_MAX_DEPTH` entries.
+No tensor is kept alive. Chains are followed over at most `_MAX_DEPTH` entries.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ from .program import Program
 from .program.call_names import name_of
 from .program.call_stack import ModuleCall
 
-_MAX_DEPTH = 200  # entries one after the other that are followed
-_MAX_FRAMES = 24  # that are searched for a variable
-_MAX_USES = 50_000  # of entries by calls that made nodes: the last ones
+_MAX_DEPTH = 200  # entries in a chain
+_MAX_FRAMES = 24  # frames searched for a variable
+_MAX_USES = 50_000  # uses by calls that created nodes; older ones are dropped
 _NO_DATA = frozenset(
     (Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, slice)
 )
-_LISTS = frozenset((tuple, list, torch.Size))  # one that begins with a number has no tensor
+_LISTS = frozenset((tuple, list, torch.Size))  # sequences; numbers first means no tensors
 _VIEW_NAMES = """
     __getitem__ view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
     expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
     tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
     bool type type_as cpu cuda clone detach data pin_memory
 """
-_VIEWS: Final = frozenset(_VIEW_NAMES.split())  # they hand on the entry of their first operand
+_VIEWS: Final = frozenset(_VIEW_NAMES.split())  # their result keeps the entry of the first operand
 _LOSSES: Final = frozenset(
     getattr(F, name)
     for name in dir(F)
@@ -81,8 +81,10 @@ _LOSSES: Final = frozenset(
 _OF_DATA = "no input needs a gradient"
 
 
-class _Entry:
-    """What a tensor that needs no gradient comes from."""
+class _Producer:
+    """The origin of a tensor without a gradient: data, a module call, a function call, or a
+    node.
+    """
 
     __slots__ = (
         "depth", "is_named", "kind", "label", "metas", "module", "number", "place", "reason",
@@ -93,62 +95,62 @@ class _Entry:
         self.kind = kind
         self.serial = serial
         self.label = ""
-        self.is_named = False  # after the parameter of a forward
+        self.is_named = False  # True if `label` is a parameter name of a forward
         self.module = ""
         self.place: CodePosition | None = None
         self.reason = ""
         self.switch: CodePosition | None = None  # the line that switched gradients off
         self.metas: tuple[TensorMeta, ...] = ()
-        self.sources: tuple[_Entry, ...] = ()
+        self.sources: tuple[_Producer, ...] = ()
         self.depth = 0
-        self.number = -1  # of the node, of kind "node"
+        self.number = -1  # sequence number, for kind "node"
 
 
-_BUFFER = _Entry("node", -1)
+_BUFFER_ENTRY = _Producer("node", -1)
 
 
-class _Known(Ref):
-    """A tensor that is followed."""
+class _FollowedTensor(Ref):
+    """A weak reference to a followed tensor, with its entry."""
 
     __slots__ = ("entry", "key")
 
-    entry: _Entry
+    entry: _Producer
     key: int
 
 
 class _Use(NamedTuple):
-    """A call that made the nodes start <= number < end took what an entry made."""
+    """A call that created the nodes start <= number < end took the result of an entry."""
 
     start: int
     end: int
-    entry: _Entry
+    entry: _Producer
     tensor: TensorMeta
 
 
 class UntrackedCalls(Listener):
-    """Follows what needs no gradient."""
+    """Listener that follows tensors without a gradient to the nodes that use them."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._known: dict[int, _Known] = {}  # by id() of the tensor
+        self._known: dict[int, _FollowedTensor] = {}  # by id() of the tensor
         self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
-        self._values: SmallValues[int] = SmallValues()  # of data, by the entry's number
+        self._values: SmallValues[int] = SmallValues()  # values of small data, by serial number
         self._count = 0
-        self._modules = 0  # whose buffers are known
+        self._modules = 0  # modules in the table when buffers were last registered
         attempt = program.remarks.attempt
         program.stack.on_outermost_call = partial(attempt, self._name_inputs)
-        program.stack.on_call_without_node = partial(attempt, self._module_ended)
+        program.stack.on_call_without_node = partial(attempt, self._follow_module)
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, _, frame, start, end = event
-        if is_jit_tracing():  # the tracer writes down each size that is read
+        if is_jit_tracing():  # the tracer would record each size that is read
             return
         if end == start:
             if func not in METADATA_CALLS and not self.program.steps.running:
                 with no_functions():
-                    self._computed(event)
+                    self._follow_function(event)
             return
         alone = self.program.stack.is_alone
         for given in (*args, *kwargs.values()) if kwargs else args:
@@ -183,7 +185,7 @@ class UntrackedCalls(Listener):
         stack.on_outermost_call = stack.on_call_without_node = None
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
-        targets: dict[_Entry, dict[int, None]] = {}
+        targets: dict[_Producer, dict[int, None]] = {}
         first = min([number for number in backward.numbers if number >= 0], default=0)
         last = max(backward.numbers, default=0)
         uses = list(self._uses)
@@ -199,7 +201,7 @@ class UntrackedCalls(Listener):
                 fed[edge.target].add(edge.input_nr)
         for use, nodes in made:
             if nodes:
-                node = _reader(graph, nodes, use.tensor, fed)
+                node = _node_using(graph, nodes, use.tensor, fed)
                 targets.setdefault(use.entry, {})[node] = None
         entries = sorted(_with_sources(targets), key=lambda entry: entry.serial)
         entries = [entry for entry in entries if entry.kind != "node"]
@@ -237,34 +239,34 @@ class UntrackedCalls(Listener):
         if entry is not None and entry.kind != "node":
             self._uses.append(_Use(start, end, entry, tensor_meta(given)))
 
-    def _computed(self, event: Called) -> None:
-        """Follow what a call made that made no node."""
+    def _follow_function(self, event: Called) -> None:
+        """Follow the results of a call that created no node."""
         func, args, kwargs, result, frame, *_ = event
         if type(result) is Tensor and result.requires_grad:
             return
         made = [one for one in tensors(result) if not one.requires_grad]
         given = tensors(*args, *(kwargs or {}).values()) if made else []
         if not given or any(one is given[0] for one in made):
-            return  # a read, a factory, a change in place
+            return  # a read, a factory function, or an in-place change
         name = name_of(func)
         if name in _VIEWS:
-            first = self._source(given[0])
+            first = self._producer_of(given[0])
             if first is not None:
                 self._follow(made, first)
             return
         weights = [one for one in given if type(one) is Parameter]
-        entries = [known for one in given if (known := self._source(one)) is not None]
+        entries = [known for one in given if (known := self._producer_of(one)) is not None]
         if not weights and all(entry.kind == "data" for entry in entries):
             if len(given) == 1 and entries:
                 self._follow(made, entries[0])
             if len(given) == 1 or not any(entry.is_named for entry in entries):
                 return
         frozen = bool(weights) and not any(one.requires_grad for one in weights)
-        entry = self._box("function", given, made, frame, frozen=frozen)
+        entry = self._add_call("function", given, made, frame, frozen=frozen)
         entry.label, entry.module = name.strip("_"), self.program.module
 
-    def _module_ended(self, call: ModuleCall, output: Any, frame: FrameType) -> None:
-        """Follow what a module call made that made no node."""
+    def _follow_module(self, call: ModuleCall, output: Any, frame: FrameType) -> None:
+        """Follow the results of a module call that created no node."""
         if is_jit_tracing():
             return
         with no_functions():
@@ -274,14 +276,14 @@ class UntrackedCalls(Listener):
             given = tensors(*frame_variables(frame, "args", "kwargs"))
             ids = set(map(id, given))
             if not made or any(id(one) in ids for one in made):
-                return  # a module that hands on what it takes
+                return  # a module that returns its arguments
             weights = list(_weights(call.module))
             frozen = bool(weights) and not any(one.requires_grad for one in weights)
-            entry = self._box("module", given, made, frame, frozen=frozen)
+            entry = self._add_call("module", given, made, frame, frozen=frozen)
             entry.module = call.names[0]
             entry.label = call.names[1] or type(call.module).__name__
 
-    def _box(
+    def _add_call(
         self,
         kind: Literal["module", "function"],
         given: Sequence[Tensor],
@@ -289,14 +291,14 @@ class UntrackedCalls(Listener):
         frame: FrameType,
         *,
         frozen: bool,
-    ) -> _Entry:
+    ) -> _Producer:
         sources = [
             entry
             for one in given
             if type(one) is not Parameter
-            if (entry := self._source(one) or self._data(one, "", frame)) is not None
+            if (entry := self._producer_of(one) or self._data(one, "", frame)) is not None
         ]
-        entry = self._new(kind)
+        entry = self._new_entry(kind)
         entry.place = self.program.place(user_frame(frame))
         entry.metas = tuple(map(tensor_meta, made))
         entry.reason = "frozen" if frozen else _OF_DATA
@@ -316,7 +318,7 @@ class UntrackedCalls(Listener):
         return entry
 
     def _name_inputs(self, module: Module, frame: FrameType) -> None:
-        """Name the data that an outermost forward is given after its parameters."""
+        """Name the data given to an outermost forward after the forward's parameters."""
         if is_jit_tracing():
             return
         args, kwargs = frame_variables(frame, "args", "kwargs")
@@ -333,7 +335,7 @@ class UntrackedCalls(Listener):
                 if not tensor.requires_grad and type(tensor) is not Parameter
             ]
             for label, tensor in given:
-                if label in ("", "input"):  # tells less than the program's own variable
+                if label in ("", "input"):  # less specific than the program's variable
                     label = self._variable(tensor, frame) or label
                 labels.setdefault(id(tensor), []).append(label)
             for _, tensor in given:
@@ -342,29 +344,31 @@ class UntrackedCalls(Listener):
                 if entry is not None and entry.kind == "data" and not entry.is_named:
                     entry.label, entry.is_named = label, True
 
-    def _source(self, given: Tensor) -> _Entry | None:
-        """Return the entry of a tensor, or of the node that made it."""
+    def _producer_of(self, given: Tensor) -> _Producer | None:
+        """Return the entry of a tensor, or a new one for the node that created it; None if
+        unknown.
+        """
         if not given.requires_grad:
             entry = self._entry_of(given)
-            return None if entry is _BUFFER else entry
+            return None if entry is _BUFFER_ENTRY else entry
         fn = None if given.is_leaf else given.grad_fn
         if fn is None:
             return None
-        entry = _Entry("node", -1)
+        entry = _Producer("node", -1)
         entry.number = int(fn._sequence_nr())
         return entry
 
-    def _entry_of(self, given: Tensor) -> _Entry | None:
+    def _entry_of(self, given: Tensor) -> _Producer | None:
         known = self._known.get(id(given))
         return known.entry if known is not None and known() is given else None
 
-    def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Entry | None:
-        """Return a new entry for data; None for a parameter or a buffer of a module."""
+    def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
+        """Return a new entry for data; None for parameters, buffers and empty tensors."""
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None
         if not TensorBase.numel(given):
             return None
-        entry = self._new("data")
+        entry = self._new_entry("data")
         entry.label = label or self._variable(given, frame)
         entry.metas = (tensor_meta(given),)
         self._follow((given,), entry)
@@ -373,7 +377,9 @@ class UntrackedCalls(Listener):
         return entry
 
     def _variable(self, given: Tensor, frame: FrameType | None) -> str:
-        """Return the variable that holds a tensor in the code that calls torch, or further out."""
+        """Return the variable that holds a tensor, in the calling code or its callers; "" if none
+        does.
+        """
         for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
@@ -390,25 +396,25 @@ class UntrackedCalls(Listener):
         table = self.program.table
         if len(table) != self._modules:
             self._modules = len(table)
-            self._follow(table.buffers(), _BUFFER)
-        return self._entry_of(given) is _BUFFER
+            self._follow(table.buffers(), _BUFFER_ENTRY)
+        return self._entry_of(given) is _BUFFER_ENTRY
 
-    def _new(self, kind: Literal["data", "module", "function"]) -> _Entry:
+    def _new_entry(self, kind: Literal["data", "module", "function"]) -> _Producer:
         self._count += 1
-        return _Entry(kind, self._count)
+        return _Producer(kind, self._count)
 
-    def _follow(self, made: Iterable[Tensor], entry: _Entry) -> None:
+    def _follow(self, made: Iterable[Tensor], entry: _Producer) -> None:
         for tensor in made:
-            known = self._known[id(tensor)] = _Known(tensor, self._freed)
+            known = self._known[id(tensor)] = _FollowedTensor(tensor, self._on_free)
             known.entry, known.key = entry, id(tensor)
 
-    def _freed(self, known: _Known) -> None:
+    def _on_free(self, known: _FollowedTensor) -> None:
         if self._known.get(known.key) is known:
             del self._known[known.key]
 
 
-def _with_sources(entries: Iterable[_Entry]) -> dict[_Entry, None]:
-    """Return entries and all that they were computed from."""
+def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
+    """Return entries and everything upstream of them."""
     found = dict.fromkeys(entries)
     waiting = [*found]
     for entry in waiting:
@@ -419,12 +425,12 @@ def _with_sources(entries: Iterable[_Entry]) -> dict[_Entry, None]:
     return found
 
 
-def _reader(
+def _node_using(
     graph: Graph, nodes: Sequence[int], tensor: TensorMeta, fed: Mapping[int, set[int]]
 ) -> int:
-    """Return the node of a call that took a tensor.
+    """Return the node of a call that uses a tensor.
 
-    It is one that saved it, else one with an input that has no edge, else the last.
+    That is the node that saved it, else a node with an input that has no edge, else the last node.
 
     Args:
         fed: by node, the inputs that have an edge.
@@ -440,7 +446,7 @@ def _reader(
 
 
 def _weights(module: Module) -> Iterator[Tensor]:
-    """Yield the parameters of a module and of those inside, and run no code of its class."""
+    """Yield the parameters of a module and its submodules without running the module's code."""
     stack, met = [module], {id(module)}
     while stack:
         here = stack.pop()

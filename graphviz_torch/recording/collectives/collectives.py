@@ -1,12 +1,14 @@
-"""Where in the program this rank sent to others: each collective with its line, module and node.
+"""Collectives of this rank, each with its line, module and node.
 
-Counted: every collective of `torch.distributed` that this process begins in the block, from the
-program, from a module's or a parameter's hook, from DTensor or from DDP's reducer: each as often as
-PyTorch dispatches it, one that works on many tensors once.
-Not counted: what other libraries send by themselves, and what a thread of the program's own sends.
-`waited` is known of what Python waits for: a functional collective, which DTensor uses, and a
-`Work`. It is not known of what C++ waits for, as DDP's reducer does. Times are those of gloo, on
-the clock of the processor; on a GPU a stream waits, and its time is not measured here.
+Counted: every collective of `torch.distributed` that this process starts in the block, from the
+program, from hooks of modules or parameters, from DTensor, or from DDP's reducer; once per
+dispatch, however many tensors it takes.
+
+Not counted: communication of other libraries, and of threads that the program itself starts.
+
+`waited_where` is known when Python waits: for functional collectives, which DTensor uses, and for
+`Work` objects. It is unknown when C++ waits, as in DDP's reducer. Durations are measured for gloo,
+on the CPU's clock; on a GPU a stream waits, and its time is not measured here.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Source, sources
-from .owners import Content, Owner, Owners
+from .owners import CollectivePayload, MessageContent, PayloadResolver
 
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """A collective while it runs."""
+    """A collective that has started."""
 
     kind: CollectiveKind
     nbytes: int
@@ -42,34 +44,35 @@ class _Record:
     group: Group
     phase: CollectivePhase
     source: Source | None
-    owner: Owner
+    owner: CollectivePayload
     asynchronous: bool
     peer: int | None
-    number: int | None  # of the node that it is a part of
-    run: int  # the backward of the recording that was running, from 1; 0: none
-    node: int | None  # that it was running
+    number: int | None  # sequence number of the forward node that it belongs to
+    run: int  # which backward was running, counted from 1; 0: none
+    node: int | None  # node that this backward was running
     call: int
-    times: RankTime | None  # in the call; and in the wait, where that is known
+    times: RankTime | None  # duration of the call, and of the wait if known
     waited: CodePosition | None = None
 
 
 class Collectives(Listener):
-    """The collectives of a recording."""
+    """Listener that records the collectives of this rank."""
 
     needs = ("transfers",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._records: list[_Record] = []
-        self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
-        self._calls: dict[int, _Record] = {}  # that may be waited for, by their numbers
-        self._owners: Owners | None = None  # made at the first collective, or at once in a rank
-        if program.options.distributed:  # elsewhere no module is asked
-            self._owners = Owners(program)
+        self._pending: dict[int, tuple[Any, _Record]] = {}  # by storage of the pending result
+        self._calls: dict[int, _Record] = {}  # calls that may be waited for, by number
+        # Created at the first collective, in a rank at once.
+        self._owners: PayloadResolver | None = None
+        if program.options.distributed:
+            self._owners = PayloadResolver(program)
             self.on_module_start = self._owners.messages.on_module_start
             self.on_module_end = self._owners.messages.on_module_end
-        self._live: LiveGraph | None = None  # the backward that runs
-        self._backwards = 0  # that have begun
+        self._live: LiveGraph | None = None  # graph of the running backward
+        self._backwards = 0  # number of backwards started
         self._began = time.perf_counter()
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -88,15 +91,15 @@ class Collectives(Listener):
         ids = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ids:
-            return  # another recording's; the engine's threads for devices work for this one
+            return  # of another recording; a node of ours may run on a device thread of the engine
         frame, node = sys._getframe(1), ids.get(fn)
-        owners = self._owners = self._owners or Owners(program)
+        owners = self._owners = self._owners or PayloadResolver(program)
         owner = owners.find(event, frame, live, node)
         place, library = program.stack.source(frame)
         if place is None and live is not None:
             place = live.call.place
         in_backward = live is not None or fn is not None
-        given = [] if event.kind == "barrier" else event.given  # its tensor only carries it
+        given = [] if event.kind == "barrier" else event.given  # its tensor is only a token
         record = _Record(
             event.kind,
             sum(tensor_meta(tensor).nbytes or 0 for tensor in given),
@@ -149,8 +152,9 @@ class Collectives(Listener):
         made = []
         for each in self._records:
             node, owner = _node(each, backward), each.owner
-            at = None if owner.parameters else node  # those of several modules are of none
-            content = owners.messages.content(each.call) or Content(each.phase, owner.module)
+            # With parameters, `owner.module` contains all of them.
+            at = None if owner.parameters else node
+            content = owners.messages.content(each.call) or MessageContent(each.phase, owner.module)
             collective = Collective(
                 each.kind,
                 each.nbytes,
@@ -193,7 +197,9 @@ class Collectives(Listener):
             record.times = times._replace(seconds=seconds, standing=standing)
 
     def _number(self, event: CollectiveIssued, frame: FrameType) -> int | None:
-        """Return the number of the node that the collective belongs to, created just before."""
+        """Return the sequence number of the forward node, created just before, that a collective
+        belongs to; None if there is none.
+        """
         program, last = self.program, event.number - 1
         inside = running_function() is not None and last >= program.origins.end
         if inside or program.stack.custom_function(frame) is not None:
@@ -209,8 +215,8 @@ class Collectives(Listener):
 
 
 def _node(record: _Record, backward: Backward) -> int | None:
-    """Return the node of a collective: the one that backward was running, or the one that it is
-    a part of.
+    """Return the node of a collective: the one that backward was running, or the forward node that
+    it belongs to.
     """
     if record.run:
         return record.node if record.run == backward.position + 1 else None

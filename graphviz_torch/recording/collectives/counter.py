@@ -1,6 +1,6 @@
 """Count a rank's collectives by source line, to find where ranks diverge.
 
-The counter is cheap enough for a whole training, and needs no recording.
+The counter is cheap enough for a whole training run, and needs no recording.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...internals.hooks.collectives.watch import (
 )
 from ..program.source_lines import short_names
 
-_MOST = 1000  # lines; what others begin is counted without its line
-_RECENT = 256  # collectives that may be waited for
+_MAX_LINES = 1000  # collectives of further lines are counted without a line
+_MAX_RECENT = 256  # collectives that may still be waited for
 
 
 class _Site(NamedTuple):
-    """A line that starts collectives of one kind in one group."""
+    """A source line that starts collectives of one kind in one group."""
 
     kind: CollectiveKind
     group: str
@@ -37,7 +37,7 @@ class _Site(NamedTuple):
 class CollectiveCounter:
     """A context manager that counts the collectives of this process by line, in all threads.
 
-    It holds no tensor. Collectives of a process group created inside the block are counted as well.
+    It keeps no tensor alive. Process groups created inside the block are counted as well.
 
     >>> with CollectiveCounter() as counter:
     ...     pass
@@ -46,19 +46,19 @@ class CollectiveCounter:
     """
 
     def __init__(self) -> None:
-        self.moves = 0  # grows when a collective, or a wait, begins or ends
+        self.moves = 0  # incremented when a collective or a wait begins or ends
         self._times: dict[_Site, int] = {}
         self._groups: dict[str, Group] = {}
-        self._recent: OrderedDict[int, _Site] = OrderedDict()  # by the number of the call
-        self._last: _Site | None = None  # begun
-        self._at: _Site | None = None  # that one, or what is waited for
+        self._recent: OrderedDict[int, _Site] = OrderedDict()  # by call number
+        self._last: _Site | None = None  # the collective started last
+        self._at: _Site | None = None  # the running collective, or the one waited for
         self._state: RankState = "outside"
         self._watch = CollectiveWatch(
-            on_start=self._begun,
-            on_return=self._returned,
-            on_wait_start=self._waiting,
-            on_wait_end=self._waited,
-            on_raise=self._raised,
+            on_start=self._on_start,
+            on_return=self._on_return,
+            on_wait_start=self._on_wait_start,
+            on_wait_end=self._on_wait_end,
+            on_raise=self._on_raise,
         )
 
     def __enter__(self) -> CollectiveCounter:
@@ -83,28 +83,28 @@ class CollectiveCounter:
         last = next((i for i, (site, _) in enumerate(times) if site == at), None)
         return RankPosition(tuple(calls), last, state)
 
-    def _begun(self, event: CollectiveStarted) -> None:
+    def _on_start(self, event: CollectiveStarted) -> None:
         with suppress(Exception):
             site = self._site(event)
             self._groups[event.group.name] = event.group
             self._times[site] = self._times.get(site, 0) + 1
             self._recent[event.call] = self._last = self._at = site
-            if len(self._recent) > _RECENT:
+            if len(self._recent) > _MAX_RECENT:
                 self._recent.popitem(last=False)
             self._move("inside")
 
-    def _returned(self, call: int) -> None:
+    def _on_return(self, call: int) -> None:
         self._move("outside")
 
-    def _waiting(self, call: int | None) -> None:
+    def _on_wait_start(self, call: int | None) -> None:
         self._at = self._last if call is None else self._recent.get(call, self._last)
         self._move("inside")
 
-    def _waited(self, event: CollectiveAwaited) -> None:
+    def _on_wait_end(self, event: CollectiveAwaited) -> None:
         self._at = self._last
         self._move("outside")
 
-    def _raised(self, _: None) -> None:
+    def _on_raise(self, _: None) -> None:
         self._state = "raised"
 
     def _move(self, state: RankState) -> None:
@@ -113,11 +113,11 @@ class CollectiveCounter:
 
     def _site(self, event: CollectiveStarted) -> _Site:
         frame = user_frame(sys._getframe(2))
-        if frame is None:  # a thread of the engine's
+        if frame is None:  # a thread of the autograd engine
             frame = user_frame(sys._current_frames().get(main_thread().ident or 0))
         kind, group = event.kind, event.group.name
         if frame is not None:
             site = _Site(kind, group, frame.f_code.co_filename, frame.f_lineno)
-            if len(self._times) < _MOST or site in self._times:
+            if len(self._times) < _MAX_LINES or site in self._times:
                 return site
         return _Site(kind, group, "", 0)

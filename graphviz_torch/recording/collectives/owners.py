@@ -1,19 +1,19 @@
-"""Whose tensors a collective sends, and of what a message between two ranks is.
+"""Find the module and parameters whose tensors a collective sends, and the content of a message.
 
-A collective's are a module's, and some of its parameters:
+Parameters of a collective are found by its kind:
 
-fully_shard, FSDP   who asks for it has the parameters at hand
-DDP's reducer       a bucket of gradients: those that have come, whose sizes add up to it
-by hand             a parameter, or its `.grad`, that is itself given
+    fully_shard, FSDP   the calling frames hold the parameters
+    DDP's reducer       a bucket: the gradients that are ready and whose sizes add up to it
+    by hand             the tensor is a parameter, or the `.grad` of one
 
-A pipeline sends outside of all modules. What a message carries tells its module, and forward or
-backward:
+Pipelines send messages between two ranks, outside of all modules. The content of a message tells
+its module, and forward or backward:
 
-sent    a module's result           forward     a gradient of what a module took    backward
-taken   what a module is given      forward     what a backward begins with         backward
+    sent       result of a module       forward     gradient of a module's input     backward
+    received   argument of a module     forward     gradient passed to a backward    backward
 
-Compared are storages, so a detached result counts as well; a copy of it does not. Modules are those
-that the program calls, and those that these call.
+Tensors are compared by storage, so a detached result counts, too, but a copy does not. Modules are
+those that the program calls, and their direct children.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from ..live import LiveGraph
 from ..program import Program
 
 
-class Owner(NamedTuple):
-    """The tensors that a collective sends: their module and parameters."""
+class CollectivePayload(NamedTuple):
+    """The module and parameters whose tensors a collective sends."""
 
     module: str = ""
     parameters: tuple[str, ...] = ()
-    change: str = ""  # of placements
-    gradients: bool | None = None  # are gradients of the parameters sent, and not their values
+    change: str = ""  # change of placements, for DTensor
+    gradients: bool | None = None  # True: gradients of the parameters; False: their values
 
 
-class Owners:
-    """Finds the module and parameters of collectives, the content of messages, and names of
-    groups.
+class PayloadResolver:
+    """Finds modules and parameters of collectives, contents of messages, and names of groups.
 
     Args:
         program: names modules and parameters.
@@ -59,11 +58,12 @@ class Owners:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._bucketed: set[int] = set()  # nodes whose gradients a bucket of this backward had
-        self._dimensions: dict[str, str] = {}  # of meshes, by the name of the group
-        # By id() of parameters and their gradients: a name, and whether it is a gradient ...
+        # Nodes whose gradients earlier buckets of this backward had.
+        self._bucketed: set[int] = set()
+        self._dimensions: dict[str, str] = {}  # names of mesh dimensions, by group name
+        # By id() of parameters and gradients: the parameter's name, and True for a gradient.
         self._names: dict[int, tuple[str, bool]] = {}
-        self._moment = -1  # ... at this moment
+        self._moment = -1  # program moment at which `_names` was filled
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
@@ -72,7 +72,7 @@ class Owners:
         self.messages.on_backward_start(event)
 
     def end_backward(self, event: BackwardEnded) -> None:
-        """Take the parameters that have new gradients."""
+        """Forget names by id(): parameters have new gradients."""
         self._names, self._moment = {}, -1
         self.messages.on_backward_end(event)
 
@@ -83,7 +83,7 @@ class Owners:
 
     def find(
         self, what: CollectiveIssued, frame: FrameType, live: LiveGraph | None, node: int | None
-    ) -> Owner:
+    ) -> CollectivePayload:
         """Return the module and parameters of a collective that `frame` starts while `node`
         runs.
         """
@@ -98,10 +98,12 @@ class Owners:
         if not names and live is not None and node is not None and what.kind == "all_reduce":
             names, gradients = self._bucket(what, live, node), True
         if names:
-            return Owner(_common(names), names, asking.change, gradients)
-        # A hook on the call of a module runs when the call itself has ended.
+            return CollectivePayload(_common_module(names), names, asking.change, gradients)
+        # Forward hooks of a module run after the module has left the call stack.
         module = None if live is not None or asking.module is None else table.path(asking.module)
-        return Owner(self._program.module if module is None else module, (), asking.change)
+        return CollectivePayload(
+            self._program.module if module is None else module, (), asking.change
+        )
 
     def group(self, group: Group) -> str:
         """Return the name of a group: its mesh dimension, or its ranks; "" for all ranks."""
@@ -112,8 +114,8 @@ class Owners:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """Return the given parameters, or those whose gradients are given; and whether gradients
-        are.
+        """Return the names of given parameters, or of given gradients; and True if they are
+        gradients.
         """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
@@ -126,19 +128,21 @@ class Owners:
         return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
     def _bucket(self, what: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
-        """Return the parameters whose gradients are in a bucket; empty if sizes do not identify
+        """Return the parameters whose gradients form a bucket; empty if the sizes do not identify
         them.
         """
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
         numel = sum(TensorBase.numel(tensor) for tensor in what.given)
         come = [at for at in (*(live.ran.nodes or ()), node) if at in names]
-        registered = list(reversed(names))  # the first backward of DDP has them in this order
+        registered = list(reversed(names))  # order of DDP's buckets in the first backward
         for order in (list(dict.fromkeys(come)), registered):
             order = [at for at in order if at not in self._bucketed]
             if node not in order:
                 continue
-            found = _neighbours([_numel(outputs[at]) for at in order], numel, order.index(node))
+            found = _adjacent_positions(
+                [_numel(outputs[at]) for at in order], numel, order.index(node)
+            )
             if found:
                 self._bucketed.update(order[found])
                 return tuple(names[at] for at in order[found])
@@ -149,9 +153,9 @@ def _numel(outputs: Sequence[TensorMeta | None]) -> int:
     return prod(outputs[0].shape) if outputs and outputs[0] is not None else 0
 
 
-def _neighbours(sizes: Sequence[int], total: int, member: int) -> slice:
-    """Return adjacent positions, including `member`, whose sizes add up to a total; empty if
-    there are none.
+def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
+    """Return adjacent positions, including `member`, whose sizes add up to `total`; empty if there
+    are none.
     """
     for first in range(member, -1, -1):
         last, added = member + 1, sum(sizes[first : member + 1])
@@ -163,25 +167,26 @@ def _neighbours(sizes: Sequence[int], total: int, member: int) -> slice:
     return slice(0)
 
 
-def _common(names: Sequence[str]) -> str:
-    """Return the path of the module that contains all these parameters."""
+def _common_module(names: Sequence[str]) -> str:
+    """Return the path of the innermost module that contains all these parameters."""
     paths = [name.split(".")[:-1] for name in names]
-    ends = zip(min(paths), max(paths), strict=False)  # in order, what these share all share
+    # A prefix shared by min and max is shared by all.
+    ends = zip(min(paths), max(paths), strict=False)
     return ".".join([first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ends)])
 
 
-_DEPTH = 2  # of modules
+_MAX_MODULE_DEPTH = 2  # called modules, and their direct children
 
 
-class Content(NamedTuple):
-    """The content of a message."""
+class MessageContent(NamedTuple):
+    """The content of a message: phase and module."""
 
     phase: CollectivePhase
     module: str
 
 
 class Messages:
-    """The contents of a recording's messages.
+    """The contents of the messages of a recording.
 
     Args:
         program: names the modules.
@@ -190,18 +195,19 @@ class Messages:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._depth = 0
-        self._contents: dict[int, tuple[Any, Content]] = {}  # by storage, of what may be sent
-        self._taken: dict[int, tuple[Any, int]] = {}  # by storage, the number of the call
-        self._found: dict[int, Content] = {}  # by the number of the call
-        # By id() of what will have a `.grad`: itself, and the module that it is given to.
+        # By storage of tensors that may be sent.
+        self._contents: dict[int, tuple[Any, MessageContent]] = {}
+        self._taken: dict[int, tuple[Any, int]] = {}  # call number by storage of received tensors
+        self._found: dict[int, MessageContent] = {}  # by call number
+        # By id() of leaf inputs that will get a `.grad`: the tensor, and the module that takes it.
         self._inputs: dict[int, tuple[ref[Tensor], str]] = {}
 
-    def content(self, call: int) -> Content | None:
+    def content(self, call: int) -> MessageContent | None:
         """Return the content of a call's message; None if unknown."""
         return self._found.get(call)
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle a message that is sent, or will be received."""
+        """Handle a message that is sent or will be received."""
         for tensor in event.given:
             key = storage_id(tensor)
             if event.kind == "recv":
@@ -212,22 +218,22 @@ class Messages:
 
     def on_module_start(self, event: ModuleBegan) -> None:
         self._depth += 1
-        if self._depth <= _DEPTH:
+        if self._depth <= _MAX_MODULE_DEPTH:
             path = self._program.table.path(event.module) or ""
             for tensor in _tensors(event.args):
-                self._take(tensor, Content("forward", path))
+                self._take(tensor, MessageContent("forward", path))
                 if tensor.is_leaf and tensor.requires_grad:
                     weak, known = self._inputs.get(id(tensor), (None, ""))
                     if not known or weak is None or weak() is not tensor:
                         self._inputs[id(tensor)] = ref(tensor), path
 
     def on_module_end(self, event: ModuleEnded) -> None:
-        if self._depth <= _DEPTH:
+        if self._depth <= _MAX_MODULE_DEPTH:
             path = self._program.table.path(event.module) or ""
             for tensor in _tensors(event.output):
                 inner = self._content(storage_id(tensor))
                 module = path or ("" if inner is None else inner.module)
-                self._give(tensor, Content("forward", module))
+                self._give(tensor, MessageContent("forward", module))
         self._depth = max(0, self._depth - 1)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -235,19 +241,19 @@ class Messages:
             if isinstance(gradient, Tensor) and isinstance(output, Tensor):
                 known = self._content(storage_id(output))
                 module = "" if known is None else known.module
-                self._take(gradient, Content("backward", module))
+                self._take(gradient, MessageContent("backward", module))
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         for gradient in event.gradients:
             if gradient is not None and storage_id(gradient):
-                self._give(gradient, Content("backward", ""))
+                self._give(gradient, MessageContent("backward", ""))
         for weak, path in self._inputs.values():
             tensor = weak()
             if tensor is not None and tensor.grad is not None and storage_id(tensor.grad):
-                self._give(tensor.grad, Content("backward", path))
+                self._give(tensor.grad, MessageContent("backward", path))
 
     def forget(self) -> None:
-        """Keep received tensors for the next step, and forget the others."""
+        """End a step: keep contents of live tensors only."""
         self._found, self._inputs = {}, {}
         self._contents = {k: each for k, each in self._contents.items() if not each[0].expired()}
         self._taken = {k: each for k, each in self._taken.items() if not each[0].expired()}
@@ -255,15 +261,15 @@ class Messages:
     def close(self) -> None:
         self._contents, self._taken, self._inputs = {}, {}, {}
 
-    def _content(self, key: int) -> Content | None:
+    def _content(self, key: int) -> MessageContent | None:
         weak, content = self._contents.get(key, (None, None))
         return None if weak is None or weak.expired() else content
 
-    def _give(self, tensor: Tensor, content: Content) -> None:
+    def _give(self, tensor: Tensor, content: MessageContent) -> None:
         self._contents[storage_id(tensor)] = storage_ref(tensor), content
 
-    def _take(self, tensor: Tensor, content: Content) -> None:
-        """Note that a received tensor is used, by the innermost named module."""
+    def _take(self, tensor: Tensor, content: MessageContent) -> None:
+        """Note which module uses a received tensor; a named one ends the search."""
         weak, call = self._taken.get(storage_id(tensor), (None, -1))
         if weak is not None and not weak.expired():
             self._found[call] = content

@@ -1,7 +1,7 @@
-"""DTensor placements of each node's outputs, read as calls take and return them.
+"""DTensor placements of each node's outputs, read when calls take or return them.
 
-Unknown between two redistributions that no call takes or returns, and if a process not started by
-torchrun creates its process group inside the block.
+Unknown between two redistributions that no call observes, and if a process that torchrun did not
+start creates its process group inside the block.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..program import Program
 
 
 class Placements(Listener):
-    """The placements of a recording's DTensors."""
+    """Listener that records the placements of DTensors."""
 
     needs = ("distributed",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._made: dict[int, str] = {}  # by the number of the node that made it
-        self._leaves: dict[int, dict[int, str]] = {}  # by graph and node
+        self._made: dict[int, str] = {}  # by sequence number of the node that created the tensor
+        self._leaves: dict[int, dict[int, str]] = {}  # by graph, then by node
 
     def on_call_end(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):

@@ -1,12 +1,14 @@
-"""Do the ranks still have the same: checksums of parameters and buffers around each step.
+"""Checksums of parameters and buffers, to check that ranks hold equal copies.
 
-    plain        of every module called: all ranks may have it alike, or none
-    DDP          it promises that, but for what it ignores; its buffers it broadcasts itself
-    DTensor      the ranks along the dimensions of the mesh on which it is replicated have it alike
+Which ranks should be equal depends on the tensor:
 
-What a rank has alone is left out, and buffers that are in no state dict, or that DDP broadcasts.
-The first checksums are taken when the first backward begins, the others when a step has ended.
-Whether those of several ranks are equal is asked where their graphs come together.
+    plain      all ranks, or none, for every called module
+    DDP        all ranks of its group, except ignored parameters; DDP broadcasts buffers itself
+    DTensor    ranks along the mesh dimensions on which it is replicated
+
+Left out: tensors that only one rank has, buffers outside of the state dict, and buffers that DDP
+broadcasts. The first checksums are taken when the first backward begins, the others at the end of
+each step. They are compared when the graphs of several ranks are gathered.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..program import Program
 
-_MOST = 8  # checksums of a tensor: those in the middle of a long run go
+_MAX_CHECKSUMS = 8  # checksums of one tensor; of a long run, those in the middle are dropped
 
 
 class _Copy(NamedTuple):
@@ -42,17 +44,19 @@ class _Copy(NamedTuple):
 
 
 class Replicas(Listener):
-    """Tensors that ranks should hold equally, with their checksums."""
+    """Listener that records checksums of tensors that ranks should hold equally."""
 
     needs = ("every_call", "with_gradients", "distributed")
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._summed: list[tuple[int, dict[str, int]]] = []  # after these steps; before the first
+        self._summed: list[tuple[int, dict[str, int]]] = []  # step and checksums; first: initial
         self._now: tuple[int, dict[str, int]] | None = None
         self._found: dict[str, _Copy] = {}
-        self._last = -1  # position of the last backward that this step has had
-        self._promises: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = None
+        self._last = -1  # position of this step's last backward
+        self._ddp_guarantees: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = (
+            None
+        )
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         """Take checksums before the first step of the run."""
@@ -60,14 +64,14 @@ class Replicas(Listener):
             self._summed.append((self.program.step, self._sums()))
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        """Read what they are now: the step is over."""
+        """Take checksums at the end of a step."""
         if self._summed and backwards and dist.is_initialized():
             self._now, self._last = (self.program.step, self._sums()), backwards[-1].position
 
     def on_step_end(self, event: None) -> None:
         if self._now is not None:
             self._summed.append(self._now)
-            del self._summed[_MOST // 2 : -(_MOST // 2)]
+            del self._summed[_MAX_CHECKSUMS // 2 : -(_MAX_CHECKSUMS // 2)]
         self._now, self._found = None, {}
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
@@ -82,7 +86,7 @@ class Replicas(Listener):
         return replace(graph, step=replace(graph.step, replicas=found, checksum_steps=summed))
 
     def close(self) -> None:
-        self._found, self._promises = {}, None
+        self._found, self._ddp_guarantees = {}, None
 
     def _sums(self) -> dict[str, int]:
         self._found = self._replicas()
@@ -93,7 +97,7 @@ class Replicas(Listener):
         """Return the tensors, by name, that other ranks should hold equally."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
-        promised, broadcast = self._promised()
+        promised, broadcast = self._kept_equal_by_ddp()
         for name, tensor in table.listed():
             if type(tensor) in PLAIN:
                 ranks = promised.get(id(tensor))
@@ -111,33 +115,33 @@ class Replicas(Listener):
                 )
         return {name: each for name, each in found.items() if len(each.ranks) > 1}
 
-    def _promised(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
+    def _kept_equal_by_ddp(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
         """Return the ranks that DDP keeps equal, by id() of the parameter, and the id() of DDP's
         own buffers.
 
         Recomputed if the parameters changed.
         """
         known = frozenset(id(tensor) for _, tensor in self.program.table.listed())
-        if self._promises is None or self._promises[0] != known:
+        if self._ddp_guarantees is None or self._ddp_guarantees[0] != known:
             promised: dict[int, tuple[int, ...]] = {}
             broadcast: set[int] = set()
             for wrapper in instances_of(DistributedDataParallel):
                 try:
                     ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
-                except Exception:  # of a group that was destroyed
+                except Exception:  # a destroyed process group
                     continue
                 ignored = wrapper.parameters_to_ignore
-                if not _averages_now_and_then(wrapper):
+                if not _uses_local_sgd(wrapper):
                     named = wrapper.module.named_parameters()
                     promised |= {id(p): ranks for name, p in named if name not in ignored}
                 if wrapper.broadcast_buffers:
                     buffers = wrapper.module.named_buffers()
                     broadcast |= {id(buffer) for name, buffer in buffers if name not in ignored}
-            self._promises = known, promised, broadcast
-        return self._promises[1:]
+            self._ddp_guarantees = known, promised, broadcast
+        return self._ddp_guarantees[1:]
 
 
-def _averages_now_and_then(wrapper: Any) -> bool:
+def _uses_local_sgd(wrapper: Any) -> bool:
     """Return True if the wrapper averages weights instead of gradients (local SGD)."""
     hooks = getattr(wrapper, "_comm_hooks", ())
     return any("localSGD" in getattr(hook, "__name__", "") for hook, _ in hooks)

@@ -1,13 +1,13 @@
-"""Forwards that go past DistributedDataParallel, and gradients that it waits for in vain.
+"""Forwards that bypass DistributedDataParallel, and gradients that DDP waits for but never gets.
 
-Noted is what an optimizer steps with, for until then a program may average by hand, or let DDP do
-it in a later backward. A wrapper is known once its forward is called; or where a variable holds it,
-as the code names it that calls a module inside; else it is looked for among all objects, once for
-each module that is called.
+Both are reported at the optimizer's step: until then a program may average gradients by hand, or
+let DDP do it in a later backward. A wrapper is known once its forward is called, or if a variable
+of the code that calls an inner module holds it; else all live objects are searched, once per
+module.
 
-    forward of the wrapper        it averages in the backward that follows, but for no_sync()
-    forward of a module inside    it does not
-    optimizer's step              which of both were the gradients of
+    forward of the wrapper        the next backward averages gradients, except under no_sync()
+    forward of an inner module    no gradients are averaged
+    optimizer's step              checks which forward the gradients came from
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.variables import modules_of
 
-_METHODS = 4  # that stand between a wrapper's variable and the call of a module inside
+_MAX_METHODS = 4  # frames between a wrapper's variable and the call of an inner module
 
 
 @dataclass(slots=True, eq=False)
@@ -36,17 +36,19 @@ class _Wrapper:
     """A DistributedDataParallel, and its forwards since the last step."""
 
     module: DistributedDataParallel
-    name: str  # of the variable that holds it
-    parameters: dict[int, Parameter]  # by id(): those that it waits for
-    called: bool = False  # has its forward run
-    passed: bool = False  # has the forward of a module inside, and not its own
-    place: CodePosition | None = None  # of that forward
-    waits: bool = False  # for all of them
-    reached: set[int] = field(default_factory=set)  # by backwards since
+    name: str  # name of the variable that holds it
+    parameters: dict[int, Parameter]  # the parameters that it waits for, by id()
+    called: bool = False  # True if its own forward ran
+    passed: bool = False  # True if only the forward of an inner module ran
+    place: CodePosition | None = None  # line of that forward
+    waits: bool = False  # True if it averages only when all parameters have gradients
+    reached: set[int] = field(default_factory=set)  # id() of parameters reached by backwards since
 
 
 class Wrappers(Listener):
-    """Reports forwards that bypass a wrapper, and gradients that it waits for."""
+    """Listener that reports forwards that bypass a wrapper, and gradients that a wrapper never
+    gets.
+    """
 
     needs = (
         "every_call",
@@ -55,9 +57,9 @@ class Wrappers(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._wrappers: dict[int, _Wrapper] = {}  # by id() of it, and of each module inside
-        self._running: Module | None = None  # the outermost module whose forward does
-        self._looked_for: set[int] = set()  # id() of modules that nothing wraps, as far as is known
+        self._wrappers: dict[int, _Wrapper] = {}  # by id() of the wrapper and of its submodules
+        self._running: Module | None = None  # the outermost module whose forward is running
+        self._looked_for: set[int] = set()  # id() of modules without a wrapper
 
     def on_module_start(self, event: ModuleBegan) -> None:
         module, outermost = event.module, self._running is None
@@ -68,7 +70,7 @@ class Wrappers(Listener):
             known = known or self._take(module, "")
             if torch.is_grad_enabled():
                 known.called, known.passed, known.reached = True, False, set()
-                known.waits, known.place = _waits(module), self.program.place(event.frame)
+                known.waits, known.place = _waits_for_all(module), self.program.place(event.frame)
         elif outermost and known is not None and torch.is_grad_enabled() and not known.called:
             known.passed, known.place = True, self.program.place(frame)
         if outermost:
@@ -110,13 +112,13 @@ class Wrappers(Listener):
     def _wrapper_above(
         self, module: Module, called: FrameType
     ) -> tuple[FrameType, _Wrapper | None]:
-        """Return the wrapper of a module in a variable of the caller or further up, with the
+        """Return the wrapper of a module in a variable of the caller or further up, with that
         frame.
 
         `ddp.module.loss(x)` calls `self(x)`: the line that names `ddp` is one frame up.
         """
         frame: FrameType | None = called
-        for _ in range(_METHODS):
+        for _ in range(_MAX_METHODS):
             frame = user_frame(frame)
             if frame is None:
                 break
@@ -131,7 +133,7 @@ class Wrappers(Listener):
             for wrapper in instances_of(DistributedDataParallel):
                 if any(each is module for each in wrapper.modules()):
                     self._looked_for.discard(id(module))
-                    return _outside(wrapper, called), self._take(wrapper, "")
+                    return _calling_frame(wrapper, called), self._take(wrapper, "")
         return called, None
 
     def _take(self, module: DistributedDataParallel, name: str) -> _Wrapper:
@@ -148,10 +150,8 @@ class Wrappers(Listener):
         return known
 
 
-def _outside(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
-    """Return the frame that called a method of the wrapped module, which led to this call; else
-    the call's.
-    """
+def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
+    """Return the frame that called into the wrapped module; without one, the frame of the call."""
     inside = {id(each) for each in wrapper.modules()}
     frame: FrameType | None = user_frame(called)
     while frame is not None and id(local_variables(frame).get("self")) in inside:
@@ -159,7 +159,7 @@ def _outside(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
     return called if frame is None else frame
 
 
-def _waits(module: DistributedDataParallel) -> bool:
+def _waits_for_all(module: DistributedDataParallel) -> bool:
     """Return True if the wrapper averages only when all its parameters have gradients."""
     finds = module.find_unused_parameters or getattr(module, "static_graph", False)
     return module.require_backward_grad_sync and not finds

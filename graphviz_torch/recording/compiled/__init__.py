@@ -1,1 +1,1 @@
-"""The inside of regions that `torch.compile` creates while a recording runs."""
+"""The operations inside regions that `torch.compile` makes while a recording runs."""

@@ -1,4 +1,4 @@
-"""Graph breaks and recompilations of `torch.compile`, which cost time."""
+"""Graph breaks and recompilations of `torch.compile`, as events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...internals.compiler.dynamo_trace import Break, Recompiled
 from ...tracing.region_reader import innermost
 from ...tracing.regions import Origin, RegionEvent
 
-# The program asked for these.
+# Reasons for graph breaks that the program requested.
 _MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
 _UNKNOWN = "Failed to trace builtin operator\n  Explanation: Dynamo does not know how to trace "
-# What dynamo's reason begins with, and what the program did.
+# Beginning of Dynamo's reason, and the kind of code that caused the break.
 _CALLS: tuple[tuple[str, BreakingCall], ...] = (
     (_UNKNOWN + "builtin operator `print`", "print"),
     ("logging.Logger method", "log"),
@@ -33,15 +33,15 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
     """Yield the events of a graph that Dynamo traced.
 
     Args:
-        broken: why it ends before its function does.
-        again: why its function was compiled once more.
+        broken: the graph break that ends it, if any.
+        again: the recompilation that created it, if any.
     """
     call = "asked" if broken is None else breaking_call(broken.reason)
     if broken is not None and call != "asked":
         event = GraphBreak(reason=sentence(broken.reason), call=call)
         yield RegionEvent(event, (), (), Origin(*innermost(broken.lines), ()))
     if again is not None:
-        # "0/0: tensor 'x' size mismatch": which of what was compiled before.
+        # Drop the id of the earlier compilation: "0/0: tensor 'x' size mismatch".
         reason = (again.reason.partition(": ")[2] or again.reason).partition("  #")[0]
         name = function_name(again.code)
         at = again.code.co_filename, again.code.co_firstlineno
@@ -50,19 +50,21 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
 
 
 def breaking_call(reason: str) -> BreakingCall:
-    """Return the kind of code that Dynamo could not compile, from Dynamo's reason."""
+    """Return the kind of code that Dynamo could not compile, from Dynamo's reason; "" if
+    unknown.
+    """
     calls: list[BreakingCall] = [what for how, what in _CALLS if reason.startswith(how)]
     return (*calls, "")[0]
 
 
 def function_name(code: CodeType) -> str:
     """Return the program's name of a function."""
-    # What goes on behind a break is called torch_dynamo_resume_in_forward_at_12.
+    # Dynamo names the code after a break torch_dynamo_resume_in_forward_at_12.
     return re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", code.co_name)
 
 
 def sentence(reason: str) -> str:
-    """Return the first line of a Dynamo reason, without its full stop."""
-    if reason.strip() == "step_unsupported":  # no more is said
+    """Return the first line of Dynamo's reason, without its full stop."""
+    if reason.strip() == "step_unsupported":  # Dynamo gives no further reason
         return "what comes next could not be compiled"
     return reason.strip().partition("\n")[0].strip().rstrip(".")

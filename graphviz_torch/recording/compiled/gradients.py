@@ -1,4 +1,4 @@
-"""Gradients inside compiled regions, by running each region's backward once more."""
+"""Gradients inside compiled regions, computed by running each region's backward once more."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from ..program import Program
 
 Inner = tuple[GradientStats | None, ...]
 
-# Which values of a region's backward its nodes receive, by the class of its node: a compiler may
-# take from the graph later what it is read from.
+# By class of a region's node: which values of its backward graph the inner nodes receive. Cached,
+# because a compiler may change the graph later.
 _received: WeakKeyDictionary[Any, Mapping[str, list[GradientOutput]]] = WeakKeyDictionary()
 
 
 class InnerGradients(Listener):
-    """The gradient at every node inside a compiled region, on request."""
+    """Listener that records the gradient at every node inside a compiled region, on request."""
 
     needs = ("inside_regions",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._watch: RegionBackwardWatch | None = None
-        self._runs: dict[int, dict[int, _Run]] = {}  # by graph, then by the region's own node
+        # By graph, then by the region's node.
+        self._runs: dict[int, dict[int, _RegionGradients]] = {}
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         live = event.live
         if live.ran.rows is None or not live.reading.regions:
             return
         fns = list(live.ids)
-        runs = {i: _Run(region) for i, region in live.reading.regions.items()}
+        runs = {i: _RegionGradients(region) for i, region in live.reading.regions.items()}
         for i, run in runs.items():
-            run.look(type(fns[i]))
+            run.find_values(type(fns[i]))
         self._runs[live.position] = runs
         self._watch = RegionBackwardWatch({fns[i]: run for i, run in runs.items()})
         self._watch.open()
@@ -59,7 +60,10 @@ class InnerGradients(Listener):
         self, regions: Mapping[int, Region], backward: Backward
     ) -> Mapping[int, Region]:
         runs = self._runs.get(backward.position, {})
-        return {i: runs[i].given(region) if i in runs else region for i, region in regions.items()}
+        return {
+            i: runs[i].with_gradients(region) if i in runs else region
+            for i, region in regions.items()
+        }
 
     def close(self) -> None:
         watch, self._watch = self._watch, None
@@ -67,8 +71,8 @@ class InnerGradients(Listener):
             watch.close()
 
 
-class _Run:
-    """The gradients inside one region."""
+class _RegionGradients:
+    """The gradients inside one region during a backward."""
 
     def __init__(self, region: Region) -> None:
         self.values: Mapping[str, list[GradientOutput]] = {}
@@ -77,7 +81,7 @@ class _Run:
         self._descriptions = Descriptions()
         self._equal = False
 
-    def look(self, kind: Any) -> None:
+    def find_values(self, kind: Any) -> None:
         """Find the values that the inner nodes receive."""
         graph = backward_graph(kind)
         if kind not in _received and graph is not None:
@@ -97,7 +101,7 @@ class _Run:
     def on_mismatch(self, why: str) -> None:
         self._remark = f"gradients inside are not known: {why}"
 
-    def given(self, region: Region) -> Region:
+    def with_gradients(self, region: Region) -> Region:
         """Return the region with the gradients of its nodes."""
         if not self._equal:
             return replace(region, remark=self._remark)

@@ -1,4 +1,4 @@
-"""Calls inside a region that combine tensors: accidental broadcasts, losses."""
+"""Calls inside a compiled region that combine tensors: accidental broadcasts, losses."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from ...internals.hooks.calls import Called
 from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairedTensors
 from ..program.events import Events, TensorRecord
 
-# Dynamo has functions of Python's for the operators.
+# Dynamo's graph has Python's operator functions; listeners know tensor methods.
 _OPERATORS: dict[Any, Any] = {
     getattr(operator, name): getattr(TensorBase, f"__{name}__")
     for name in ["sub", "add", "mul", "truediv", "eq", "ne", "gt", "lt", "ge", "le", "getitem"]
 }
 
 
-class Pair(NamedTuple):
-    """A noted call."""
+class PairedCall(NamedTuple):
+    """An event of a call inside a region."""
 
     event: Event  # without its line, nodes and operands
-    numbers: tuple[int, ...]  # of the nodes that it made
+    numbers: tuple[int, ...]  # sequence numbers of the nodes that the call created
     operands: tuple[TensorRecord, ...]
-    meta: dict[str, Any]  # of its node in dynamo's graph
+    meta: dict[str, Any]  # `meta` of the call's node in Dynamo's graph
 
 
 class Pairs(PairedTensors):
-    """Observes the calls of one graph while they run on fake tensors."""
+    """The PairedTensors listener, for the calls of one traced graph on fake tensors."""
 
     def __init__(self) -> None:
-        self._calls = _Noted()
-        program: Any = _Nameless(self._calls)
+        self._calls = _EventList()
+        program: Any = _NamelessProgram(self._calls)
         super().__init__(program)
-        self.noted: list[Pair] = []
+        self.noted: list[PairedCall] = []
 
     def call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Handle a call of a function."""
+        """Check one call of a function."""
         function = _OPERATORS.get(function, function)
         frame: Any = None
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)
@@ -53,12 +53,12 @@ class Pairs(PairedTensors):
             self.elementwise(event)
         elif function in PAIRED or function in JUDGED:
             self.loss(event)
-        self.noted += [Pair(*row, meta) for row in self._calls.rows]
+        self.noted += [PairedCall(*row, meta) for row in self._calls.rows]
         self._calls.rows.clear()
 
 
-class _Noted(Events):
-    """Collects events, uncounted."""
+class _EventList(Events):
+    """Events that are collected in a list, not counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class _Noted(Events):
             self.rows.append((event, tuple(numbers), latest["operands"]))
 
 
-class _Nameless:
-    """A stand-in for the program: fake tensors have no names and lines."""
+class _NamelessProgram:
+    """A minimal replacement for Program: fake tensors have no names and lines."""
 
     def __init__(self, events: Events) -> None:
         self.events = events

@@ -1,8 +1,9 @@
-"""Regions that were compiled before the recording: each is traced once more, before it first runs.
+"""Regions that were compiled before the recording: each is traced once more, before it first
+runs.
 
-So it has the same nodes, lines, modules and cuts as one that is compiled while it is recorded. It
-takes dynamo's time once for a region and process. It belongs to the seam of regions, which opens
-it: listeners are told what it made of a region, as `RegionRan`.
+So its nodes, lines, modules and cuts are known as if it had been compiled during the recording. The
+second trace costs Dynamo's time once per region and process. `RegionWatch` calls the methods of
+`Regions`; listeners receive a `RegionRan` for each region that ran.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ class Regions:
     """Receives calls of compiled callables, and of the graphs in compiled code.
 
     Args:
-        program: whose calls are looked at.
-        tell: is told of each region that has run, and whose inside is known.
+        program: the recorded program.
+        tell: called for each region that ran and whose operations are known.
     """
 
     def __init__(self, program: Program, tell: Callable[[RegionRan], None]) -> None:
         self._program, self._tell = program, tell
         self._opens = program.options.opens_regions
-        self._trace: OperationTrace | None = None  # of the graph that is called
+        self._trace: OperationTrace | None = None  # trace of the running graph
         self._start = 0
-        self._given: list[Tensor] = []  # what the code was given
-        # Of a callable of which no graph was called: what it was given was computed from, and the
-        # number of the first node that it could make.
+        self._given: list[Tensor] = []  # arguments of the compiled code
+        # For a callable that called no graph yet: the trails of its arguments, and the sequence
+        # number of the next node.
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
@@ -54,7 +55,8 @@ class Regions:
     def on_region_exit(self) -> None:
         """Handle the end of a compiled callable.
 
-        If it called no graph, Python ran it unobserved: its last node counts as the user of a cut.
+        If it called no graph, its code ran unobserved; then its last node counts as the user of the
+        cuts in its arguments.
         """
         entered, self._entered = self._entered, None
         if entered is not None and self._program.is_here():
@@ -87,7 +89,7 @@ class Regions:
             self._tell(RegionRan(region, given, list(result), *numbers))
 
     def on_graph_end(self) -> None:
-        """Handle the end of a graph; a cut may have been in its inputs."""
+        """Handle the end of a graph, whose inputs may have been results of cuts."""
         if not self._program.is_here():
             return
         self._program.compiled_graph_ended()
@@ -97,12 +99,12 @@ class Regions:
             with unseen_calls():
                 tracker.use(tracker.trails(given), range(self._start, end))
         if self._trace is not None:
-            self._trace.expected(self._start, sequence_number())
+            self._trace.expect_node(self._start, sequence_number())
             self._trace = None
 
 
 def _arguments(code: CodeType) -> tuple[str, ...]:
-    """Return the names of all arguments of a function, with *args and **kwargs."""
+    """Return the names of all arguments of a function, including *args and **kwargs."""
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[:count]

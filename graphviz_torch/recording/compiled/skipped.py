@@ -10,15 +10,12 @@ from .breaks import breaking_call, function_name, sentence
 
 
 class SkippedFunctions(Listener):
-    """Reports the program's functions that Dynamo skips.
-
-    Notes the functions of the program's that dynamo skips.
-    """
+    """Listener that reports the program's functions that Dynamo skips."""
 
     needs = ("every_call",)
 
     def on_function_skipped(self, event: Skipped) -> None:
-        """Handle a function that Dynamo skips, or skipped before."""
+        """Handle a function that Dynamo skips now, or skipped earlier."""
         code, _, reason = event
         if code_owner(code.co_filename) == OWN:
             name, why = function_name(code), sentence(reason) if reason else ""

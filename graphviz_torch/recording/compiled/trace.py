@@ -1,8 +1,8 @@
-"""What a region does inside: autograd's nodes of the operations that dynamo traced.
+"""The autograd nodes inside a compiled region, from the operations that Dynamo traced.
 
-Dynamo runs them on tensors that have nodes of autograd, and no values. So the nodes, their edges
-and shapes are those of the program uncompiled. What cut the way of a gradient is there too, which
-the compiler takes out. The nodes before such a cut are in the region, and do not run.
+Dynamo runs the operations on fake tensors, which have autograd nodes and no values. So nodes, edges
+and shapes equal those of the uncompiled program. Cuts are found, too, although the compiler removes
+them; the nodes upstream of such a cut are part of the region, and do not run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from ...tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
 from ...tracing.tracer import collect_nodes
 from ..cuts.names import READS, cut_name, results_cut
 from .breaks import compilation_events
-from .pairs import Pair, Pairs
+from .pairs import PairedCall, Pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")
-_RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}  # what dynamo runs
+# Dynamo's name → eager name.
+_RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}
 
 
 class _Operation(NamedTuple):
@@ -42,43 +43,43 @@ class _Operation(NamedTuple):
 
     start: int  # their numbers: start <= n < end
     end: int
-    meta: dict[str, Any]  # of its node in dynamo's graph
-    function: str = ""  # the custom Function that it applied
-    order: list[int] | None = None  # of its operands: which argument each is in the program
+    meta: dict[str, Any]  # `meta` of its node in Dynamo's graph
+    function: str = ""  # name of the custom Function that it applied
+    order: list[int] | None = None  # argument position of each operand in the program
 
 
 class _Cut(NamedTuple):
-    """An operation whose result requires no gradient though an operand did."""
+    """An operation whose result requires no gradient though an operand does."""
 
     how: str
     tensor: TensorMeta  # its result
-    before: list[GradFn]  # what made its operands
+    before: list[GradFn]  # makers of its operands
     meta: dict[str, Any]
-    after: list[int]  # numbers of the nodes that used its result
-    results: list[int]  # of the graph, that were computed from it and have no gradient
+    after: list[int]  # sequence numbers of the nodes that used its result
+    results: list[int]  # outputs of the graph computed from it, without a gradient
 
 
 class OperationTrace:
-    """The operations of one graph, in order."""
+    """The operations of one graph, in the order in which Dynamo traced them."""
 
     def __init__(self) -> None:
         self._operations: list[_Operation] = []
         self._cuts: list[_Cut] = []
-        self._behind: dict[int, list[_Cut]] = {}  # of a tensor without gradient, by id()
-        self._from: dict[int, frozenset[int]] = {}  # id() of the inputs of a tensor, by its own
-        self._inputs: dict[int, GradFn] = {}  # what made it when it was first used, by id()
-        self._tensors: list[Tensor] = []  # so that no other takes the id() of one
-        self._operands: list[Tensor] = []  # of the operation that is running
-        self._makers: list[GradFn] = []  # of those that need a gradient
+        self._behind: dict[int, list[_Cut]] = {}  # cuts upstream of a tensor, by its id()
+        self._from: dict[int, frozenset[int]] = {}  # id() of a tensor → id() of its inputs
+        self._inputs: dict[int, GradFn] = {}  # maker of a tensor at its first use, by id()
+        self._tensors: list[Tensor] = []  # keeps tensors alive, so that their id()s stay unique
+        self._operands: list[Tensor] = []  # operands of the running operation
+        self._makers: list[GradFn] = []  # makers of the operands that require a gradient
         self._start = 0
         self._pairs = Pairs()
-        self._metas: list[dict[str, Any]] = []  # of all operations
+        self._metas: list[dict[str, Any]] = []  # `meta` of all operations
         self._region: Region | None = None
-        # The modules that ran: id(), path, class. None where the graph ends at a break.
+        # The modules that ran: id(), path, class. None if the graph ends at a graph break.
         self.modules: tuple[tuple[int, str, str], ...] | None = None
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
-        """Handle the beginning of an operation."""
+        """Handle the start of an operation."""
         self._operands, self._makers = operands, []
         for tensor in operands:
             if tensor.requires_grad:
@@ -92,12 +93,12 @@ class OperationTrace:
         """Handle the end of an operation."""
         behind = self._add(_Operation(self._start, sequence_number(), meta))
         lost = results_cut(self._operands, made) if self._makers else None
-        if lost is not None and (how := _drawn(meta) or cut_name(function, lost)):
+        if lost is not None and (how := _sampling_name(meta) or cut_name(function, lost)):
             tensor = tensor_meta(lost[0] if lost else self._operands[0])
             cut = _Cut(how, tensor, self._makers, meta, [], [])
             self._cuts.append(cut)
             behind.append(cut)
-        self._give(behind, made)
+        self._add_results(behind, made)
 
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
@@ -108,12 +109,12 @@ class OperationTrace:
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Handle a custom Function: one operation with one Python node."""
+        """Handle the application of a custom Function: one operation with one Python node."""
         self.on_operation_start(operands)
         numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)
         operation = _Operation(start, start + bool(numbers), meta, function.__name__)
-        self._give(self._add(operation), made)
+        self._add_results(self._add(operation), made)
 
     def on_operand_order(self, order: list[int]) -> None:
         """Take the argument positions of the operands of the last applied Function."""
@@ -121,10 +122,7 @@ class OperationTrace:
             self._operations[-1] = self._operations[-1]._replace(order=order)
 
     def _add(self, operation: _Operation) -> list[_Cut]:
-        """Add an operation, and return the cuts before its results.
-
-        Note an operation; returns what its results are behind.
-        """
+        """Record an operation, and return the cuts upstream of its results."""
         self._metas.append(operation.meta)
         behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
         if operation.end > operation.start:
@@ -134,7 +132,7 @@ class OperationTrace:
             return []
         return [*behind.values()]
 
-    def _give(self, behind: list[_Cut], made: list[Tensor]) -> None:
+    def _add_results(self, behind: list[_Cut], made: list[Tensor]) -> None:
         """Note that an operation returned these tensors, downstream of these cuts."""
         self._tensors += made
         known = self._from
@@ -152,7 +150,7 @@ class OperationTrace:
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """Read the nodes; tensors are not needed afterwards."""
+        """Read the nodes at the end of a graph; no tensors are needed afterwards."""
         modules = (row for meta in self._metas for row in origin(meta).modules)
         self.modules = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
@@ -165,23 +163,23 @@ class OperationTrace:
 
     @property
     def region(self) -> Region | None:
-        """Return the region; None if it could not be read, or is incomplete."""
+        """Return the region; None if it could not be read or is incomplete."""
         return self._region
 
-    def expected(self, start: int, end: int) -> None:
-        """Use it as the inside of the region whose node has one of these numbers."""
+    def expect_node(self, start: int, end: int) -> None:
+        """Assign the region to a node whose sequence number is in this range."""
         if self._region is not None:
             expect_region(start, end, self._region)
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
-        """Use it as the inside of the region."""
+        """Assign the region to the class of its node, if there is one class."""
         if len(kinds) == 1 and self._region is not None:
             set_region(kinds[0], self._region)
 
     def _read(self, inputs: list[Tensor], results: list[Tensor | None]) -> Region:
         ends = [_maker(one) for one in results if one is not None and one.requires_grad]
         live, _ = collect_nodes(ends)
-        self._follow_out(results, ran=bool(ends))
+        self._find_cut_outputs(results, ran=bool(ends))
         cuts = [cut for cut in self._cuts if cut.after or cut.results or cut.how in READS]
         cut_off = {fn: None for cut in cuts for fn in cut.before}
         ids, edges = collect_nodes([*(fn for fn in cut_off if fn not in live), *ends])
@@ -190,7 +188,7 @@ class OperationTrace:
         inner = {ids[fn]: i for fn, i in places.items()}
         columns = read_nodes(ids, edges, [(fn, 0) for fn in ends], ()).columns
         nodes, calls = [], list[str]()
-        firsts = {}  # how many nodes there were before each operation's
+        firsts = {}  # number of nodes before each operation, by its first sequence number
         for one in self._operations:
             firsts[one.start] = len(calls)
             calls += [call_of(one.meta)] * (one.end - one.start)
@@ -217,7 +215,7 @@ class OperationTrace:
             elif edge.target in inner:
                 users[edge.source].append((inner[edge.target], edge.input_nr))
         sources = [self._inputs.get(id(tensor)) for tensor in inputs]
-        # Of an input that is used in vain the compiler takes out what uses it.
+        # An input whose users are dead code gets no entry: the compiler removes such users.
         changed = any(
             s is not None and _maker(t) is not s for t, s in zip(inputs, sources, strict=True)
         )
@@ -232,20 +230,20 @@ class OperationTrace:
             tuple(inside),
             tuple(tuple(user for user, _ in entry) for entry in entries),
             tuple(dict.fromkeys(places[fn] for fn in ends if fn in places)),
-            tuple(_inside(cut, fn, places, sources, live) for cut in cuts for fn in cut.before),
+            tuple(_region_cut(cut, fn, places, sources, live) for cut in cuts for fn in cut.before),
             _events(self._pairs.noted, places),
             tuple(tuple(input_nr for _, input_nr in entry) for entry in entries),
             tuple(calls),
             from_inputs=self._from_inputs(inputs, results),
         )
 
-    def _follow_out(self, results: list[Tensor | None], *, ran: bool) -> None:
-        """Find the results of the graph that were computed from results of cuts.
+    def _find_cut_outputs(self, results: list[Tensor | None], *, ran: bool) -> None:
+        """Find the graph outputs that were computed from results of cuts.
 
         Args:
-            results: of the graph.
-            ran: does any of them have a gradient. Else nothing inside has one in the end, and what
-                lies before a cut that lies before another one is cut off from its results, too.
+            results: outputs of the graph.
+            ran: True if any output has a gradient. If none has, a cut upstream of another cut also
+                cuts off that one's outputs.
         """
         for i, one in enumerate(results):
             for cut in self._behind.get(id(one), ()):
@@ -260,7 +258,7 @@ class OperationTrace:
     def _from_inputs(
         self, inputs: list[Tensor], results: list[Tensor | None]
     ) -> tuple[tuple[int, ...], ...]:
-        """Return, for each result of the graph, the inputs that it was computed from."""
+        """Return, for each output of the graph, the inputs that it was computed from."""
         numbers = {id(tensor): i for i, tensor in enumerate(inputs)}
         needed = [self._from.get(id(one), frozenset((id(one),))) for one in results]
         return tuple(
@@ -268,28 +266,28 @@ class OperationTrace:
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:
-        """Return the operation that created a node; None for nodes from outside."""
+        """Return the operation that created a node; None for nodes from outside the region."""
         number = fn._sequence_nr()
         at = bisect_right(self._operations, number, key=attrgetter("start")) - 1
         each = self._operations[at] if at >= 0 else None
         return each if each is not None and number < each.end else None
 
 
-def _inside(
+def _region_cut(
     cut: _Cut,
     fn: GradFn,
     places: Mapping[GradFn, int],
     sources: list[GradFn],
     live: Collection[GradFn],
 ) -> RegionCut:
-    """Return a cut of this node's result.
+    """Return the cut as plain values, for one maker of its operands.
 
     Args:
         cut: the cut.
-        fn: the node.
-        places: of the nodes inside.
-        sources: what made the inputs of the graph.
-        live: the nodes that a gradient comes to.
+        fn: the maker: a node.
+        places: position of each node inside the region.
+        sources: makers of the graph's inputs.
+        live: the nodes that receive a gradient.
     """
     numbers = {one._sequence_nr(): place for one, place in places.items()}
     after = tuple(numbers[number] for number in cut.after if number in numbers)
@@ -308,8 +306,8 @@ def _inside(
     )
 
 
-def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
-    """Return the events of calls; for each line those of its last call."""
+def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
+    """Return the events of combined tensors; for each line, those of its last call."""
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
     for pair in pairs:
@@ -325,12 +323,14 @@ def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[RegionEven
 
 
 def _maker(tensor: Tensor) -> GradFn:
-    """Return the node that created a tensor; for a view taken under no_grad, that of its base."""
+    """Return the node that created a tensor; for a view taken under no_grad, the node of its
+    base.
+    """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     return grad_fn_of(tensor if base is None else base)
 
 
-def _drawn(meta: Mapping[str, Any]) -> str:
+def _sampling_name(meta: Mapping[str, Any]) -> str:
     """Return "sample" for operations in a distribution's sample(), which runs under no_grad."""
     found = _SAMPLE.search(meta.get("stack_trace") or "")
     return "" if found is None or torch.is_grad_enabled() else "sample"
