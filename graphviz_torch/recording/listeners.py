@@ -15,7 +15,7 @@ from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
 from .events.gradient_life import GradientLife
-from .events.ineffective_calls import EvalModes, IdleCalls
+from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.pairs import PairedTensors
 from .events.setup import Leaves, TrainingSetup
@@ -53,7 +53,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Leaves,
     TensorAttributes,
     PairedTensors,
-    IdleCalls,
+    DropoutAndRetainedGraphs,
     OptimizerCalls,
     Targets,
     Batches,

@@ -312,7 +312,14 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
     )
     left = [name for name in told if name not in less]
     calls = ["GradientLife", "EvalModes", "Leaves", "TensorAttributes", "PairedTensors"]
-    calls += ["IdleCalls", "OptimizerCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
+    calls += [
+        "DropoutAndRetainedGraphs",
+        "OptimizerCalls",
+        "Targets",
+        "Batches",
+        "ClipBounds",
+        "SampleCalls",
+    ]
     rest = ["Arguments", "SavedTensors", "Updates", "GraphHistory", "Progress", "Forwards"]
     rest += ["DataViews", "UntrackedCalls", "SkippedFunctions"]
     assert left == ["NonfiniteValues", *calls, *rest]

@@ -29,7 +29,7 @@ from ...tracing.region_gradients import call_of
 from ...tracing.region_reader import expect_region, origin, set_region
 from ...tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
 from ...tracing.tracer import collect_nodes
-from ..cuts.names import READS, cut_name, results_cut
+from ..cuts.names import READS, cut_name, detached_results
 from .breaks import compilation_events
 from .pairs import PairedCall, Pairs
 
@@ -92,7 +92,7 @@ class OperationTrace:
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
         """Handle the end of an operation."""
         behind = self._add(_Operation(self._start, sequence_number(), meta))
-        lost = results_cut(self._operands, made) if self._makers else None
+        lost = detached_results(self._operands, made) if self._makers else None
         if lost is not None and (how := _sampling_name(meta) or cut_name(function, lost)):
             tensor = tensor_meta(lost[0] if lost else self._operands[0])
             cut = _Cut(how, tensor, self._makers, meta, [], [])

@@ -1,25 +1,25 @@
-"""Where the way of a gradient was cut: a call took a tensor that needs a gradient, its result not.
+"""Cuts: calls whose operand requires a gradient and whose result does not.
 
-Noted: `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results
-that are integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every
-call under `no_grad` or `inference_mode`; and an `all_gather`, in the part that it copies of what
-this rank gave. A cut is reported where its result, or what was computed
-from it, came back into the graph, or where it hides a parameter that the graph does not reach in
-another way. What a number that was read into Python is used for is not known: one that was read of
-a loss before another loss ran backward is reported with that one, unless an earlier backward
-reached the parameter.
+Recorded: `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`),
+integer and boolean results (`argmax`, `long`, the indices of `topk`, comparisons), every call under
+`no_grad` or `inference_mode`, and `all_gather`, which detaches its copy of this rank's input.
 
-What a call costs does not grow with what came before it. A result without a gradient has a trail,
-which knows the cut at this call and the trails of what the call took:
+A cut is reported if its result, or a tensor computed from it, is used in the graph again, or if it
+hides a parameter that the graph does not reach otherwise. The use of a number read into Python is
+unknown: a read from a loss is reported with the next backward of another loss, unless an earlier
+backward reached the parameter.
 
-    call ──► CutRecord (plain)  ◄── Origin (what made the operands)  ◄── Trail  ◄── a living tensor
-                                                                        │ ◄── a later Trail
-                                                                        └──► trails behind it
+The cost of a call does not depend on the calls before it. A result without a gradient has a trail,
+which refers to the cut of this call and to the trails of its operands:
 
-An Origin lives as long as a tensor that was computed from the cut's result does, or until the next
-backward where such a tensor was used by a node or read into Python; what made the operands may then
-go. `_take`, before a backward or where a graph is read in between, follows the trails from their
-uses to the cuts; a backward takes what it found away.
+    call ──► CutRecord (plain)  ◄── Origin (makers of the operands)  ◄── Trail  ◄── a live tensor
+                                                                         │ ◄── a later Trail
+                                                                         └──► earlier trails
+
+An Origin lives as long as a tensor computed from the cut's result. If a node used such a tensor, or
+Python read it, the Origin lives until the next backward; then the makers of the operands may be
+freed. `_take` follows the trails from used tensors to the cuts, before a backward or when a graph
+is read; a backward also removes the cuts that it found.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from ..live import LiveGraph, hidden_behind
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
 from .inside import InsideTrails, inside_record, used_outside
-from .names import READS, cut_name, makes_alike, results_cut
-from .record import CutRecord, LiveCut, Origin, behind, leaf_or_maker
+from .names import READS, cut_name, detached_results, takes_only_metadata
+from .record import CutRecord, LiveCut, Origin, leaf_or_maker, operand_makers
 
 _DETACH_: Any = TensorBase.detach_
-_Row = tuple[CutRecord, str, int | None]  # with the label and the node of an operand
+_Row = tuple[CutRecord, str, int | None]  # a cut, and the label and node id of an operand
 _PARAMETER = frozenset((torch.nn.Parameter,))
-_OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
-_PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
-_USES = 32  # nodes that used the result of one cut: the last ones are noted
+_MAX_OPERANDS = 32  # operands recorded per call; an optimizer passes all parameters at once
+_MAX_PENDING_READS = 32  # numbers read into Python; each may keep a graph until the next backward
+_MAX_USES = 32  # nodes recorded as users of one cut's result; older ones are dropped
 
 
 class Cuts(Listener):
-    """The cuts since the last backward."""
+    """Listener that records the cuts since the last backward."""
 
     before = frozenset((_DETACH_,))
 
@@ -70,47 +70,50 @@ class Cuts(Listener):
         super().__init__(program)
         self._tracker = program.tracker
         self._rows: dict[int, list[_Row]] = {}  # by graph
-        self._taken: list[LiveCut] = []  # for the graph that is being read
+        self._taken: list[LiveCut] = []  # cuts of the graph that is being read
         self._hidden: list[GradFn] = []
-        self._detached: dict[GradFn, Tensor] = {}  # operands of the detach_() that is running
+        self._detached: dict[GradFn, Tensor] = {}  # operands of the running detach_()
         self._records: list[CutRecord] = []
-        # Of calls that took nothing but parameters, by function, line and those.
-        self._of_parameters: dict[Any, tuple[Origin, ...]] = {}
+        # Cuts of calls that took only parameters, by function, line and parameters.
+        self._parameter_cuts: dict[Any, tuple[Origin, ...]] = {}
         self._reads: dict[Origin, None] = {}
-        self._inside: list[InsideTrails] = []  # of this step
+        self._inside: list[InsideTrails] = []  # cuts inside compiled regions, of this step
 
     def on_call_start(self, event: Calling) -> None:
-        # After a detach_() nothing tells that the tensor needed a gradient.
-        self._detached = _sources(event.args)
+        # After detach_() it is too late to see that the tensor required a gradient.
+        self._detached = _operands_with_gradient(event.args)
 
     def on_call_error(self, event: Raised) -> None:
         self._detached = {}
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle an all_gather, whose result also contains a detached copy of this rank's input."""
+        """Handle an all_gather, whose result contains a detached copy of this rank's input."""
         operands = [tensor for tensor in event.given if tensor.requires_grad]
-        whole = len(event.filled) == len(event.group.ranks) > 1  # into a tensor for each rank
+        whole = len(event.filled) == len(event.group.ranks) > 1  # one output tensor per rank
         if event.kind != "all_gather" or len(operands) != 1 or not whole:
             return
         if self.program.is_here() and torch.is_grad_enabled():
             own = [event.filled[event.group.ranks.index(event.group.rank)]]
             made_by = [leaf_or_maker(operands[0])]
-            self._lead(own, self._new("all_gather", made_by, operands, own, sys._getframe(1)), {})
+            self._lead(
+                own, self._new_cut("all_gather", made_by, operands, own, sys._getframe(1)), {}
+            )
 
     def on_call_end(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event
         if self.program.in_compiled_graph and not torch.is_grad_enabled():
-            self._look(event, cuts=False)  # PyTorch runs it so; what it cuts is known from inside
+            # PyTorch runs regions under no_grad; their own cuts are known.
+            self._look(event, cuts=False)
             return
         if end == start:
             if func in METADATA_CALLS:
                 return
             if self._detached:
                 operands, self._detached = list(self._detached), {}
-                cut = self._new("detach_", operands, [result], [result], frame)
+                cut = self._new_cut("detach_", operands, [result], [result], frame)
                 self._lead([result], cut, {})
                 return
-            # What an optimizer does with its parameters cuts nothing.
+            # The optimizer's own update of its parameters is no cut.
             steps = self.program.steps
             own = steps.running and steps.own(frame)
             if self._tracker.known or not own:
@@ -144,40 +147,40 @@ class Cuts(Listener):
         }
 
     def _look(self, event: Called, *, cuts: bool) -> None:
-        """Note the cut that a call makes, and the results of cuts that it takes.
+        """Record the cut that a call makes, and its use of results of earlier cuts.
 
         Args:
             event: the call.
-            cuts: may it have cut anything.
+            cuts: True if the call itself may be a cut.
         """
         func, args, kwargs, result, frame, begin, end = event
         given = tensors(*args, *kwargs.values()) if kwargs else tensors(*args)
         behind = self._tracker.trails(given) if self._tracker.known else {}
         operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
-        if not (operands or behind) or makes_alike(func):
+        if not (operands or behind) or takes_only_metadata(func):
             return
         made = [result] if type(result) is Tensor else tensors(result)
         if behind:
             self._use(behind, func, (begin, end), made)
         start: tuple[Origin, ...] = ()
         if operands:
-            if (lost := results_cut(given, made)) is None:
+            if (lost := detached_results(given, made)) is None:
                 return
-            start = self._cut(func, operands[:_OPERANDS], lost, frame)
+            start = self._cut(func, operands[:_MAX_OPERANDS], lost, frame)
         self._lead(made, start, behind if begin == end else {})
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
-        """Return the nodes upstream of cuts. After a failure, any of the cuts may be the reason."""
+        """Return the nodes upstream of cuts. After a failure every cut may be the reason."""
         graph, reached, failed, peek = event
         self._taken = cuts = self._take(failed=failed)
         if not peek:
             self._forget()
-        hidden = behind(cuts) if cuts else []
+        hidden = operand_makers(cuts) if cuts else []
         if hidden and not failed:
             names = {id(tensor): "" for _, tensor in self.program.table.known()}
-            logged = behind(one for one in cuts if one.cut.pending and not one.cut.after)
+            logged = operand_makers(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
-            # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
+            # A number read for logging is no cut if an earlier backward reached its parameters.
             hidden = hidden_behind(cut_off, graph, names, set())
             hidden += hidden_behind(logged, graph, names, reached)
         self._hidden = hidden
@@ -191,10 +194,12 @@ class Cuts(Listener):
             for label, fn in operands
             if (live.failed or cut.after or fn in shown) and not cut.in_region
         ]
-        if live.failed:  # a cut that left nothing may be the reason too
+        if live.failed:  # a cut without a live operand may be the reason, too
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
         elif rows:
-            # What hides no parameter, and came back into another graph alone, is not of this.
+            # A cut that hides no parameter belongs to this graph only if this graph uses
+            # its result.
+
             made = set(live.numbers)
             rows = [
                 (cut, label, before)
@@ -225,50 +230,49 @@ class Cuts(Listener):
         return replace(graph, cuts=tuple(cuts))
 
     def close(self) -> None:
-        # What is cut in place holds its own node, which holds it.
+        # A tensor detached in place and its old node refer to each other.
         self._tracker.clear()
 
     def _use(
         self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
     ) -> None:
-        """Note that a call took results of cuts: it created nodes from them, or read them."""
+        """Note that a call took results of cuts: it created nodes from them, or read them into
+        Python.
+        """
         start, end = numbers
         if end > start:
             fns = [fn for one in made if one.requires_grad if (fn := one.grad_fn) is not None]
-            reader = _reader(fns, start) if end - start > 1 else None
+            reader = _node_with_constant(fns, start) if end - start > 1 else None
             after = [fn._sequence_nr() for fn in fns] if reader is None else [reader]
             self._tracker.use(behind, after)
         elif not made and (name := name_of(func)) in READS:
             origins = chain.from_iterable(trail.nearest() for trail in behind)
-            for origin in islice(origins, _PENDING_READS):
+            for origin in islice(origins, _MAX_PENDING_READS):
                 origin.cut.read = name
                 self._read(origin)
 
     def _cut(
         self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
     ) -> tuple[Origin, ...]:
-        """Note a cut if the call is one: its operands, and its results without a gradient.
-
-        Note a cut, if it is one: its operands, and the tensors without gradient it made.
-        """
+        """Record a cut, if the call is one: its operands, and its results without a gradient."""
         key: Any = None
         if _PARAMETER.issuperset(map(type, operands)):
-            # In a loop the same cut many times.
+            # A loop repeats the same cut; it is recorded once.
             place = self.program.place(frame)
             code, position = (0, 0) if place is None else (id(place[0]), place[1])
             mode = bool(made), torch.is_grad_enabled()
             key = (func, mode, code, position, self.program.module, *map(id, operands))
-            if (known := self._of_parameters.get(key)) is not None:
+            if (known := self._parameter_cuts.get(key)) is not None:
                 return known
         name = cut_name(func, made)
         origins: tuple[Origin, ...] = ()
         if name:
-            origins = self._new(name, [*map(leaf_or_maker, operands)], operands, made, frame)
+            origins = self._new_cut(name, [*map(leaf_or_maker, operands)], operands, made, frame)
         if key is not None and (made or not name):
-            self._of_parameters[key] = origins
+            self._parameter_cuts[key] = origins
         return origins
 
-    def _new(
+    def _new_cut(
         self,
         name: str,
         made_by: list[Any],
@@ -283,7 +287,7 @@ class Cuts(Listener):
         switch = self.program.switches.innermost if name == "no_grad" else None
         if switch is not None and switch.place is not None:
             name = switch.by
-            if name == "switched_off":  # the call that is in force until another one
+            if name == "switched_off":  # set_grad_enabled(False) stays in force until the next call
                 place = switch.place
         named = {id(t): "" for t in operands}
         if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
@@ -308,7 +312,7 @@ class Cuts(Listener):
     def _lead(
         self, made: list[Tensor], start: tuple[Origin, ...], behind: dict[Trail, None]
     ) -> None:
-        """Give the results of a call their trail."""
+        """Give the results of a call a trail."""
         cut_off = [tensor for tensor in made if not tensor.requires_grad]
         if cut_off and (start or behind):
             alone = not start and len(behind) == 1
@@ -329,21 +333,21 @@ class Cuts(Listener):
     def _read(self, origin: Origin) -> None:
         if origin not in self._reads:
             self._reads[origin] = None
-            if len(self._reads) > _PENDING_READS:
+            if len(self._reads) > _MAX_PENDING_READS:
                 del self._reads[next(iter(self._reads))]
 
     def _take(self, *, failed: bool) -> list[LiveCut]:
-        """Return the cuts so far, with the makers of their operands.
+        """Return the cuts so far, with the live makers of their operands.
 
-        Except after a failure, operations on weights between forwards (an average, a norm to log)
-        are left out.
+        Operations on weights between forwards (an average, a norm for the log) are left out, except
+        after a failure.
         """
         for trail in inwards(self._tracker.used):
             after = trail.after or []
             for origin in trail.starts:
-                origin.cut.after = sorted({*origin.cut.after, *after})[-_USES:]
+                origin.cut.after = sorted({*origin.cut.after, *after})[-_MAX_USES:]
             for one in trail.behind if after else ():
-                one.after = sorted({*(one.after or ()), *after})[-_USES:]
+                one.after = sorted({*(one.after or ()), *after})[-_MAX_USES:]
         for origin in self._reads:
             origin.cut.pending = True
         found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
@@ -373,16 +377,17 @@ class Cuts(Listener):
         return cuts
 
     def _forget(self) -> None:
-        """Start a new collection of cuts."""
-        self._records, self._of_parameters, self._reads = [], {}, {}
+        """Forget all cuts and trails."""
+        self._records, self._parameter_cuts, self._reads = [], {}, {}
         self._tracker.forget_trails()
 
 
-def _reader(results: list[GradFn], start: int) -> int | None:
-    """Return the number of the first node of a call that read an operand without a gradient;
-    None if none did.
+def _node_with_constant(results: list[GradFn], start: int) -> int | None:
+    """Return the number of the first node of a call that has an operand without a gradient, or
+    None.
 
-    For `kl_div(input, target)`, whose result is a quotient, it is the product of target and input.
+    For `kl_div(input, target)`, whose result is a quotient, that is the product of target and
+    input.
     """
     least: int | None = None
     met = set(results)
@@ -400,10 +405,10 @@ def _reader(results: list[GradFn], start: int) -> int | None:
     return least
 
 
-def _sources(arguments: Any) -> dict[GradFn, Tensor]:
+def _operands_with_gradient(arguments: Any) -> dict[GradFn, Tensor]:
     """Return the operands of a call that require a gradient, by the node that created them."""
     needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
-    found = {grad_fn_of(tensor): tensor for tensor in needing[:_OPERANDS]}
+    found = {grad_fn_of(tensor): tensor for tensor in needing[:_MAX_OPERANDS]}
     return {fn: tensor for fn, tensor in found.items() if fn is not None}
 
 

@@ -1,9 +1,9 @@
 """Cuts inside compiled regions, and the use of their results outside.
 
-For a region with a node of its own, the cuts are drawn inside it, connected to the users of their
-results; if only such results were used, the region's node is upstream of a cut. For a region
-without a node, such as an encoder whose result is detached, cuts are like any others, of the
-region's parameters and inputs.
+If the region has a node, its cuts are drawn inside it, connected to the users of their results; if
+only results of cuts were used, the region's node is upstream of a cut. If the region has no node,
+such as an encoder whose result is detached, its cuts are ordinary cuts of the region's parameters
+and inputs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .record import CutRecord, Origin, leaf_or_maker
 
 
 class InsideTrails:
-    """The trails of the cuts inside a region, which its results carry.
+    """The trails of the cuts inside a region, which the region's results carry.
 
     Args:
-        event: what ran.
+        event: the region that ran.
     """
 
     def __init__(self, event: RegionRan) -> None:
@@ -35,7 +35,7 @@ class InsideTrails:
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
     def lead(self, event: RegionRan, tracker: Tracker) -> None:
-        """Give the region's results their trails, with those of its inputs."""
+        """Give the region's results their trails, including those of its inputs."""
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
             if isinstance(one, Tensor) and not one.requires_grad:
@@ -48,14 +48,14 @@ class InsideTrails:
 def used_outside(
     region: Region, number: int, ran: Iterable[InsideTrails], backward: Backward
 ) -> tuple[RegionCut, ...]:
-    """Return the cuts inside a region, with the nodes outside that used results computed from
+    """Return the cuts inside a region, with the nodes outside that used tensors computed from
     them.
 
     Args:
-        region: what is inside.
-        number: of the region's own node.
+        region: the operations inside.
+        number: sequence number of the region's node.
         ran: the regions of this step.
-        backward: whose graph has the nodes.
+        backward: its graph contains the nodes.
     """
     [*found] = (each.by_cut for each in ran if each.start <= number < each.end)
     trails = found[-1] if found else {}
@@ -67,14 +67,14 @@ def used_outside(
 
 
 def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin | None:
-    """Return the operand of a cut inside a region; None if it requires no gradient.
+    """Return the Origin of a cut inside a region; None if no operand requires a gradient.
 
-    For a region with a node of its own it is that node, so that the graph contains it; if the node
-    is gone, it is as for any other cut.
+    If the region has a node, that node is the operand, so that the graph contains it; if the node
+    is gone, the operands are the region's inputs, as for any other cut.
 
     Args:
-        cut: inside.
-        event: the region has run.
+        cut: the cut inside.
+        event: the region that ran.
         program: names lines and modules.
     """
     own = [one for one in event.results if isinstance(one, Tensor) and one.requires_grad]
@@ -104,5 +104,5 @@ def _place(cut: RegionCut, program: Program) -> CodePosition | None:
     place = cut.origin.place
     if place is None:
         return None
-    _ = program.stack.files[place[0]]  # it is one of the files that lines are told of
+    _ = program.stack.files[place[0]]  # registers the file, so that its lines get names
     return place_of(*place)

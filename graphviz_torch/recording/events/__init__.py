@@ -1,1 +1,1 @@
-"""Observers of program behavior that no node shows, noted as events for rules."""
+"""Listeners for program behavior that no node shows. Each one notes events for the rules."""

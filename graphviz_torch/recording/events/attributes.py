@@ -1,4 +1,4 @@
-"""Reads and writes of `.grad` and `.data`.
+"""Reads of `.grad` and assignments to `.data`.
 
 Attributes of tensors that a program reads and sets: `.grad` of what has none, and `.data`.
 """
@@ -18,20 +18,16 @@ from ..program.events import TensorRecord
 
 
 class TensorAttributes(Listener):
-    """Reports a `.grad` of a non-leaf tensor, and a cut by `x.data = h`.
+    """Listener that reports `.grad` of a non-leaf tensor, and cuts by `x.data = h`.
 
-    Both also show the program which parameters are stepped by hand.
-
-    Notes a `.grad` that is None because its tensor is not a leaf, and a cut by `x.data = h`.
-
-    From both the program learns which parameters are stepped by hand.
+    Both accesses also show which parameters the program steps by hand.
     """
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_DATA))
 
     def on_call_end(self, event: Called) -> None:
-        reads = len(event.args) == 1  # `.grad`; else `.data` is set
+        reads = len(event.args) == 1  # a read of `.grad`; else an assignment to `.data`
         if reads and code_owner(event.frame.f_code.co_filename) != OWN:
             return
         if self.program.steps.own(event.frame):
@@ -71,8 +67,8 @@ class TensorAttributes(Listener):
 
 
 def _has_another_leaf(value: Tensor, tensor: Tensor) -> bool:
-    """Return True if a value was computed from a leaf other than this tensor, which a step by
-    hand moves.
+    """Return True if a value depends on a leaf other than this tensor; else it is an update by
+    hand.
     """
     fns, _ = collect_nodes([value.grad_fn])
     return any(leaf.variable is not tensor for leaf in leaves_of(fns))

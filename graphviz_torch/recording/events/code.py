@@ -1,4 +1,4 @@
-"""Find source positions in the program's compiled code, without running it."""
+"""Find source positions in the program's bytecode, without running it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from ..program import Program
 def codes(
     program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
 ) -> Iterator[CodeType]:
-    """Yield code of the program: frames around the recording, innermost first, its module
-    classes, then the functions inside.
+    """Yield the program's code objects: frames around the recording, innermost first, module
+    classes, and functions inside them.
+
+    Args:
+        classes: more classes.
+        more: more code objects, which come first.
     """
     found: list[CodeType] = list(more)
     frame, files = program.frame, program.stack.files
@@ -31,7 +35,9 @@ def codes(
 
 
 def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
-    """Return where a method of this name is called on this variable; None if not certain."""
+    """Return the only position that calls a method of this name (on this variable); None if
+    ambiguous.
+    """
     found: set[CodePosition] = set()
     for code in codes:
         before = ""
@@ -44,9 +50,9 @@ def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePositi
 
 
 def stored(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
-    """Return where an attribute of this name is assigned; None if not certain.
+    """Return the only position that assigns an attribute of this name; None if ambiguous.
 
-    Lines of the first code, that of the frame which enters the recording, come first.
+    The code of the frame that enters the recording takes precedence.
     """
     lines: list[list[CodePosition]] = []
     for code in codes:
@@ -59,9 +65,7 @@ def stored(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
 
 
 def is_made_by_call(frame: FrameType, name: str) -> bool:
-    """Return True if a variable holds the result of a call in this frame, and not an older
-    object.
-    """
+    """Return True if a variable of this frame holds the result of a call made in the frame."""
     made, before = False, ""
     for step in dis.get_instructions(frame.f_code):
         if step.offset > frame.f_lasti:

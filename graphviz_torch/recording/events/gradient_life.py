@@ -1,14 +1,8 @@
-"""The lifetime of parameter gradients: stepped with, cleared, clipped or read.
+"""The lifetime of parameter gradients, from backward to step, clearing, clipping or read.
 
-Reported are clearing of unused gradients, steps with gradients of two losses, and clipping without
-effect, of scaled gradients, or before ranks average. The program's own read of `.grad` counts as a
-use. PyTorch's readers (optimizers, clipping, the scaler) are recognized by their files.
-
-Noted are a clearing of gradients that nothing had used, a step with the gradients of two losses,
-and a clipping that changes nothing, or changes what is still multiplied by the loss scale or is
-averaged over ranks later. What the program
-itself reads of `.grad` counts as used. Told apart are PyTorch's own readers by their files:
-optimizers, clipping, the scaler.
+Reported: gradients cleared before any use; steps with gradients of two losses; and clipping without
+effect, of scaled gradients, or before ranks average. A read of `.grad` by the program counts as a
+use. Reads by PyTorch (optimizers, clipping, GradScaler) are recognized by their source files.
 """
 
 from __future__ import annotations
@@ -55,51 +49,48 @@ _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
 
 
 @dataclass(slots=True)
-class _Run:
-    """The last backward of a line, and the use of its gradients so far."""
+class _LineBackward:
+    """The last backward of a source line, and the use of its gradients so far."""
 
     reached: set[int]  # id() of parameters
-    used: bool = False  # by a step, or by the program itself
+    used: bool = False  # by an optimizer step, or by the program itself
     cleared: bool = False
 
 
 class GradientLife(Listener):
-    """Reports misuse of gradients, from backwards, steps, and accesses to `.grad`.
-
-    Notes what goes wrong with gradients, from every backward, step, and access to `.grad`.
-    """
+    """Listener that reports misuse of gradients, from backwards, steps, and accesses to `.grad`."""
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._has_cleared = False  # has the program ever cleared gradients that nothing had used
+        self._has_cleared = False  # True once unused gradients were cleared
         self._begin()
 
     def _begin(self) -> None:
-        self._fresh: set[int] = set()  # id() of parameters with a gradient that nothing has used
-        self._used = False  # has any gradient of those backwards been used
-        self._stepped: set[int] = set()  # id() of those whose gradient a step has used
-        self._stepping = False  # is a step running, which may call a closure
-        self._has_run = False  # has a backward run since the last step, whatever it reached
-        self._scaled = False  # are the gradients multiplied by the loss scale
+        self._fresh: set[int] = set()  # id() of parameters with an unused gradient
+        self._used = False  # True if any gradient of these backwards was used
+        self._stepped: set[int] = set()  # id() of parameters whose gradient a step used
+        self._stepping = False  # True during a step, which may call a closure
+        self._has_run = False  # True if any backward ran since the last step
+        self._scaled = False  # True if the gradients are multiplied by the loss scale
         self._clearing: tuple[CodePosition | None, bool] | None = None
-        self._clips: set[ClipMoment] = set()  # what was noted of clipping since the last of those
-        self._clips_early = False  # were they clipped before their first backward, as in each step
-        self._clipped: set[int] = set()  # storages of the gradients that were clipped since then
-        self._norm_clip: CodePosition | None = None  # the line that clipped them by their norm
-        self._runs: dict[CodePosition | None, _Run] = {}
+        self._clips: set[ClipMoment] = set()  # clipping noted since the last backward or step
+        self._clips_early = False  # True if clipping ran before the first backward
+        self._clipped: set[int] = set()  # storages of the gradients clipped since then
+        self._norm_clip: CodePosition | None = None  # the line that called clip_grad_norm_
+        self._runs: dict[CodePosition | None, _LineBackward] = {}
         self._lines_used: set[CodePosition | None] = (
             set()
         )  # whose gradients were used at least once
-        # By the id() of a parameter with a gradient: the parameter, and the lines of the backwards
-        # that gave it.
+        # By id() of a parameter with a gradient: the parameter, and the lines of the backwards that
+        # added to the gradient.
         self._given: dict[int, tuple[Ref, tuple[CodePosition | None, ...]]] = {}
-        # By such a line: the parameters with which optimizers have stepped since.
+        # By line of a backward: parameters that optimizers have stepped since.
         self._learnt: dict[CodePosition | None, set[int]] = {}
-        # Of a parameter that they do not hold: that line, the one that has added to its gradient
-        # since, and does it lead through what they hold.
+        # For a parameter outside of those: the line of the first backward, the line of a later one,
+        # and True if the first loss also reaches the stepped parameters.
         self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
     def on_resume(self, event: Resumed) -> None:
@@ -115,8 +106,8 @@ class GradientLife(Listener):
         steps = self.program.steps
         if steps.running and steps.own(frame):
             return
-        if func is UNSCALE:  # which `scaler.step` calls too
-            self._unscaled()
+        if func is UNSCALE:  # `scaler.step` calls it, too
+            self._on_unscale()
         elif func == READ_GRAD:
             self._read(args[0], result, frame)
         else:
@@ -127,20 +118,18 @@ class GradientLife(Listener):
         if call.accumulates and not backward.failed:
             self._has_run = True
             reached = backward.reached & self.program.table.every()
-            self._backward(set(reached), call.loss_scale is not None, call.place)
+            self._on_gradients(set(reached), call.loss_scale is not None, call.place)
 
-    def _backward(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
-        """Note that a backward at a line added to the gradients of the parameters with these
-        id()s.
-        """
+    def _on_gradients(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
+        """Note that a backward added to the gradients of the parameters with these id()s."""
         before = len(self._fresh)
-        self._judge(place)
+        self._check_discarded(place)
         if reached:
-            self._runs[place] = _Run(reached, used=self._stepping)
-            if not self._stepping:  # else the step uses them, whatever its closure has cleared
+            self._runs[place] = _LineBackward(reached, used=self._stepping)
+            if not self._stepping:  # else the running step uses them
                 self._add(reached, place)
         self._fresh.update(reached)
-        self._used = self._used or self._stepping  # by the step that called for it
+        self._used = self._used or self._stepping
         if len(self._fresh) > before:
             self._stepped.difference_update(self._fresh)
         self._clearing = None
@@ -148,36 +137,38 @@ class GradientLife(Listener):
         self._forget_clips()
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle tensors sent to other ranks: they may be reduced."""
+        """Handle tensors sent to other ranks, which may be clipped gradients to average."""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
-            self._averaged(event.given)
+            self._check_average(event.given)
 
-    def _averaged(self, tensors: Iterable[Tensor]) -> None:
+    def _check_average(self, tensors: Iterable[Tensor]) -> None:
         if self._norm_clip is not None and not self._clipped.isdisjoint(map(storage_id, tensors)):
             clip = GradientClip(function="clip_grad_norm_", moment="before the average")
             self.events.note(clip, self._norm_clip)
             self._norm_clip = None  # once for all parameters
 
-    def _unscaled(self) -> None:
-        """Note that the scaler divided the gradients by the loss scale, and may skip the step."""
+    def _on_unscale(self) -> None:
+        """Note that the GradScaler divided the gradients by the loss scale; it may skip the
+        step.
+        """
         self._scaled = False
-        self._use()
+        self._mark_used()
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepping = False
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
-        if used is None:  # copies of the parameters: any gradient may be used
+        if used is None:  # the optimizer holds copies of parameters: it may use any gradient
             used = set(self._fresh)
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
         self._stepping, self._has_run = True, False
         self._stepped |= used
-        self._mix(used, event)
+        self._check_mixed_losses(used, event)
         self._forget_clips()
-        self._forget(used)
+        self._forget_stepped(used)
 
     def _add(self, reached: set[int], place: CodePosition | None) -> None:
         """Note that a backward at a line, outside of a step, added to these gradients."""
@@ -185,7 +176,7 @@ class GradientLife(Listener):
         known = {id(tensor): tensor for _, tensor in self.program.parameters()}
         for key in reached & known.keys():
             parameter, lines = given.get(key, (None, ()))
-            if parameter is None or parameter() is None:  # or another one had its id
+            if parameter is None or parameter() is None:  # the id() was reused
                 given[key] = Ref(known[key]), (place,)
                 self._mixed.pop(key, None)
                 continue
@@ -196,8 +187,8 @@ class GradientLife(Listener):
                 given[key] = parameter, (*lines, place)
         learnt.pop(place, None)
 
-    def _mix(self, used: set[int], event: Stepping) -> None:
-        """Check whether an optimizer is about to step with gradients of two losses."""
+    def _check_mixed_losses(self, used: set[int], event: Stepping) -> None:
+        """Report an optimizer that is about to step with gradients of two losses."""
         if mixed := sorted(used & self._mixed.keys()):
             first, second, through = self._mixed[mixed[0]]
             line, program = self.program.line(), self.program
@@ -212,11 +203,11 @@ class GradientLife(Listener):
         for each in {place for key in used & self._given.keys() for place in self._given[key][1]}:
             self._learnt.setdefault(each, set()).update(used)
         for key in used & self._given.keys():
-            self._unmix(key)
+            self._forget_losses_of(key)
         if not self._given:
             self._learnt.clear()
 
-    def _unmix(self, parameter: int) -> None:
+    def _forget_losses_of(self, parameter: int) -> None:
         """Note that the parameter has no unused gradient any more."""
         self._given.pop(parameter, None)
         if self._mixed:
@@ -229,14 +220,14 @@ class GradientLife(Listener):
             self._clip(parameter, gradient, frame)
         elif key in self._fresh:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
-                self._clear(key, frame)  # it sets to None, or to zeros, what it reads
+                self._clear(key, frame)  # zero_grad sets the gradient to None or zeros
             elif code_owner(code.co_filename) == OWN:
-                self._use()
-                self._unmix(key)  # the program may make one gradient of both
+                self._mark_used()
+                self._forget_losses_of(key)  # the program may combine the gradients
             elif code_owner(code.co_filename) == LIBRARY:
-                self._unmix(key)  # it may clear it in place
+                self._forget_losses_of(key)  # it may clear it in place
         elif gradient is not None and code_owner(code.co_filename) == OWN and parameter.is_leaf:
-            self._use()  # of an input: what the backward was for
+            self._mark_used()  # the gradient of an input is the purpose of the backward
 
     def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """Handle an assignment to `parameter.grad`."""
@@ -244,17 +235,19 @@ class GradientLife(Listener):
         if key in self._fresh:
             if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:
                 self._clear(key, frame)
-            else:  # a library that takes a gradient away has it, as ZeRO does
-                self._use()  # the program makes gradients of its own
-                self._unmix(key)
+            else:  # a library that sets it to None has taken it, as ZeRO does
+                self._mark_used()
+                self._forget_losses_of(key)
 
-    def _use(self) -> None:
+    def _mark_used(self) -> None:
         self._used = True
         for run in self._runs.values():
             run.used = run.used or not run.cleared
 
-    def _judge(self, place: CodePosition | None) -> None:
-        """Check, when a line runs backward again, whether its earlier gradients were used."""
+    def _check_discarded(self, place: CodePosition | None) -> None:
+        """Report gradients of a line that were cleared unused, when the line runs backward
+        again.
+        """
         run = self._runs.get(place)
         if run is None or place is None:
             return
@@ -270,20 +263,20 @@ class GradientLife(Listener):
         for run in self._runs.values():
             if not run.cleared and parameter in run.reached:
                 run.cleared = True
-        self._unmix(parameter)
-        self._fresh.discard(parameter)  # it is there
+        self._forget_losses_of(parameter)
+        self._fresh.discard(parameter)
         if not self._fresh:
-            self._all_used()
+            self._on_all_used()
 
-    def _forget(self, parameters: set[int]) -> None:
+    def _forget_stepped(self, parameters: set[int]) -> None:
         if not self._fresh:
             return
         self._fresh -= parameters
         if not self._fresh:
-            self._all_used()
+            self._on_all_used()
 
-    def _all_used(self) -> None:
-        """Note that all gradients were used or cleared."""
+    def _on_all_used(self) -> None:
+        """Handle that every gradient was used or cleared."""
         if not self._used and self._clearing is not None:
             place, by_optimizer = self._clearing
             clearing = GradientClearing(by_optimizer=by_optimizer)
@@ -299,20 +292,22 @@ class GradientLife(Listener):
     def _clip(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         key = id(parameter)
         moment: ClipMoment | None = None
-        if _limit(frame) == math.inf:
-            pass  # to know the norm
+        if _max_norm(frame) == math.inf:
+            pass  # the call only computes the norm
         elif gradient is None:
-            # After a backward they were cleared, or it reached none: that is told by itself.
+            # Gradients cleared after a backward, or a backward that reaches none, have
+            # their own events.
+
             if not (self._fresh or self._has_run) and (
                 key not in self._stepped or self._clips_early
             ):
                 moment, self._clips_early = "before backward", True
         elif key in self._stepped:
             moment = "after the step"
-        elif key in self._fresh:  # else it is of another origin
+        elif key in self._fresh:  # else the gradient is not from a recorded backward
             moment = "while scaled" if self._scaled else "in time"
             self._clipped.add(storage_id(gradient))
-        if moment is not None and moment not in self._clips:  # once for all parameters
+        if moment is not None and moment not in self._clips:  # reported once, not per parameter
             self._clips.add(moment)
             clip = GradientClip(function=clipping_function(frame), moment=moment)
             place = self.program.place(frame)
@@ -321,7 +316,7 @@ class GradientLife(Listener):
                 self._norm_clip = place
 
 
-def _limit(frame: FrameType | None) -> float:
+def _max_norm(frame: FrameType | None) -> float:
     """Return the max_norm given to clip_grad_norm_; 0 if unknown."""
     while frame is not None and frame.f_code.co_filename.startswith(TORCH):
         if "max_norm" in frame.f_locals:

@@ -1,7 +1,7 @@
-"""Calls in the wrong mode, and retained graphs that are not needed, noted as events.
+"""Calls in the wrong train/eval mode, and `retain_graph=True` without a second backward.
 
-Dropout that drops values in eval mode; a step with gradients of a forward in eval mode; a backward
-that keeps its graph though no other backward runs through it.
+Three cases: functional dropout that drops values in eval mode; an optimizer step with gradients
+from a forward in eval mode; a backward that keeps its graph though no other backward uses it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,23 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..program import Program
 from .code import called, codes
 
-_MOST = 64  # lines that are remembered
-_GRAPHS = 4  # of a line that keeps them, that are still known
+_MAX_LINES = 64  # source lines of backwards
+_MAX_GRAPHS = 4  # latest retained graphs of one line
 
 
 @dataclass(slots=True)
 class _RetainedGraphs:
-    """The graphs that one line keeps at its backwards."""
+    """The graphs that one source line retains at its backwards."""
 
     by: RetainedBy
     count: int = 0  # of graphs
-    runs_again: bool = False  # did another backward run through any
-    numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_GRAPHS))
+    runs_again: bool = False  # True if another backward ran through any of them
+    # Sequence numbers of the nodes of the latest graphs.
+    numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_MAX_GRAPHS))
 
 
-class IdleCalls(Listener):
-    """Reports dropout in eval mode, and retained graphs that are not needed.
-
-    Notes dropout in eval mode, and graphs that are kept for nothing.
-    """
+class DropoutAndRetainedGraphs(Listener):
+    """Listener that reports dropout in eval mode, and graphs retained without need."""
 
     needs = ("every_call",)
     functions = frozenset(
@@ -66,20 +64,20 @@ class IdleCalls(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._modes: dict[CodePosition | None, set[bool]] = {}  # in which a line has dropped
-        self._modules: dict[str, bool] = {}  # by path: does it go by its own mode
+        self._modes: dict[CodePosition | None, set[bool]] = {}  # `training` of the model, by line
+        self._modules: dict[str, bool] = {}  # by path: True if its own mode decides
         self._root: weakref.ref[Module] | None = None
         self._graphs: dict[
             CodePosition | None, _RetainedGraphs
         ] = {}  # by the line that runs backward
 
     def on_call_end(self, event: Called) -> None:
-        """Check a dropout call: does it drop, and in which mode is the model?"""
+        """Check a dropout call: does it drop values, and in which mode is the model?"""
         if not _drops(event.func, event.args, event.kwargs or {}):
             return
         path = self.program.module
         if path not in self._modules:
-            self._modules[path] = self._goes_by_its_mode(path)
+            self._modules[path] = self._own_mode_decides(path)
         root = None if self._root is None else self._root()
         if root is None or self._modules[path]:
             return
@@ -89,8 +87,8 @@ class IdleCalls(Listener):
         if len(known) == 2:
             self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
 
-    def _goes_by_its_mode(self, path: str) -> bool:
-        """Return True if the dropout's own module decides by its mode; cached."""
+    def _own_mode_decides(self, path: str) -> bool:
+        """Return True if the module that calls dropout is an nn.Dropout, whose own mode decides."""
         modules = self.program.table.modules()
         if not modules:
             return True
@@ -108,19 +106,19 @@ class IdleCalls(Listener):
             known = self._graphs.setdefault(call.place, _RetainedGraphs(by))
             known.count += 1
             known.numbers.append(frozenset(backward.numbers) - {-1})
-            while len(self._graphs) > _MOST:
+            while len(self._graphs) > _MAX_LINES:
                 del self._graphs[next(iter(self._graphs))]
 
     def on_resume(self, event: Resumed) -> None:
-        self._graphs = {}  # another backward may have run through them
+        self._graphs = {}  # another backward may have run through them during the pause
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._look_at_graphs({backward.call.place for backward in backwards})
 
     def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
-        """Find lines that keep their graph each time, though no other backward runs through it."""
+        """Report lines that always retain their graph, though no other backward runs through it."""
         for place, known in self._graphs.items():
-            # What comes after the last is not known.
+            # At least two: the last graph may be used later.
             if place in places and known.count > 1 and not known.runs_again:
                 self.events.note(UnneededRetainGraph(by=known.by), place, count=known.count)
 
@@ -136,20 +134,16 @@ def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 class EvalModes(Listener):
-    """Reports an optimizer step with gradients from a forward in eval mode.
+    """Listener that reports an optimizer step with gradients from a forward in eval mode.
 
-    An adversarial attack also runs such a backward, and steps in train mode.
-
-    Notes that an optimizer steps with what a backward gave in eval mode.
-
-    An attack on a model runs such a backward too, and steps in train mode.
+    An adversarial attack also runs such a backward, but steps in train mode.
     """
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Of the last backward, if it was in eval mode, and the nodes that it began with.
+        # Event of the last backward if it was in eval mode, and the sequence numbers of its roots.
         self._last: tuple[EvalMode, list[int]] | None = None
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -163,7 +157,7 @@ class EvalModes(Listener):
     def on_optimizer_step_start(self, event: Stepping) -> None:
         if self._last is not None:
             mode, numbers = self._last
-            # A run begins before the frames of its script, which its first step knows by this.
+            # `graphviz-torch run` starts before the script's frames exist, so search from the step.
             frames = user_frames(user_frame(sys._getframe(1)), self.program.frame)
             around = [frame.f_code for frame in frames]
             self.events.note(mode, called(codes(self.program, more=around), "eval"), numbers)
@@ -173,20 +167,22 @@ class EvalModes(Listener):
 
 
 def _eval_mode(program: Program) -> EvalMode | None:
-    """Return an event if all dropout and batch norm of the model, and the model itself, are in
-    eval mode.
+    """Return an event if all dropout and batch norm layers of the model, and the model, are in eval
+    mode.
 
-    Frozen batch norm in a model that trains is intended: there the model itself is in train mode.
+    Frozen batch norm in a model that trains is intended: then the model itself is in train mode.
     """
     table = program.table
     every = table.modules()
-    roots = [path for module, path in every if _trains(module)]
+    roots = [path for module, path in every if _in_train_mode(module)]
     found = []
     for module, path in every:
         acts = isinstance(module, DROPOUT) and module.p > 0
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
         if acts and table.ran(path):
-            if _trains(module) or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
+            if _in_train_mode(module) or any(
+                not r or f"{path}.".startswith(f"{r}.") for r in roots
+            ):
                 return None
             found.append((path, module))
     found = [(path, module) for path, module in found if table.learns(module)]
@@ -196,8 +192,6 @@ def _eval_mode(program: Program) -> EvalMode | None:
     return EvalMode(module=found[0][0], count=len(found), classes=classes)
 
 
-def _trains(module: Module) -> bool:
-    """Return True if a module is in train mode; also without the attribute, which a program may
-    delete.
-    """
+def _in_train_mode(module: Module) -> bool:
+    """Return True if a module is in train mode, or has lost its `training` attribute."""
     return bool(getattr(module, "training", True))

@@ -1,14 +1,15 @@
-"""The first NaN or Inf of each forward, as an event; nonfinite_origin.py finds its node.
+"""Report the first NaN or Inf of each forward; nonfinite_origin.py finds the node that made it.
 
-Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
-from. On the CPU one reduction for all tells whether there is any; only then is each looked at.
+The saved tensors and the roots of a graph are checked when backward begins, while the nodes are
+alive. On the CPU one reduction shows whether any element is non-finite; only then is each tensor
+checked.
 
-Of `gradients="finite"` the graph is looked at only where a result was not finite. Each result that
-has a node is added up as it is made: the sum is finite if all elements are, and only where it is
-not the elements are looked at. On other devices than the CPU the sums stay there until backward,
-which waits for one copy of them, and tell neither NaN from Inf nor what overflows. Not looked at:
-what has no values (meta, fake), sparse and nested results. The first result with NaN and the first
-with Inf are noted: a mask has -Inf on purpose.
+With `gradients="finite"` the graph is checked only if a forward result was non-finite: each result
+with a node is summed as it is computed, and its elements are read only if the sum is not finite. On
+other devices the sums stay there until backward, which waits for one copy of them; NaN, Inf and
+overflow of the sum cannot then be distinguished. Not checked: tensors without values (meta, fake),
+sparse and nested results. The first result with NaN and the first with Inf are both noted, because
+masks contain -Inf on purpose.
 """
 
 from __future__ import annotations
@@ -42,18 +43,19 @@ from ..gradients.cpu import each_finite, sums_up
 from ..listener import BackwardBegan, Columns, Listener
 from ..program import Program
 from ..program.events import Events, NodeLine
-from .nonfinite_origin import Birth, Look, read
+from .nonfinite_origin import BackwardSnapshot, NonfiniteOrigin, read
 
 
-def look(
+def take_snapshot(
     fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
-) -> Look | None:
-    """Examine the roots of a backward; return None if all is finite or unreadable.
+) -> BackwardSnapshot | None:
+    """Return a snapshot of a backward's roots and saved tensors; None if all are finite or
+    unreadable.
 
     Args:
         fns: live nodes, inputs before users.
-        outputs: what backward starts from.
-        activations: what the nodes keep, parameters left out.
+        outputs: roots of the backward.
+        activations: saved tensors except parameters.
     """
     with unseen_calls(), unseen_operators(), unseen():
         given = [tensor for tensor in outputs if isinstance(tensor, Tensor)]
@@ -63,109 +65,105 @@ def look(
             if all(is_on_cpu(one) for one in values) and each_finite(values):
                 return None
             if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
-                return None  # what we do on the device would become a part of the CUDA graph
+                return None  # our operators would become part of the CUDA graph
         with torch.no_grad():
-            return Look(list(fns), losses)
+            return BackwardSnapshot(list(fns), losses)
 
 
-class _Births:
-    """Notes the first NaN or Inf of each forward, until a loss is not finite: later ones follow
+class _FirstNonfinite:
+    """Notes the first NaN or Inf of each forward, until a loss is non-finite: later ones follow
     from it.
 
-    Notes the first NaN or Inf of each forward, until a loss is not finite: the rest follows.
-
     Args:
-        events: where it notes them.
+        events: receives the notes.
     """
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._looks: list[tuple[int, bool, Look]] = []  # backwards so far, is the loss scaled
+        # Number of backwards, True if loss scaled.
+        self._snapshots: list[tuple[int, bool, BackwardSnapshot]] = []
         self._in_loss = False
 
-    def look(self, event: BackwardBegan) -> None:
+    def take_snapshot(self, event: BackwardBegan) -> None:
         """Check whether the forward of this backward made NaN or Inf."""
         live = event.live
         if self._in_loss:
             return
-        found = look(live.ids, event.outputs, live.memory.activations)
+        found = take_snapshot(live.ids, event.outputs, live.memory.activations)
         if found is not None:
             scaled = live.call.loss_scale is not None
-            self._looks.append((self._events.backwards, scaled, found))
-            if not any(each.flags for _, _, each in self._looks):
-                self.conclude()
+            self._snapshots.append((self._events.backwards, scaled, found))
+            if not any(each.flags for _, _, each in self._snapshots):
+                self.note_origins()
 
     def begin_step(self) -> None:
         """Forget the last step's loss."""
-        self._looks, self._in_loss = [], False
+        self._snapshots, self._in_loss = [], False
 
-    def conclude(self) -> None:
-        """Note the results computed on devices.
-
-        Note what is known on the devices.
-        """
-        looks, self._looks = self._looks, []
-        if looks:
-            read([found for _, _, found in looks])
-        for backwards, scaled, found in looks:
-            birth = None if self._in_loss else found.birth()
+    def note_origins(self) -> None:
+        """Read the flags that devices computed, and note the origins."""
+        snapshots, self._snapshots = self._snapshots, []
+        if snapshots:
+            read([found for _, _, found in snapshots])
+        for backwards, scaled, found in snapshots:
+            origin = None if self._in_loss else found.origin()
             # A scaled loss may overflow: the scaler skips that step.
-            if birth is not None and not (scaled and birth.nan == 0):
-                self._in_loss = birth.in_loss
-                self._note(birth, backwards)
+            if origin is not None and not (scaled and origin.nan == 0):
+                self._in_loss = origin.in_loss
+                self._note(origin, backwards)
 
-    def _note(self, birth: Birth, backwards: int) -> None:
+    def _note(self, origin: NonfiniteOrigin, backwards: int) -> None:
         event = NonfiniteValue(
-            # Of what backward starts from alone it is not known that this made it.
-            operation=birth.operation if HAS_SAVED_TENSOR_DATA else "",
-            nan=birth.nan,
-            inf=birth.inf if (birth.nan, birth.inf) != (0, 0) else None,
-            origin=birth.origin,
-            reason=birth.reason,
-            in_loss=birth.in_loss,
+            # Without saved tensors only the loss is known, not the node that made NaN.
+            operation=origin.operation if HAS_SAVED_TENSOR_DATA else "",
+            nan=origin.nan,
+            inf=origin.inf if (origin.nan, origin.inf) != (0, 0) else None,
+            origin=origin.origin,
+            reason=origin.reason,
+            in_loss=origin.in_loss,
         )
-        line = NodeLine(birth.number)
-        self._events.note(event, numbers=[birth.number], since=backwards, where=line)
+        line = NodeLine(origin.number)
+        self._events.note(event, numbers=[origin.number], since=backwards, where=line)
 
 
 class NonfiniteValues(Listener):
-    """Examines each graph."""
+    """Listener that checks every graph for NaN and Inf."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._births = _Births(self.events)
+        self._first = _FirstNonfinite(self.events)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._births.look(event)
+        self._first.take_snapshot(event)
 
     def on_step_end(self, event: None) -> None:
-        self._births.begin_step()
+        self._first.begin_step()
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        self._births.conclude()
+        self._first.note_origins()
 
 
 class FiniteResults(Listener):
-    """Examines results of calls that created nodes, and the graph if one was not finite."""
+    """Listener that sums each forward result, and checks the graph if a sum is not finite."""
 
     needs = ("light",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._births = _Births(self.events)
-        self._notes: dict[int, str] = {}  # of the step, by the sequence number of the node
-        self._missing = {"NaN", "Inf"}  # what no result has had so far
-        self._sums: list[tuple[int, Tensor]] = []  # on other devices
-        self._seen = False  # was any of this forward not finite
+        self._first = _FirstNonfinite(self.events)
+        self._notes: dict[int, str] = {}  # notes of this step, by sequence number of the node
+        self._missing = {"NaN", "Inf"}  # kinds not found so far
+        self._sums: list[tuple[int, Tensor]] = []  # sums on other devices, by sequence number
+        self._seen = False  # True if a result of this forward was non-finite
 
     def on_call_end(self, event: Called) -> None:
         _, _, _, result, _, start, end = event
         if end == start or not self._missing:
             return
         enabled = torch.is_grad_enabled()
-        set_grad_enabled(False)  # no graph is to see it
+        set_grad_enabled(False)  # our sum must create no node
         try:
             if type(result) is Tensor and not watched_operators():  # as most
                 self._look(end - 1, result)
@@ -173,36 +171,33 @@ class FiniteResults(Listener):
                 with no_operators():
                     for tensor in tensors(result):
                         self._look(end - 1, tensor)
-        except Exception:  # of a kind that PyTorch cannot add up
+        except Exception:  # a kind of tensor that PyTorch cannot sum
             pass
         finally:
             set_grad_enabled(enabled)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._sum_up()
+        self._read_sums()
         if self._seen:
-            self._births.look(event)
-        self._missing, self._seen = {"NaN", "Inf"}, False  # the next forward is looked at anew
+            self._first.take_snapshot(event)
+        self._missing, self._seen = {"NaN", "Inf"}, False  # check the next forward again
 
     def on_step_end(self, event: None) -> None:
-        self._births.begin_step()
+        self._first.begin_step()
         self._notes = {}
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        self._births.conclude()
+        self._first.note_origins()
 
     def node_columns(self, backward: Backward) -> Columns:
-        self._sum_up()
+        self._read_sums()
         found = {backward.node(number): text for number, text in self._notes.items()}
         return {"note": {node: text for node, text in found.items() if node is not None}}
 
-    def _sum_up(self) -> None:
-        """Note the results computed on other devices.
-
-        Note what is known on other devices.
-        """
+    def _read_sums(self) -> None:
+        """Read the sums computed on other devices, and note the first non-finite one."""
         sums, self._sums = self._sums, []
-        known = self._seen  # it is the first no more
+        known = self._seen  # then these are not the first
         with no_functions(), no_operators(), no_autograd():
             for device in dict.fromkeys(total.device for _, total in sums):
                 there = [each for each in sums if each[1].device == device]

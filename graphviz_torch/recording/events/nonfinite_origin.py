@@ -1,12 +1,12 @@
-"""The first NaN or Inf of a forward: which node made it, and of what.
+"""The node that made the first NaN or Inf of a forward, and the reason.
 
-Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
-from. On the CPU what is not finite is counted at once. On other devices flags are computed there,
-and read when the graphs are made: nothing waits for them. They tell that there is NaN or Inf, not
-how many. Nothing that a hook packed is unpacked. Minus infinity is what masks are made of: it
-counts where a logarithm or a division made it.
+A snapshot is taken when backward begins, while the nodes are alive: of their saved tensors and of
+the backward's roots. Non-finite elements are counted at once on the CPU. On other devices flags are
+computed, and copied when the graphs are built, so nothing waits for the device; flags show that
+there are NaN or Inf, not how many. Tensors packed by hooks are not unpacked. Minus infinity is
+normal in masks, so it counts only if a logarithm or a division made it.
 
-    Look, numbers and flags ─► read() ─► Look.birth() ─► Birth
+    BackwardSnapshot (counts, flags) ─► read() ─► BackwardSnapshot.origin() ─► NonfiniteOrigin
 """
 
 from __future__ import annotations
@@ -30,37 +30,35 @@ from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAME
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
 
-_TOGETHER = 1024  # memories in one reduction
-_SMALL = 512  # elements: to lay end to end what has no more costs less than a call for each
-_PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+# Operations that make -inf by an error, not on purpose.
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
-class Birth(NamedTuple):
+class NonfiniteOrigin(NamedTuple):
     """The origin of the first NaN or Inf."""
 
     number: int  # sequence number of the node
     operation: str
-    nan: int | None  # None: some
+    nan: int | None  # number of elements; None: at least one
     inf: int | None
-    reason: str  # "its divisor has 2 zeros"; "" where it is not known
-    origin: Origin  # what was NaN or Inf first
-    in_loss: bool  # is what backward starts from NaN or Inf
+    reason: str  # "its divisor has 2 zeros"; "" if unknown
+    origin: Origin  # kind of tensor that was non-finite first
+    in_loss: bool  # True if a root of the backward is non-finite
 
 
 class _Counts(NamedTuple):
     nan: int
     inf: int
     minus: int = 0
-    exact: bool = True  # else 1 is for any number
+    exact: bool = True  # False: 1 means "at least one"
 
 
 class _Node(NamedTuple):
     number: int
     title: str
-    sources: list[int]  # nodes that it takes from
-    parameters: list[int]  # tensors
-    elements: int  # of what it was given
+    sources: list[int]  # predecessors
+    parameters: list[int]  # numbers of its parameter tensors
+    elements: int  # number of elements of its input
 
 
 class _Saved(NamedTuple):
@@ -70,22 +68,22 @@ class _Saved(NamedTuple):
     tensor: int
 
 
-_Place = tuple[int, int]  # what a flag is of: -1 and a tensor, or a node and one of its reasons
+_Place = tuple[int, int]  # owner of a flag: (-1, tensor) or (node, index of a reason)
 
 
-class Look:
-    """The roots of a backward, and the tensors saved by its nodes. Keeps no reference to the
-    nodes.
+class BackwardSnapshot:
+    """Counts of non-finite elements in the roots and saved tensors of a backward. Keeps no node
+    alive.
 
     Args:
         fns: live nodes, inputs before users.
-        losses: what backward starts from, as far as it can be read, and its nodes.
+        losses: readable roots of the backward, each with its node.
     """
 
     def __init__(
         self, fns: Sequence[GradFn], losses: Sequence[tuple[GradFn | None, Tensor]]
     ) -> None:
-        self.flags: dict[torch.device, list[Tensor]] = {}  # until they are read
+        self.flags: dict[torch.device, list[Tensor]] = {}  # flags that were not copied yet
         self._places: dict[torch.device, list[_Place]] = {}
         self._nodes: list[_Node] = []
         self._saved: list[_Saved] = []
@@ -106,7 +104,7 @@ class Look:
             row = int(fn._sequence_nr()), title, known, weights, math.prod(sizes)
             self._nodes.append(_Node(*row))
             by_name: dict[str, Tensor] = {}
-            for name, maker, tensor in _makers(fn):
+            for name, maker, tensor in _saved_with_makers(fn):
                 by_name[name] = tensor
                 if maker is None or maker in places:
                     made = None if maker is None else places[maker]
@@ -117,7 +115,7 @@ class Look:
         self._measure(tensors)
 
     def take(self, device: torch.device, numbers: Iterator[int]) -> None:
-        """Take the flags that a device computed."""
+        """Store the flags that a device computed."""
         for node, i in self._places.pop(device):
             if node < 0:
                 nan, inf, minus = next(numbers), next(numbers), next(numbers)
@@ -125,9 +123,9 @@ class Look:
             else:
                 self._reasons[node][i] = next(numbers), self._reasons[node][i][1]
 
-    def birth(self) -> Birth | None:
-        """Return the node that made the first NaN or Inf, if any."""
-        known: dict[int, _Counts] = {}  # NaN and Inf in what a node made
+    def origin(self) -> NonfiniteOrigin | None:
+        """Return the origin of the first NaN or Inf; None if all is finite."""
+        known: dict[int, _Counts] = {}  # NaN and Inf in the results of a node
         data: list[_Saved] = []
         for saved in self._saved:
             nan, inf, minus, exact = self._counts[saved.tensor]
@@ -146,33 +144,33 @@ class Look:
             count = f"{counts.nan} NaN" if counts.exact else "NaN"
             reason = f"its input ({data[0].name}) holds {count} already"
             made = counts._replace(inf=0)
-            return self._made(data[0].node, made, reason, "input", bool(bad_losses))
+            return self._origin_at(data[0].node, made, reason, "input", bool(bad_losses))
         return self._first(min(bad), known, bool(bad_losses)) if bad else None
 
-    def _first(self, first: int, known: Mapping[int, _Counts], in_loss: bool) -> Birth:
-        """Return the origin: the first node with a non-finite result, or one before it, and the
-        reason.
+    def _first(self, first: int, known: Mapping[int, _Counts], in_loss: bool) -> NonfiniteOrigin:
+        """Return the origin: the first node with a non-finite result, or one before it that
+        explains it.
         """
         made = known[first]
-        for node in self._unknown(first, known):
+        for node in self._unexamined(first, known):
             origin: Origin = "operation"
             reason = self._reason(node, known.get(node, made))
             weights = self._nodes[node].parameters
             if not reason and any(any(self._counts[i][:3]) for i in weights):
                 origin, reason = "parameter", "a parameter of it is NaN or Inf already"
-            if reason:  # the counts are of what was made of that
+            if reason:  # for an earlier node the counts are only a lower bound
                 made = made._replace(exact=made.exact and node == first)
-                return self._made(node, made, reason, origin, in_loss)
-        return self._made(first, made, "", "operation", in_loss)
+                return self._origin_at(node, made, reason, origin, in_loss)
+        return self._origin_at(first, made, "", "operation", in_loss)
 
-    def _made(
+    def _origin_at(
         self, node: int, counts: _Counts, reason: str, origin: Origin, in_loss: bool
-    ) -> Birth:
+    ) -> NonfiniteOrigin:
         nan, inf = (count and (count if counts.exact else None) for count in counts[:2])
         number, title = self._nodes[node][:2]
-        return Birth(number, title, nan, inf, reason, origin, in_loss)
+        return NonfiniteOrigin(number, title, nan, inf, reason, origin, in_loss)
 
-    def _unknown(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
+    def _unexamined(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
         """Yield a node and the unexamined nodes before it, latest first."""
         stack, seen = [first], {first}
         while stack:
@@ -198,7 +196,7 @@ class Look:
         return ""
 
     def _count(self, node: int, masks: Iterable[tuple[Tensor, str]]) -> None:
-        """Count the elements that are a reason: now on the CPU, else on their device."""
+        """Count the elements that explain NaN or Inf: now on the CPU, else on their device."""
         reasons = self._reasons[node] = []
         for mask, words in masks:
             count = torch.count_nonzero(mask)
@@ -217,7 +215,7 @@ class Look:
             elif not finite:
                 self._counts[i] = _counts(tensor)
         for same in alike.values():
-            with suppress(RuntimeError):  # of a kind that has no extremes
+            with suppress(RuntimeError):  # dtypes without max
                 rows = _flags([tensors[i] for i in same])
                 self._ask(rows, [(-1, i) for i in same])
 
@@ -226,8 +224,8 @@ class Look:
         self._places.setdefault(flags.device, []).extend(places)
 
 
-def read(looks: Sequence[Look]) -> None:
-    """Read the flags, with one copy from each device."""
+def read(looks: Sequence[BackwardSnapshot]) -> None:
+    """Copy the flags, once from each device, into their snapshots."""
     for device in {device for each in looks for device in each.flags}:
         asking = [each for each in looks if device in each.flags]
         with suppress(RuntimeError), unseen_calls(), unseen_operators(), unseen(), no_autograd():
@@ -237,8 +235,8 @@ def read(looks: Sequence[Look]) -> None:
                 each.take(device, numbers)
 
 
-def _makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
-    """Yield a node's unmodified saved tensors: name, creating node, value."""
+def _saved_with_makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
+    """Yield a node's readable saved tensors: name, creating node, value."""
     for attribute, name in SAVED_NAMES[type(fn)] if HAS_SAVED_TENSOR_DATA else ():
         try:
             raw: Any = getattr(fn, attribute)
@@ -262,7 +260,7 @@ def _counts(tensor: Tensor) -> _Counts:
 
 
 def _flags(tensors: list[Tensor]) -> Tensor:
-    """Return, for each tensor of a dtype and device: NaN, Inf, or else -Inf."""
+    """Return three flags per tensor: NaN, Inf, or else -Inf. The tensors share dtype and device."""
     sizes, most = torch.stack(foreach_norm(tensors, math.inf)), torch.stack(foreach_max(tensors))
     plus = torch.isposinf(most)
     flags = torch.stack([torch.isnan(sizes), plus, torch.isinf(sizes) & ~plus], 1)

@@ -22,28 +22,29 @@ from ..listener import Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_INTENDED = 256  # results of unsqueeze and the like that are remembered
+_MAX_INTENDED = 256  # remembered results of unsqueeze and similar calls
 
 
 class PairedTensors(Listener):
-    """Reports broadcasts of (N, 1) with (N,), constant terms, and inputs of losses.
-
-    Notes calls that take tensors together: where they broadcast, and what losses are given.
+    """Listener that reports broadcasts of (N, 1) with (N,), constant terms, and inputs of
+    losses.
     """
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.functions = frozenset(_LOOKS)
-        self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
+        self.functions = frozenset(_CHECKS)
+        self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose, by id()
 
     def on_call_end(self, event: Called) -> None:
         if not self.program.steps.own(event.frame):
-            _LOOKS[event.func](self, event)
+            _CHECKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
-        """Note a dimension of size 1 made on purpose: `x[:, None]`, unsqueeze, keepdim."""
+        """Remember a result that has a dimension of size 1 on purpose: `x[:, None]`, unsqueeze,
+        keepdim.
+        """
         if type(event.result) is Tensor:
             self._shape(event.func, event.args, event.result)
 
@@ -59,11 +60,11 @@ class PairedTensors(Listener):
             meant = bool(args) and isinstance(args[0], Tensor) and TensorBase.dim(args[0]) == 2
         if meant:
             self._intended_shapes[id(result)] = Ref(result)
-            while len(self._intended_shapes) > _INTENDED:
+            while len(self._intended_shapes) > _MAX_INTENDED:
                 del self._intended_shapes[next(iter(self._intended_shapes))]
 
     def elementwise(self, event: Called) -> None:
-        """Check an operation on two tensors for shapes (N, 1) and (N,)."""
+        """Check the shapes of an elementwise operation on two tensors, such as (N, 1) and (N,)."""
         if len(event.args) > 1:
             one, other = event.args[:2]
             if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -94,7 +95,7 @@ class PairedTensors(Listener):
         self._note_broadcast(func, one, other, result, frame)
 
     def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
-        """Check a sum of two numbers: one without a gradient that is not the initial 0 of a sum."""
+        """Report a constant in a sum of scalars, except the initial 0 of an accumulated loss."""
         if one.requires_grad == other.requires_grad or result.grad_fn is None:
             return
         constant = other if one.requires_grad else one
@@ -131,7 +132,7 @@ class PairedTensors(Listener):
         return storage_id(column) != storage_id(row)
 
     def loss(self, event: Called) -> None:
-        """Note the makers of a loss function's inputs."""
+        """Note the inputs of a loss function, and check their shapes."""
         func, args, kwargs, result, frame, _, _ = event
         given = list(args[:2])
         given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
@@ -155,7 +156,7 @@ class PairedTensors(Listener):
 
 
 def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
-    """Return True for (N, 1) and (N, k): a loss would compare one value with k."""
+    """Return True for shapes (N, 1) and (N, k): a loss would compare each value with k others."""
     if not (
         TensorBase.dim(one) == TensorBase.dim(other) == 2 and _is_plain(one) and _is_plain(other)
     ):
@@ -165,33 +166,35 @@ def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if all sizes are numbers; comparing a symbolic one would add to the user's
+    """Return True if all sizes are ints; comparing a symbolic size would add a guard to the user's
     graph.
     """
     return all(type(size) is int for size in tensor.shape)
 
 
-def _named(names: str, *spaces: Any) -> set[Any]:
+def _functions_named(names: str, *spaces: Any) -> set[Any]:
     return {
         getattr(space, name) for space in spaces for name in names.split() if hasattr(space, name)
     }
 
 
 _SPACES = (Tensor, TensorBase, torch)
-UNSQUEEZE = _named("unsqueeze", *_SPACES)
-KEEPING = _named("sum mean max min amax amin norm logsumexp prod std var any all", *_SPACES)
-ARITHMETIC = _named(
+UNSQUEEZE = _functions_named("unsqueeze", *_SPACES)
+KEEPING = _functions_named(
+    "sum mean max min amax amin norm logsumexp prod std var any all", *_SPACES
+)
+ARITHMETIC = _functions_named(
     "sub add mul div eq ne gt lt ge le minimum maximum __sub__ __rsub__ __add__ __radd__ __mul__"
     " __rmul__ __truediv__ __rtruediv__ __eq__ __ne__ __gt__ __lt__ __ge__ __le__",
     *_SPACES,
 )
-_ADDING = _named("add __add__ __radd__", *_SPACES)
-# Losses that compare element with element, and broadcast.
-PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
-# Losses whose inputs are judged by what made them.
-JUDGED = _named("kl_div cross_entropy", functional)
-# How a call is looked at, by what is called.
-_LOOKS: dict[Any, Callable[[PairedTensors, Called], None]] = {
+_ADDING = _functions_named("add __add__ __radd__", *_SPACES)
+# Elementwise losses, which broadcast their inputs.
+PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
+# Losses whose rules check the operation that computed an input.
+JUDGED = _functions_named("kl_div cross_entropy", functional)
+# The method that checks a call, by function.
+_CHECKS: dict[Any, Callable[[PairedTensors, Called], None]] = {
     TensorBase.__getitem__: PairedTensors.shape,
     **dict.fromkeys(UNSQUEEZE | KEEPING, PairedTensors.shape),
     **dict.fromkeys(ARITHMETIC, PairedTensors.elementwise),

@@ -36,7 +36,7 @@ from ...internals.replay.sandbox import Sandbox
 from ...internals.tensors.memory import elements
 from ...internals.tensors.pytree import flatten, tensors
 from ...tracing.tracer import collect_nodes
-from ..events.nonfinite import look
+from ..events.nonfinite import take_snapshot
 from ..recording import record
 from .checks import line_of
 from .model_calls import ModelCalls
@@ -108,7 +108,7 @@ class SecondLook:
             return None
         text = ""
         with suppress(Exception):
-            text = self._birth(event)
+            text = self._first_operation(event)
         return any(map(math.isnan, values)), text
 
     def gradient(self) -> str:
@@ -119,24 +119,24 @@ class SecondLook:
                     return text
         return ""
 
-    def _birth(self, event: EngineCalled) -> str:
+    def _first_operation(self, event: EngineCalled) -> str:
         """Return the first operation with a non-finite result, from the graph's saved tensors."""
         fns = [o.grad_fn for o in event.outputs if isinstance(o, Tensor) and o.grad_fn is not None]
         ids, _ = collect_nodes(fns)
-        found = look(ids, event.outputs, [])
-        birth = None if found is None else found.birth()
+        found = take_snapshot(ids, event.outputs, [])
+        origin = None if found is None else found.origin()
         for call in self._calls:
             if text := self._datum(call):
                 return text
-            inside = birth is not None and call.first <= birth.number < call.last
+            inside = origin is not None and call.first <= origin.number < call.last
             if inside and (text := self._again(call)):
                 return text
-        if birth is None:
+        if origin is None:
             return ""
-        reason = f": {birth.reason}" if birth.reason else ""
-        where = "" if self._inside(birth.number) else " after the model"
+        reason = f": {origin.reason}" if origin.reason else ""
+        where = "" if self._inside(origin.number) else " after the model"
         at = line_of(event.frame).removeprefix(" at ")
-        return f"{birth.operation}{where}, before backward at {at}, was the first{reason}."
+        return f"{origin.operation}{where}, before backward at {at}, was the first{reason}."
 
     def _inside(self, number: int) -> bool:
         return not self._calls or any(c.first <= number < c.last for c in self._calls)
