@@ -25,7 +25,7 @@ from ..internals.hooks.watch import Watch
 from ..recording.health.checks import WatchReport
 from ..recording.health.health import Health
 from ..recording.health.model_calls import ModelCalls
-from ..recording.health.rerun import SecondLook
+from ..recording.health.rerun import NonfiniteRerun
 from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 
@@ -68,7 +68,7 @@ class Watching:
         self._recording: tuple[Recording, int, int] | None = None
         self._due = 0  # steps still to be recorded
         self._failed = False
-        self._second_look = SecondLook(model)
+        self._rerun = NonfiniteRerun(model)
         # Text about an infinite loss, reported if the optimizer uses its gradients
         self._infinite = ""
         self._thread = get_ident()
@@ -78,7 +78,7 @@ class Watching:
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
             CaptureWatch(),  # suspends the watch during a capture
-            self._second_look.seam,
+            self._rerun.model_calls,
         )
         self._watch.open()
 
@@ -96,7 +96,7 @@ class Watching:
     def remove(self) -> None:
         """Stop watching."""
         self._watch.close()
-        self._second_look.release()
+        self._rerun.release()
         if self._recording is not None:
             self._recording[0].__exit__(None, None, None)
             self._recording = None
@@ -104,7 +104,7 @@ class Watching:
             self._norms.flush()
 
     def _before_backward(self, event: EngineCalled) -> None:
-        if self._second_look.running:
+        if self._rerun.running:
             return
         try:
             self._health.on_backward_start(event)
@@ -115,7 +115,7 @@ class Watching:
 
     def _look_at_loss(self, event: EngineCalled) -> None:
         """Check whether the loss is finite. If it is Inf, a GradScaler may skip the step."""
-        found = self._second_look.loss(event)
+        found = self._rerun.loss(event)
         self._infinite = ""
         if found is not None:
             is_nan, cause = found
@@ -127,7 +127,7 @@ class Watching:
                 self._infinite = f"The loss is Inf. {cause}".rstrip()
 
     def _after_backward(self, event: EngineReturned) -> None:
-        if self._second_look.running:
+        if self._rerun.running:
             return
         try:
             self._health.on_backward_end(event)
@@ -146,8 +146,8 @@ class Watching:
         try:
             own = self._health.on_optimizer_step_end(event)
             if own:
-                self._second_look.release()
-                self._second_look.holds_gradients = self._health.seconds > _MAX_SECONDS_KEPT
+                self._rerun.release()
+                self._rerun.holds_gradients = self._health.seconds > _MAX_SECONDS_KEPT
                 self._infinite = ""
             if own and (self._due or self._recording) and get_ident() == self._thread:
                 self._record(id(event.optimizer))
@@ -175,11 +175,11 @@ class Watching:
 
     def _take(self, report: WatchReport) -> None:
         if report.rule == "nonfinite-gradient":
-            cause = self._infinite or self._second_look.gradient()
+            cause = self._infinite or self._rerun.gradient()
             report = replace(report, message=f"{report.message} {cause}".rstrip())
         if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
-            self._second_look.release()
-            self._second_look.seam.close()  # the cause is reported once
+            self._rerun.release()
+            self._rerun.model_calls.close()  # the cause is reported once
         if not self._reported.includes(report):
             return
         self.reports.append(report)

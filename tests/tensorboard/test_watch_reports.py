@@ -15,7 +15,7 @@ from graphviz_torch import load, watch
 from graphviz_torch.graph import Training
 from graphviz_torch.internals.hooks.optimizers import _INSTALLATION
 from graphviz_torch.recording.health import health
-from graphviz_torch.recording.health.checks import PATIENCE, Signs, WatchReport
+from graphviz_torch.recording.health.checks import PATIENCE, HealthChecks, WatchReport
 
 Fault = Callable[["Net", torch.optim.Optimizer, int], object]
 
@@ -234,10 +234,10 @@ def test_half_and_sparse_gradients_are_neither_zero_nor_infinite() -> None:
 
 
 def test_memory_that_grows_in_each_sample_is_told_once() -> None:
-    signs = Signs([])
+    signs = HealthChecks([])
     steady = [100 << 20, 300 << 20] * 10
     assert not [each for i, size in enumerate(steady) for each in signs.memory(i, size)]
-    signs = Signs([])
+    signs = HealthChecks([])
     growing = [(400 + 20 * i) << 20 for i in range(20)]
     [told] = [each for i, size in enumerate(growing) for each in signs.memory(i, size)]
     assert told.message.endswith("from 400 MiB to 540 MiB.")
@@ -273,7 +273,7 @@ def test_a_loss_that_is_not_finite_is_told_in_its_step_though_all_take_too_long_
 
 
 def test_a_norm_that_jumps_where_the_training_has_converged_is_not_told() -> None:
-    signs = Signs(["weight"])
+    signs = HealthChecks(["weight"])
     norms = [1.0] * 50 + [1e-8] * 60 + [1e-6] + [1e-8] * 60 + [0.5]
     told = [each for i, norm in enumerate(norms) for each in signs.gradients(i, {0: norm})]
     assert [(each.rule, each.step) for each in told] == [("gradient-spike", len(norms) - 1)]

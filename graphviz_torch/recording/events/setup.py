@@ -1,6 +1,7 @@
-"""Mistakes in the setup of a training: modules, optimizers and leaves.
+"""Mistakes in the setup of a training: parameters, optimizers and leaves.
 
-A program that creates a leaf from numbers with a history starts backward at that leaf.
+A program that creates a leaf from values with a history starts backward at that leaf, and the
+history gets no gradient.
 """
 
 from __future__ import annotations
@@ -38,30 +39,29 @@ from ..program.events import Events
 from ..program.source_lines import assigned, source_text
 from .code import codes, stored
 
-# What people write for requires_grad; `trainable` is Keras's.
+# Misspellings of requires_grad; `trainable` is Keras's name for it.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
-_MODULES_OWN = frozenset(vars(torch.nn.Module()))  # attributes
+_MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("list", "dict")
-_NAMES = 10_000  # that are remembered
-_LINES = 256  # that run backwards
-_OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
+_MAX_HARMLESS_NAMES = 10_000
+_MAX_LINES = 256  # source lines of backwards
+_OWN_REFERENCES = 3  # references to a module that are ours: table row, variable, argument
 
 
-_BLAMELESS: set[str] = set()  # names of attributes that look like nothing of the kind
+_HARMLESS: set[str] = set()  # attribute names that do not look like requires_grad
 
 
 def _is_suspect(name: str) -> bool:
     if name == "requires_grad" or _MISSPELT.fullmatch(name):
         return True
-    if len(_BLAMELESS) < _NAMES:
-        _BLAMELESS.add(name)
+    if len(_HARMLESS) < _MAX_HARMLESS_NAMES:
+        _HARMLESS.add(name)
     return False
 
 
 class TrainingSetup(Listener):
-    """Reports parameters that nothing trains or owns, and attributes without effect.
-
-    Notes parameters that nothing trains or owns, and settings that set nothing.
+    """Listener that reports parameters that nothing trains or owns, and attributes without
+    effect.
     """
 
     def __init__(self, program: Program) -> None:
@@ -69,7 +69,7 @@ class TrainingSetup(Listener):
         self._first: dict[
             CodePosition | None, int
         ] = {}  # by a line: steps before its first backward
-        # Of the frames around the first backward, where the recording began before the program did.
+        # Code of the frames around the first backward, if the recording started before the program.
         self._codes: list[CodeType] = []
 
     def on_block_error(self, event: BlockRaised) -> None:
@@ -93,18 +93,17 @@ class TrainingSetup(Listener):
 
 
 def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType]) -> None:
-    """Note attributes on modules and parameters that look like requires_grad, and have no
-    effect.
-
-    Note attributes on modules and parameters that look like requires_grad and do nothing.
+    """Note attributes of modules and parameters that look like requires_grad and have no effect.
 
     Args:
-        more: code of the program, beside that of the frames around the recording.
+        events: receives the events.
+        program: knows the modules.
+        more: code of the program, in addition to the frames around the recording.
     """
     known = None
     for module, path in program.table.modules():
         own = module.__dict__
-        suspects = [] if _BLAMELESS.issuperset(own) else list(filter(_is_suspect, own))
+        suspects = [] if _HARMLESS.issuperset(own) else list(filter(_is_suspect, own))
         found = [("", name) for name in suspects if name == "requires_grad" or own[name] is False]
         for name, parameter in module._parameters.items():
             written = None if parameter is None else parameter.__dict__
@@ -120,12 +119,10 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
 def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:
     """Note parameters with a gradient that no module of the model owns and no optimizer holds.
 
-    Note parameters with a gradient that no module of the model owns and no optimizer holds.
-
     Args:
-        events: where to note it.
-        program: knows the modules of the model, and all that were called.
-        leaves: that get a gradient.
+        events: receives the events.
+        program: knows the modules of the model, and all called modules.
+        leaves: the leaves that get a gradient.
     """
     given, own = program.table.is_given, program.table.own()
     strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
@@ -134,15 +131,15 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
     known = optimized_parameters()
     lost = {id(p): p for p in strangers if id(p) not in known}
     learns = not known.isdisjoint(own)
-    # The first module that is called may have no parameters because they are all in a list.
+    # The first called module may own no parameters because all of them are in a plain list.
     if not lost or not (learns or (known and not own)):
         return
     groups: dict[UnregisteredParameters, list[int]] = {}
     for key, parameter in lost.items():
-        stray = _whose(parameter, program)
+        stray = _holder_of(parameter, program)
         if stray is None or (not learns and stray.holder not in _CONTAINERS):
             continue
-        if given or stray.holder != "outside":  # else nobody has said what the model is
+        if given or stray.holder != "outside":  # "outside" needs a given model
             groups.setdefault(stray, []).append(key)
     for stray, keys in groups.items():
         place = None
@@ -154,10 +151,10 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
 def look_for_plain_lists(events: Events, program: Program, error: BaseException) -> None:
     """Note plain lists and dicts of layers in a model without parameters: they register none.
 
-    Note the plain lists and dicts of layers in a model without parameters, which register none.
-
     Args:
-        error: came through the frames that hold the model.
+        events: receives the events.
+        program: knows the modules.
+        error: the exception; its frames hold the model.
     """
     frames = [] if program.frame is None else [program.frame]
     trace = error.__traceback__
@@ -185,13 +182,11 @@ def look_for_steps(
 ) -> None:
     """Note repeated backwards for parameters of an optimizer that never stepped.
 
-    Note backwards that ran again and again for parameters of an optimizer that never stepped.
-
     Args:
-        events: where to note it.
-        program: knows whose parameters were updated.
-        backwards: of a step.
-        first: by a line, after how many steps it ran its first backward; of more steps of a run.
+        events: receives the events.
+        program: knows which parameters were updated.
+        backwards: backwards of this step.
+        first: by line, the number of optimizer steps before its first backward in the run.
     """
     own, optimized, updated = program.table.every(), None, program.steps.ever
     places: dict[CodePosition | None, list[Backward]] = {}
@@ -201,7 +196,7 @@ def look_for_steps(
         keys = {key for backward in group for key in backward.reached & own}
         last = group[-1].call
         began = first.setdefault(place, group[0].call.step)
-        if len(first) > _LINES:
+        if len(first) > _MAX_LINES:
             del first[next(iter(first))]
         if not (updated and keys and keys.isdisjoint(updated)):
             continue
@@ -214,7 +209,7 @@ def look_for_steps(
             events.note(UnusedGradients(parameters=tuple(names)), place, leaves=keys)
 
 
-def _whose(parameter: Tensor, program: Program) -> UnregisteredParameters | None:
+def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | None:
     """Return the holder of a parameter that no module of the model owns; None if unknown."""
     owner: Any = parameter
     for module, _ in program.table.modules():
@@ -222,17 +217,17 @@ def _whose(parameter: Tensor, program: Program) -> UnregisteredParameters | None
             owner = module
     for module, path in program.table.modules():
         for name, kind, items in _plain_lists(module):
-            if any(_has(item, owner) for item in items):
+            if any(_contains(item, owner) for item in items):
                 return UnregisteredParameters(holder=kind, name=f"{path}.{name}" if path else name)
     owner_name = type(owner).__name__
     if owner is not parameter:
-        del module  # of the loops above, which would count
-        if sys.getrefcount(owner) <= _OURS:
+        del module  # the loop variable would count as a reference
+        if sys.getrefcount(owner) <= _OWN_REFERENCES:
             return UnregisteredParameters(holder="forward", name=owner_name)
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
-    found = [(n, v) for n, v in values.items() if v is owner or _has(v, owner)]
-    # A module that was not called may have it, and a loop over its parameters may name it.
+    found = [(n, v) for n, v in values.items() if v is owner or _contains(v, owner)]
+    # Prefer variables that hold the parameter itself, as in a loop over parameters, last.
     for name, variable in sorted(found, key=lambda p: (p[1] is parameter, p[1] is not owner)):
         holder: Holder = "variable" if variable is parameter else "outside"
         return UnregisteredParameters(holder=holder, name=name)
@@ -240,36 +235,30 @@ def _whose(parameter: Tensor, program: Program) -> UnregisteredParameters | None
 
 
 def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterable[Any]]]:
-    """Yield the lists and dicts among a module's attributes: name, kind, items."""
+    """Yield the plain lists and dicts among a module's attributes: name, kind, items."""
     for name, value in vars(module).items():
-        if name not in _MODULES_OWN and isinstance(value, (list, tuple)):
+        if name not in _MODULE_ATTRIBUTES and isinstance(value, (list, tuple)):
             yield name, "list", value
-        elif name not in _MODULES_OWN and isinstance(value, dict):
+        elif name not in _MODULE_ATTRIBUTES and isinstance(value, dict):
             yield name, "dict", value.values()
 
 
-def _has(item: Any, owner: Any) -> bool:
+def _contains(item: Any, owner: Any) -> bool:
     if item is owner or not isinstance(item, torch.nn.Module):
         return item is owner
-    # Of a layer that ran inside a compiled region its parameters alone are known.
+    # For a layer inside a compiled region only the parameters are known.
     return any(each is owner for each in chain(item.modules(), item.parameters()))
 
 
-_LEAVES = 256  # that were made by hand and are remembered
+_MAX_LEAVES = 256  # remembered leaves that the program created
 
 
 class Leaves(Listener):
-    """Reports a backward that starts from a leaf, with the call that created it, and frozen
-    parameters.
+    """Listener that reports a backward that starts at a leaf, frozen parameters, and copied
+    values.
 
-    Recognized are `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x,
-    requires_grad=True)`.
-
-    Notes a backward that starts from a leaf, with what made it; and a parameter that is frozen.
-
-    And the values of a result that are copied into a parameter.
-
-    Told are `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
+    A leaf is recognized by the call that created it: `x.requires_grad = True`,
+    `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
     """
 
     needs = ("every_call",)
@@ -300,11 +289,13 @@ class Leaves(Listener):
         if wanted and not parameter and tensor.is_leaf:
             place = self.program.place(frame)
             self._leaves[id(tensor)] = Ref(tensor), place, name
-            while len(self._leaves) > _LEAVES:
+            while len(self._leaves) > _MAX_LEAVES:
                 del self._leaves[next(iter(self._leaves))]
 
     def _look_at_copy(self, args: Sequence[Any], frame: FrameType) -> None:
-        """Are the values of a result copied into a parameter, which leaves its history behind?"""
+        """Note a copy of a result's values into a parameter, which does not copy the result's
+        history.
+        """
         target, value = args[0], args[1] if len(args) > 1 else None
         if torch.is_grad_enabled() or not isinstance(target, torch.nn.Parameter):
             return
@@ -317,7 +308,7 @@ class Leaves(Listener):
         self._look_at(event.outputs, event.frame)
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
-        """Check whether backward starts from a leaf."""
+        """Note a backward that starts at a leaf."""
         for tensor in outputs:
             if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
                 continue

@@ -1,9 +1,9 @@
 """Targets that a loss ignores, cannot distinguish, or does not accept.
 
-Checked are class indices, targets of losses that take a sign, a probability or a count, and the
-log-probabilities of kl_div, which must not exceed 0. Regression targets are checked if a DataLoader
-gave them in its last batch: targets made by the program, as for an adversarial loss, may be
-constant. On other devices than the CPU the answer stays there until the recording ends.
+Checked: class indices; targets of losses that take a sign, a probability or a count; and the
+log-probabilities of kl_div, which must not exceed 0. Regression targets are checked only if the
+last batch of a DataLoader contains them, because targets that the program creates, as for an
+adversarial loss, may be constant. On devices other than the CPU the results are read at the end.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from ..listener import Listener, Watches
 from ..program import Program
 from ..program.events import TensorRecord
 
-_ENOUGH = 16  # targets: of fewer, chance may make all alike
-_MOST = 256  # calls whose answers wait
+_MIN_TARGETS = 16  # fewer targets may be equal by chance
+_MAX_CALLS = 256  # loss calls of one step that are checked
 _SCALES = ("DivBackward0", "MulBackward0")
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward0", "SqueezeBackward1")
 _SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
-_NODES = 8  # that are asked what scores are
+_MAX_NODES = 8  # nodes searched upstream of a loss's input
 
 
-# By functions, not by methods: a program may have put its own in their place.
+# With torch's functions, not methods: a program may have replaced the methods.
 def _is_no_sign(target: Tensor) -> Tensor:
     return torch.ne(torch.abs(target), 1)
 
@@ -53,7 +53,7 @@ def _is_no_share(target: Tensor) -> Tensor:
 
 
 def _is_no_probability(target: Tensor) -> Tensor:
-    """Return whether each row sums to more than 1."""
+    """Return a mask of rows that contain a value outside of [0, 1] or sum to more than 1."""
     sums = torch.sum(target, min(1, TensorBase.dim(target) - 1), keepdim=True)
     return torch.logical_or(_is_no_share(target), torch.gt(sums, _SUMS_TO))
 
@@ -66,7 +66,7 @@ def _is_above(scores: Tensor) -> Tensor:
     return torch.gt(scores, _ROUNDED)
 
 
-# By loss: the place of its target among the arguments, and what of it does not fit.
+# By loss: the position of the target among the arguments, and a mask of invalid values.
 _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.cosine_embedding_loss: (2, _is_no_sign),
     F.margin_ranking_loss: (2, _is_no_sign),
@@ -75,8 +75,8 @@ _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.binary_cross_entropy_with_logits: (1, _is_no_share),
     F.poisson_nll_loss: (1, _is_negative),
 }
-_CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # the place of ignore_index
-# Losses whose targets are numbers.
+_CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # position of ignore_index among the arguments
+# Losses with regression targets.
 _NUMBERS = frozenset(
     (
         F.mse_loss,
@@ -88,26 +88,23 @@ _NUMBERS = frozenset(
     )
 )
 _KL_DIV = ("input", "target")
-_ROUNDED = 1e-3  # by so much a log-probability may be above 0
-_SUMS_TO = 1.05  # what the probabilities of a sample may sum to, rounded to bfloat16
+_ROUNDED = 1e-3  # tolerance of a log-probability above 0
+_SUMS_TO = 1.05  # largest sum of probabilities of a sample, rounded to bfloat16
 
 
 @dataclass(slots=True)
-class _Answer:
-    """Properties of a call's target, as numbers on its device."""
+class _TargetCheck:
+    """The result of checking one loss call's target, on its device."""
 
     event: LossTarget
     place: CodePosition | None
     operand: TensorRecord
-    numbers: Tensor  # of a target of classes: ignored, least, greatest; else: how many do not fit
-    first_is_right: bool  # may 0 stand for the score of the positive, which is put first
+    numbers: Tensor  # class targets: [ignored, min, max]; others: [invalid]
+    first_is_right: bool  # True if class 0 may be the positive score, placed first
 
 
 class Targets(Listener):
-    """Reports targets from which a loss learns nothing, or something unintended.
-
-    Notes targets with which a loss teaches nothing, or something else than it is for.
-    """
+    """Listener that reports targets from which a loss learns nothing, or something unintended."""
 
     needs = ("every_call",)
     functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
@@ -115,8 +112,8 @@ class Targets(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._answers: list[_Answer] = []
-        self._batch: dict[int, Any] = {}  # the memory of the last one, by its number
+        self._checks: list[_TargetCheck] = []
+        self._batch: dict[int, Any] = {}  # storages of the last batch, by storage id
 
     def on_batch(self, event: BatchCame) -> None:
         parts = [tensor for _, tensor in flatten(event.batch) if storage_id(tensor)]
@@ -148,9 +145,11 @@ class Targets(Listener):
         what: TargetKind,
         outside: Callable[[Tensor], Tensor] | None,
     ) -> None:
-        """Compute the properties of a target; the classes that occur if `outside` is None."""
+        """Check the target of a loss call. With `outside` None, compare all targets with each
+        other.
+        """
         func, args, kwargs = event.func, event.args, event.kwargs or {}
-        if type(target) is not Tensor or len(self._answers) >= _MOST:
+        if type(target) is not Tensor or len(self._checks) >= _MAX_CALLS:
             return
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             count = TensorBase.numel(target)
@@ -159,27 +158,27 @@ class Targets(Listener):
             if outside is not None:
                 numbers = torch.reshape(torch.sum(outside(target)), (1,))
             elif func in _NUMBERS:
-                numbers = _ends(target)
+                numbers = _extremes(target)
             else:
-                numbers = _classes(target, _ignored(func, args, kwargs))
+                numbers = _classes(target, _ignore_index(func, args, kwargs))
         outer = user_frame(event.frame)
         found = LossTarget(function=func.__name__, what=what)
         record = TensorRecord.of(target, self.program.label(target, outer))
         with unseen_calls():
             classes = outside is None and func not in _NUMBERS
             scores = classes and _are_scores(args[0] if args else kwargs.get("input"))
-        self._answers.append(_Answer(found, self.program.place(outer), record, numbers, scores))
+        self._checks.append(_TargetCheck(found, self.program.place(outer), record, numbers, scores))
 
     def _is_of_batch(self, target: Tensor) -> bool:
         known = self._batch.get(storage_id(target))
         return known is not None and not known.expired()
 
     def on_step_end(self, event: None) -> None:
-        self._answers = []
+        self._checks = []
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        groups: dict[tuple[LossTarget, CodePosition | None], list[_Answer]] = {}
-        for answer in self._answers:
+        groups: dict[tuple[LossTarget, CodePosition | None], list[_TargetCheck]] = {}
+        for answer in self._checks:
             groups.setdefault((answer.event, answer.place), []).append(answer)
         for (event, place), answers in groups.items():
             with unseen_calls(), unseen(), unseen_operators():
@@ -188,7 +187,7 @@ class Targets(Listener):
             scores = any(answer.first_is_right for answer in answers)
             if not scores or any(row[1:] != [0, 0] for row in rows):
                 self._judge(event, place, answers[-1].operand, rows, sizes)
-        self._answers = []
+        self._checks = []
 
     def _judge(
         self,
@@ -198,10 +197,7 @@ class Targets(Listener):
         rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],
     ) -> None:
-        """Note problems of the targets given to the loss of one line.
-
-        Note what is the matter with the targets that a line's loss was given.
-        """
+        """Note problems of the targets given to the loss of one source line."""
         if event.what in ("outside", "input"):
             if bad := sum(row[0] for row in rows):
                 self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
@@ -212,12 +208,15 @@ class Targets(Listener):
             self.events.note(found, place, target=operand, count=ignored, among=len(rows))
             return
         counted = [size - int(row[0]) for row, size in zip(rows, sizes, strict=True)]
-        if min(counted) >= _ENOUGH and len({number for _, *ends in rows for number in ends}) == 1:
+        if (
+            min(counted) >= _MIN_TARGETS
+            and len({number for _, *ends in rows for number in ends}) == 1
+        ):
             found = replace(event, index=rows[0][1])
             self.events.note(found, place, target=operand, count=sum(counted), among=len(rows))
 
     def close(self) -> None:
-        self._answers, self._batch = [], {}
+        self._checks, self._batch = [], {}
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
@@ -233,17 +232,17 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
     return torch.stack((torch.sum(skip), TensorBase.long(least), TensorBase.long(greatest)))
 
 
-def _ends(target: Tensor) -> Tensor:
-    """Return 0 ignored targets, and the smallest and largest."""
+def _extremes(target: Tensor) -> Tensor:
+    """Return 0 (no ignored targets), and the smallest and largest target."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 
 
 def _are_scores(values: Any) -> bool:
-    """Return True for scores of pairs, as in a contrastive loss: concatenated, products of
-    features, or one number per pair.
+    """Return True for scores of pairs, as in a contrastive loss.
 
-    Tensors without a gradient do not tell.
+    These are concatenated, or products of features, or one number per pair. A tensor without a
+    gradient counts as scores, because its origin is unknown.
     """
     if type(values) is not Tensor or values.grad_fn is None:
         return True
@@ -256,18 +255,18 @@ def _are_scores(values: Any) -> bool:
                 return True
         if name in _SCORES or (name == "MmBackward0" and not any(map(_is_weight, sources_of(fn)))):
             return True
-        if (name in _SCALES or name in _SHAPES) and len(fns) < _NODES:
+        if (name in _SCALES or name in _SHAPES) and len(fns) < _MAX_NODES:
             fns += sources_of(fn)
     return False
 
 
 def _is_weight(fn: Node) -> bool:
-    """Return True if the node is of a parameter, or of a transposed one."""
+    """Return True if the node is of a parameter, or of a transposed parameter."""
     turned = sources_of(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
     return any(each.name().endswith("AccumulateGrad") for each in turned)
 
 
-def _ignored(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _ignore_index(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     place = _CLASSES[func]
     found = args[place] if len(args) > place else kwargs.get("ignore_index", -100)
     return found if type(found) is int else -100

@@ -1,4 +1,4 @@
-"""The earlier action that made a backward fail."""
+"""Find the earlier action that made a backward fail."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..program import Program
 from ..program.source_lines import source_text
 from .node import FailingNode
 
-Computed = tuple[str, int, str]  # of a tensor: name, number and kind of the node that made it
+Computed = tuple[str, int, str]  # variable name; sequence number and type of the maker node
 
 
-def explained(
+def explain_failure(
     failure: Failure,
     run: Backward,
     failing: FailingNode,
@@ -22,15 +22,16 @@ def explained(
     before: Sequence[Backward],
     program: Program,
 ) -> Failure:
-    """Return a failure with the node that backward could not run, and the earlier action on it.
+    """Return a failure with the node that backward could not run, and the earlier action that broke
+    it.
 
     Args:
-        failure: the exception that ended a recording.
+        failure: the exception that ended the recording.
         run: the backward that raised it.
-        failing: the node at which it did.
-        computed: what the program had by name then.
-        before: the runs before that one.
-        program: what names lines.
+        failing: the node at which it failed.
+        computed: the program's variables at that time.
+        before: the earlier backwards.
+        program: names lines.
     """
     line = program.line()
     changes = [
@@ -49,43 +50,44 @@ def explained(
         modified = Operand(label, failing.saved, "", failing.leaf)
     number = run.numbers[failing.node]
     ran = [one for one in before if (one.freed if failing.freed else one.has_run)(number)]
-    found = [_parted(run, failing.node, other, computed, program) for other in ran[-1:]]
+    found = [_earlier_run(run, failing.node, other, computed, program) for other in ran[-1:]]
     if failing.freed and not found:
-        old = number < program.origins.first  # from before the recording
-        last, user = _parts(
+        old = number < program.origins.first  # created before the recording
+        last, user = _last_known(
             run, failing.node, lambda n: n < program.origins.first if old else n == number
         )
         label = _name(run, last, computed, program)
-        found = [Cause("backward", "", _known(last, user), label=label)]
-    if not failing.freed:  # it came over from an earlier step, or it has nothing to do with that
+        found = [Cause("backward", "", _not_none(last, user), label=label)]
+    if not failing.freed:  # keep earlier runs only for a graph carried over from an earlier step
         found = [each for each in found if each.in_loop and len(each.nodes) > 1]
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
 
-def _parted(
+def _earlier_run(
     run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
 ) -> Cause:
-    """Return an earlier run of a node, and where the two runs diverge."""
-    last, user = _parts(run, node, other.has_run)
-    # What was made later is the program's next step; what was made before it, not run, leads there.
+    """Return an earlier run of a node as a Cause, with the place where the two runs diverge."""
+    last, user = _last_known(run, node, other.has_run)
+    # Newer nodes belong to the program's next step; older nodes that did not run lead to them.
     newest = max(other.numbers)
-    before, later = _parts(run, last, lambda number: number <= newest)
+    before, later = _last_known(run, last, lambda number: number <= newest)
     return Cause(
         "grad" if not other.call.accumulates else "backward",
         program.line()(other.call.place),
-        _known(last, user if later is None else later),
+        _not_none(last, user if later is None else later),
         label=_name(run, last if later is None else before, computed, program),
         in_loop=other.call.callers == run.call.callers,
         stepped=other.call.step != run.call.step,
     )
 
 
-def _known(*nodes: int | None) -> tuple[int, ...]:
+def _not_none(*nodes: int | None) -> tuple[int, ...]:
     return tuple(node for node in nodes if node is not None)
 
 
-def _parts(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
-    """Return, from a node towards the outputs, the last node with a known number, and its user.
+def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
+    """Return the last node with a known number, from a node towards the outputs, and that node's
+    user.
 
     The user is None if an output is reached.
     """
@@ -106,7 +108,7 @@ def _parts(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int,
 
 def _name(run: Backward, node: int, computed: Sequence[Computed], program: Program) -> str:
     """Return the caller's name of a node's result, or of a later result of the same line and
-    kind.
+    type.
     """
     columns = run.reading.columns
     label: str = columns["label"][node]

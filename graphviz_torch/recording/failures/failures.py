@@ -1,5 +1,5 @@
-"""Failures of a recording: the last call that raised, failed backwards, and the exception that
-ended the block.
+"""Exceptions of a recording: the last call that raised, failed backwards, and the end of the
+block.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..live import LiveGraph, made_of
 from ..program import Program
 from ..program.in_place import Change
 from ..program.tracking import name_of
-from .cause import Computed, explained
+from .cause import Computed, explain_failure
 from .node import FailingNode, find_failing_node, find_node_in_checkpoint
-from .operands import Error, Failed, operand, refused_operands
+from .operands import Error, FailedCall, operand, refused_operands
 
-_REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
+_REFUSED = "can't optimize a non-leaf Tensor"  # PyTorch's message (2.13)
 
 
 class _Rerun(NamedTuple):
-    """A checkpointed segment whose second run differs from its first."""
+    """A checkpointed segment whose second forward differs from its first."""
 
     position: CodePosition | None  # the line that called checkpoint
-    changes: list[tuple[str, Change]]  # of buffers, by their names: one may be why
+    changes: list[tuple[str, Change]]  # changed buffers with names: possible causes
 
 
 class _FailedBackward(NamedTuple):
@@ -41,28 +41,28 @@ class _FailedBackward(NamedTuple):
 
     error: Error
     node: FailingNode | None
-    computed: list[Computed]  # what the program had by name then
+    computed: list[Computed]  # the program's variables at that time
     rerun: _Rerun | None = None
 
 
 class Failures(Listener):
-    """The exceptions of a recording."""
+    """Listener that records the exceptions of a recording."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._call: Failed | None = None  # the last that raised since the last backward
-        self._block: Failed | None = None  # what ended the block ...
-        self._position = -1  # ... during or after the backward of this graph
-        self._in_backward = False  # did the last backward raise what ended the block
+        self._call: FailedCall | None = None  # the last call that raised since the last backward
+        self._block: FailedCall | None = None  # the exception that ended the block
+        self._position = -1  # graph whose backward raised it, or ran last before it
+        self._in_backward = False  # True if the last backward raised it
         self._backwards: list[Backward] = []
         self._failed: dict[int, _FailedBackward] = {}  # by graph
-        self._inner: FailingNode | None = None  # of a backward that the running one runs
+        self._inner: FailingNode | None = None  # node of a nested backward
 
     def on_call_error(self, event: Raised) -> None:
-        """Take the operands of a failed call, named as in the user's frames."""
+        """Record the operands of a failed call, named as in the user's frames."""
         known = Error.of(event.error)
         if self._call is not None and self._call.error == known:
-            return  # it passes through an outer call
+            return  # the same exception in an outer call
         operands = []
         for tensor in tensors((event.args, event.kwargs)):
             label = ""
@@ -71,13 +71,13 @@ class Failures(Listener):
                 label, outer = self.program.label(tensor, outer), outer.f_back
             operands.append(operand(label, tensor))
         place = self.program.place(event.frame)
-        self._call = Failed(known, name_of(event.func), place, operands)
+        self._call = FailedCall(known, name_of(event.func), place, operands)
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        """Forget earlier exceptions: they were caught."""
+        """Forget earlier exceptions: the program caught them."""
         self._call = None
         if live.failed and self._block is not None:
-            self._position, self._block = live.position, self._block.among(live.ids)
+            self._position, self._block = live.position, self._block.with_node_ids(live.ids)
 
     def on_inner_backward_error(self, event: InnerBackwardRaised) -> None:
         fns, _ = collect_nodes([fn for fn, _ in event.ends])
@@ -85,12 +85,12 @@ class Failures(Listener):
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Find the failed node while the nodes are alive."""
+        """Find the node that failed while the nodes are alive."""
         if event.error is not None:
             live, order = event.live, event.live.ran.nodes or []
             fns = {i: fn for fn, i in live.ids.items() if fn in live.own}
             node, computed = None, []
-            # The error is to pass, whatever the user's tensors are.
+            # The user's error must propagate, whatever reading the tensors raises.
             with suppress(Exception):
                 computed = made_of(live.named)
                 node = find_failing_node(
@@ -109,14 +109,17 @@ class Failures(Listener):
         self._inner = None
 
     def _rerun(self, live: LiveGraph) -> _Rerun:
-        """Return the segment that a backward was about to run again: the last that it had not."""
+        """Return the segment that backward was about to run again: the first that has not run
+        completely.
+        """
         ran = set(live.ran.nodes or ())
         part = next((p for p in live.checkpoints.parts if not p.nodes <= ran), None)
         changes = self.program.changes
         found = [
             (f"{path}.{name}" if path else name, change)
             for module, path in self.program.table.called()
-            if not type(module).__module__.startswith("torch.")  # as BatchNorm counts its batches
+            # PyTorch's own buffers, such as num_batches_tracked.
+            if not type(module).__module__.startswith("torch.")
             for name, buffer in module._buffers.items()
             if buffer is not None and (change := changes.last(buffer)) is not None
         ]
@@ -128,7 +131,7 @@ class Failures(Listener):
         known = Error.of(error)
         failed = self._call
         if failed is None or failed.error != known:
-            failed = Failed(known, place=place)
+            failed = FailedCall(known, place=place)
             if _REFUSED in known.message:
                 failed = replace(failed, operands=refused_operands(error))
         last = self._failed.get(len(self._backwards) - 1)
@@ -151,14 +154,16 @@ class Failures(Listener):
         if backward.position == self._position:
             failed = self._block
         else:  # the program caught it
-            failed = None if own is None else Failed(own.error, "backward", backward.call.place)
+            failed = None if own is None else FailedCall(own.error, "backward", backward.call.place)
         if failed is None:
             return graph
         line = self.program.line()
         failure = failed.value(self.program.source_in(line), line)
         if own is not None and own.node is not None and failed.error == own.error:
             before = self._backwards[: backward.position]
-            failure = explained(failure, backward, own.node, own.computed, before, self.program)
+            failure = explain_failure(
+                failure, backward, own.node, own.computed, before, self.program
+            )
         elif own is not None and own.rerun is not None and failed.error == own.error:
             causes = [Cause("checkpoint", line(own.rerun.position))]
             for name, change in own.rerun.changes:

@@ -1,4 +1,4 @@
-"""The node at which a backward failed, and earlier changes of its saved tensors."""
+"""Find the node at which a backward failed, and the changes of its saved tensors."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAME
 from ...tracing.nodes import GradFn
 from ..program.in_place import Change, Changes, same_memory
 
-# What PyTorch says (2.13).
+# PyTorch's messages (2.13).
 _CHANGED = re.compile(r"one of the variables needed .* version (\d+); expected version (\d+)")
 _FREED = "Trying to backward through the graph a second time"
 _REFUSED = re.compile(
     r"Function '?(\w+)'? returned (?:an invalid gradient|an incorrect number of|nan values)"
 )
-_ENGINE = torch.autograd.graph.__file__  # of the function that calls it
+_ENGINE = torch.autograd.graph.__file__  # file of the function that calls the engine
 
 
 @dataclass(slots=True)
 class FailingNode:
-    """A node that could not run."""
+    """The node at which a backward failed."""
 
     node: int
-    saved: TensorMeta | None = None  # what it keeps that was changed in place
-    leaf: int | None = None  # the node of the leaf that this is, or has the elements of
-    changes: list[Change] = field(default_factory=list)  # of that, since it was kept
-    freed: bool = False  # an earlier backward has freed what it kept
+    saved: TensorMeta | None = None  # its saved tensor that was changed in place
+    leaf: int | None = None  # node of the leaf that shares memory with `saved`
+    changes: list[Change] = field(default_factory=list)  # in-place changes of `saved`
+    freed: bool = False  # True if an earlier backward freed its saved tensors
 
 
 def find_failing_node(
@@ -44,17 +44,17 @@ def find_failing_node(
     changes: Changes,
     ran_before: Callable[[int], bool],
 ) -> FailingNode | None:
-    """Return the node at which a backward ended; None if not certain.
+    """Return the node at which a backward failed; None if not certain.
 
     Args:
         fns: the live nodes that backward may run, by id.
-        order: those that were given their gradients; empty if that is not known.
-        error: as it came from the engine.
-        changes: what was changed in place.
-        ran_before: has an earlier backward run a node.
+        order: ids of the nodes that received gradients, in order; empty if unknown.
+        error: the exception that the engine raised.
+        changes: recorded in-place changes.
+        ran_before: returns True if an earlier backward ran a node.
     """
     message = str(error)
-    if not _is_of_a_node(error):
+    if not _is_from_node(error):
         return None
     if message.startswith(_FREED):
         if not HAS_SAVED_TENSOR_DATA:
@@ -64,7 +64,7 @@ def find_failing_node(
                 return FailingNode(node, freed=True)
         return None
     if said := _CHANGED.match(message):
-        return _changed(fns, order, said, changes)
+        return _node_of_message(fns, order, said, changes)
     if not order:
         return None
     refused = _REFUSED.match(message)
@@ -77,7 +77,7 @@ def find_failing_node(
 def find_node_in_checkpoint(
     fns: Mapping[int, GradFn], error: BaseException, changes: Changes
 ) -> FailingNode | None:
-    """Return the node at which the backward of a reentrant checkpoint ended; None if not
+    """Return the node at which the backward of a reentrant checkpoint failed; None if not
     certain.
     """
     found, said = (
@@ -90,7 +90,7 @@ def find_node_in_checkpoint(
     return replace(found, changes=changes.when_first_run(shape, int(said[2]), int(said[1])))
 
 
-def _changed(
+def _node_of_message(
     fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
 ) -> FailingNode | None:
     """Return the node that saved the tensor in PyTorch's message; None if there are several."""
@@ -120,8 +120,8 @@ def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int
 
 
 def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
-    """Yield a node's unpacked saved tensors with the attribute that returns each; None for a
-    freed tensor.
+    """Yield a node's saved tensors with the attribute that unpacks each; None for a freed
+    tensor.
     """
     for raw_name, name in SAVED_NAMES[type(fn)]:
         attribute = f"_saved_{name}" if name else "saved_tensors"
@@ -136,7 +136,7 @@ def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
 
 
 def _leaf(fns: Mapping[int, GradFn], tensor: Tensor) -> int | None:
-    """Return the node of the leaf that a tensor is, or shares elements with."""
+    """Return the node of the leaf that a tensor is or shares memory with; None if there is none."""
     for node, fn in fns.items():
         if type(fn).__name__ == "AccumulateGrad" and same_memory(fn.variable, tensor):
             return node
@@ -149,7 +149,7 @@ def _is_freed(fn: GradFn) -> bool:
 
 
 def _error(fn: GradFn, attribute: str) -> str:
-    """Return the node's error when a saved tensor is read; "" if there is none."""
+    """Return the message of the error when a saved tensor is read; "" if there is none."""
     try:
         getattr(fn, attribute)
     except RuntimeError as error:
@@ -157,10 +157,10 @@ def _error(fn: GradFn, attribute: str) -> str:
     return ""
 
 
-def _is_of_a_node(error: BaseException) -> bool:
+def _is_from_node(error: BaseException) -> bool:
     """Return True if an error came from a node of this backward, and not from a hook.
 
-    From C++, where frames do not tell, errors about a hook's result count as well.
+    For errors from C++, which have no frames, messages about a hook's result count as well.
     """
     trace = error.__traceback__
     while trace is not None:
@@ -171,7 +171,7 @@ def _is_of_a_node(error: BaseException) -> bool:
             if trace.tb_frame.f_code is not BackwardCFunction.apply.__code__:
                 return False
             break
-    while trace is not None:  # a backward inside of it?
+    while trace is not None:  # a nested backward?
         code, trace = trace.tb_frame.f_code, trace.tb_next
         if code.co_name == "_engine_run_backward" and code.co_filename == _ENGINE:
             return False

@@ -1,4 +1,4 @@
-"""The note added to an exception that leaves a recording: its cause, and what to try."""
+"""The note that is added to an exception that leaves a recording: its cause, and what to try."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ...graph.text import printable
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
-    """Add the diagnosis to the exception; on Python 3.10, which shows no notes, write it to
-    stderr.
+    """Add the diagnosis to the exception as a note; on Python 3.10, which shows no notes,
+    print it.
 
     An exception that leaves several recordings gets one note; one that ends the program on purpose
-    gets none. Errors of this function never reach the user.
+    (SystemExit, KeyboardInterrupt) gets none. Errors of this function never reach the user.
     """
     with suppress(Exception):
-        from ...findings import diagnosis  # the rules are loaded where they are needed
+        from ...findings import diagnosis  # imported late: the rules are slow to load
 
         notes = getattr(error, "__notes__", [])
         told = any(str(note).startswith("graphviz_torch:") for note in notes)

@@ -1,4 +1,4 @@
-"""The operands of the operation that ended a recording."""
+"""The operands of the call that ended a recording."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OperandRecord:
 
     label: str
     tensor: TensorMeta
-    fn: GradFn | None  # what made it; None where autograd does not know
+    fn: GradFn | None  # its maker; None if it has no autograd node
     output_nr: int = 0
     number: int | None = None  # sequence number of `fn`; None for a leaf
     node: int | None = None  # id of `fn` in the graph up to the failure
@@ -40,33 +40,37 @@ class Error(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Error:
-        """Create from a live exception."""
+        """Create the identity of a live exception."""
         try:
             return cls(id(error), type(error).__name__, str(error))
-        except Exception:  # one of the user's that cannot be written
+        except Exception:  # the user's __str__ raised
             return cls(id(error), type(error).__name__, "")
 
 
 @dataclass(slots=True)
-class Failed:
-    """A call, or block, that raised."""
+class FailedCall:
+    """A call, or the block, that raised."""
 
     error: Error
     operation: str = ""
     place: CodePosition | None = None
     operands: list[OperandRecord] = field(default_factory=list)
-    raised: CodePosition | None = None  # where an exception came from that backward handed on
+    # The user's line inside backward, such as in a custom Function.
+    raised: CodePosition | None = None
 
-    def among(self, ids: Mapping[GradFn, int]) -> Failed:
-        """Return a copy with the operands' nodes, and without their makers."""
+    def with_node_ids(self, ids: Mapping[GradFn, int]) -> FailedCall:
+        """Return a copy with node ids instead of live nodes."""
         operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
         return replace(self, operands=operands)
 
     def value(
         self, line: Callable[[int], str], where: Callable[[CodePosition | None], str]
     ) -> Failure:
-        """Return the plain value. `line` returns the user's line that created the node with a
-        number.
+        """Return the failure as plain values.
+
+        Args:
+            line: returns the user's line that created the node with a sequence number.
+            where: formats a position.
         """
         return Failure(
             self.error.kind,
@@ -95,14 +99,16 @@ def operand(label: str, tensor: Tensor) -> OperandRecord:
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
     try:
         fn = grad_fn_of(tensor)
-    except RuntimeError:  # PyTorch refuses: made without a gradient of what was changed in place
+    except RuntimeError:  # PyTorch refuses grad_fn of a no_grad view that was changed in place
         fn = None
     number = None if fn is None or hasattr(fn, "variable") else fn._sequence_nr()
     return OperandRecord(label, meta, fn, tensor.output_nr, number)
 
 
 def refused_operands(error: BaseException) -> list[OperandRecord]:
-    """Return the tensor that an optimizer refused, from the frame that raised."""
+    """Return the tensor that an optimizer refused, from the frame that raised; [] if there is
+    none.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -114,21 +120,23 @@ def refused_operands(error: BaseException) -> list[OperandRecord]:
 
 
 def _expression(tensor: Tensor, frame: FrameType | None) -> str:
-    """Return the expression of a tensor in this frame of the user's, or in an outer one."""
+    """Return the expression of a tensor in the user's frame or an outer one; "" if none is
+    found.
+    """
     while frame is not None:
         for name, value in local_variables(frame).items():
             if value is tensor:
                 return name
-            with suppress(Exception):  # of an object of the user's
-                for expression, part in _inside(name, value):
+            with suppress(Exception):  # attributes of user objects may raise
+                for expression, part in _items_of(name, value):
                     if part is tensor or (part is not None and part is tensor._base):
                         return expression
         frame = user_frame(frame.f_back)
     return ""
 
 
-def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a container, and the attributes of an object, without running its code."""
+def _items_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a container or the attributes of an object, without running its code."""
     kind = type(value)
     if issubclass(kind, dict):
         items: Iterable[tuple[Any, Any]] = dict.items(value)

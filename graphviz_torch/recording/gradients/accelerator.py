@@ -1,8 +1,8 @@
-"""Statistics of gradients on devices other than the CPU, reduced there.
+"""Statistics of gradients on devices other than the CPU, reduced on the device.
 
-Gradients are stacked in rows of one width, and the rows are reduced together, with no more
-operators for many gradients than for one. A large gradient is reduced in blocks of wide rows; row
-results are copied later and combined on the CPU.
+Gradients are stacked into rows of equal width, and all rows are reduced together, so many gradients
+need no more operators than one. A large gradient is reduced in blocks of wide rows; the results per
+row are copied later and combined on the CPU.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from ...internals.functions import TensorBase
 from ...internals.tensors.memory import Elements
 from .cpu import SMALL, Row, end_to_end
 
-WIDTH = 1024  # elements in a row, where gradients lie together
-_WIDEST = 1 << 16  # elements in a row of a large one: so many are counted exactly in float32
-_BLOCK = 1 << 24  # elements of one gradient that are reduced at a time: 64 MB of float32
+WIDTH = 1024  # elements in a row, when several gradients are stacked
+_WIDEST = 1 << 16  # elements in a row of a large gradient; float32 counts them exactly
+_BLOCK = 1 << 24  # elements of one gradient reduced at a time: 64 MB of float32
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """Gradients, partially reduced on their device."""
 
-    numbers: Tensor  # all numbers, in a row
-    counts: list[int]  # how many rows each gradient has
-    elements: list[int]  # of each gradient, with those that a sparse one leaves out
-    values: list[int]  # of how many elements the values follow
+    numbers: Tensor  # 1-D: [7 * rows], then the values of small gradients
+    counts: list[int]  # rows of each gradient
+    elements: list[int]  # elements of each gradient, including zeros of a sparse one
+    values: list[int]  # values of each gradient in `numbers`; 0 if it is not small
 
 
 def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
     """Reduce gradients of one dtype and device as far as possible on the device.
 
-    Args:
-        gradients: what may be read of each.
-        dense: are the elements of each all that it has, in the order of rows.
+    Seven numbers are computed per row, in float64 if the device has it: variance and mean of the
+    elements divided by the largest absolute value (so that no square overflows), that value, and
+    the counts of non-zero, finite, non-NaN and all elements.
 
-    The numbers come in float64 where there is that. They are, for each row: the variance and the
-    mean of its multiples of the largest absolute value, so that no square overflows, that value,
-    how many elements are not zero, how many of these are finite, how many are not NaN, and how
-    many elements it has.
+    Args:
+        gradients: the readable elements of each gradient.
+        dense: True if these are all elements of the gradient, in row-major order.
     """
     flats = [end_to_end(gradient.tensors) for gradient in gradients]
     blocks = (
@@ -72,7 +71,7 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
 
 def _numbers(flats: Sequence[Tensor]) -> Tensor:
     """Return the seven numbers of each row, [7, rows], in few passes over the data."""
-    if flats[0].dtype.itemsize < 2:  # one of these has no zero
+    if flats[0].dtype.itemsize < 2:  # one of the 8-bit floats has no zero
         flats = [TensorBase.float(row) for row in flats]
     rows = _in_rows(flats)
     clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
@@ -88,7 +87,7 @@ def _numbers(flats: Sequence[Tensor]) -> Tensor:
 
 
 def _in_rows(flats: Sequence[Tensor]) -> Tensor:
-    """Stack gradients in rows, padded with zeros; a single one unchanged if possible."""
+    """Stack gradients into rows, padded with zeros; a single one is only reshaped if possible."""
     if len(flats) == 1 and flats[0].shape[0]:
         width = math.gcd(flats[0].shape[0], _WIDEST)
         if width >= WIDTH:
@@ -101,9 +100,9 @@ def _in_rows(flats: Sequence[Tensor]) -> Tensor:
     return TensorBase.view(parts[0] if len(parts) == 1 else torch.cat(parts), -1, WIDTH)
 
 
-@np.errstate(all="ignore")  # a norm may overflow
+@np.errstate(all="ignore")  # norms may overflow
 def combine(reduced: Reduction, here: Any) -> list[Row]:
-    """Return the statistics of each gradient. `here`: the numbers as a CPU array."""
+    """Return the statistics of each gradient. `here` is `reduced.numbers` as a NumPy array."""
     rows = sum(reduced.counts)
     columns = here[: 7 * rows].reshape(7, rows).astype(np.float64)
     variance, mean, high, nonzero, finite, no_nan, size = columns

@@ -1,7 +1,7 @@
-"""Statistics of gradients on the CPU, as plain numbers.
+"""Statistics of gradients on the CPU.
 
 Small gradients are concatenated and reduced together; a large one is read once, in blocks that fit
-the cache.
+into the cache.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from torch import Tensor
 
 from ...internals.functions import TensorBase, foreach_norm
 
-SMALL = 16  # elements: the values of a gradient this small are kept
+SMALL = 16  # elements; gradients up to this size also keep their values
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
-_LANES = 128  # bytes that are added up in a byte: less than 256
+_LANES = 128  # flags summed into one byte; must be below 256
 
-_TOGETHER = 1024  # memories in one reduction
-_SHORT = 512  # elements: to lay end to end what has no more costs less than a call for each
+_MAX_STORAGES = 1024  # tensors in one reduction
+_SHORT = 512  # elements; shorter tensors are cheaper to concatenate than to reduce one by one
 _PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
-Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]  # and the values
-# Which elements a dense tensor has, whatever its shape: their address, number and sign.
+Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]  # last: the values
+# Identity of a dense tensor's elements, whatever its shape: address, count, negative bit.
 _Key = tuple[int, int, bool]
 
 
 class _Memory(threading.local):
-    """Reusable scratch memory of a few megabytes: allocating it costs more than reducing."""
+    """Reusable scratch memory of a few megabytes per thread: allocating it costs more than
+    reducing.
+    """
 
     def __init__(self) -> None:
         self._rows = {name: torch.empty(0, dtype=torch.uint8) for name in ("row", "beside")}
 
     def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialized row of elements."""
+        """Return an uninitialized 1-D tensor of this many elements in the buffer of this name."""
         size = elements * dtype.itemsize
         if self._rows[name].shape[0] < size:
             self._rows[name] = torch.empty(size, dtype=torch.uint8)
@@ -53,7 +55,8 @@ _memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
-    """Return the elements of a dense tensor as one contiguous dimension.
+    """Return the elements of a dense tensor as one contiguous dimension; complex ones as absolute
+    values.
 
     In row-major order if values are kept; else in memory order if there are no gaps.
     """
@@ -64,7 +67,7 @@ def flat(gradient: Tensor) -> Tensor:
 
 
 def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
-    """A dense tensor without what an expansion repeats, and how often that stands in it.
+    """Return a dense tensor without the copies that `expand` adds, and the number of copies.
 
     >>> [row, times] = without_repeats(torch.ones(3, 1).expand(3, 5))
     >>> tuple(row.shape), times
@@ -78,8 +81,8 @@ def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
     return tensor, times
 
 
-def repeated(row: Row, times: int) -> Row:
-    """The numbers of a gradient in which all that these are of stands so many times."""
+def repeat_row(row: Row, times: int) -> Row:
+    """Return the statistics of a gradient that repeats a smaller one `times` times."""
     if times == 1:
         return row
     norm, high, mean, zeros, nan, inf, _ = row
@@ -87,7 +90,7 @@ def repeated(row: Row, times: int) -> Row:
 
 
 def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
-    """The elements of dense tensors one after another: of one alone as `flat` gives them."""
+    """Return the elements of dense tensors, each flattened by `flat`, concatenated."""
     rows = list(map(flat, tensors))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
@@ -98,30 +101,35 @@ def _outermost_first(strides: tuple[int, ...]) -> list[int]:
 
 
 def sums_up(tensor: Tensor) -> bool:
-    """Are all elements of a dense tensor surely finite: their sum is."""
+    """Return True if the sum of a dense tensor is finite, so all its elements are."""
     return math.isfinite(abs(TensorBase.item(TensorBase.sum(tensor))))
 
 
 def on_cpu(row: Tensor, elements: int) -> Numbers:
-    """The numbers of one gradient; `elements` counts those that are left out of `row` too."""
+    """Return the statistics of one gradient.
+
+    Args:
+        row: its elements, 1-D.
+        elements: number of elements, including zeros that a sparse gradient leaves out.
+    """
     squares = high = total = 0.0
     nonzero = 0
     for block in TensorBase.split(row, _BLOCK) if row.shape[0] else ():
         block = _wide(block)
         squares += TensorBase.item(torch.dot(block, block))
         if not math.isfinite(squares):
-            return _again(_blocks(row), elements)
+            return _robust_numbers(_blocks(row), elements)
         most, least = TensorBase.item(torch.amax(block)), TensorBase.item(torch.amin(block))
         high = max(high, most, -least)
         total += TensorBase.item(torch.sum(block))
         nonzero += _nonzero(block)
-    if high and squares < _least(row.dtype):
-        return _again(_blocks(row), elements)
+    if high and squares < _min_squares(row.dtype):
+        return _robust_numbers(_blocks(row), elements)
     return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
 
 def _nonzero(block: Tensor) -> int:
-    """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
+    """Return the number of non-zero elements of a block, three times as fast as `count_nonzero`."""
     size = block.shape[0]
     flags = _memory.row("beside", -(-size // _LANES) * _LANES, torch.bool)
     TensorBase.copy_(torch.narrow(flags, 0, 0, size), block)
@@ -131,18 +139,18 @@ def _nonzero(block: Tensor) -> int:
 
 
 class Joined:
-    """Dense gradients on the CPU laid end to end, to be read together.
+    """Dense CPU gradients, concatenated and reduced together.
 
-    Many of them are views of the same memory, for a backward that only turns or views its gradient
-    hands it on: that memory is read once.
+    Many of them are views of the same memory, because a backward that only transposes or views
+    passes its gradient on; each memory is read once.
 
     Args:
-        groups: gradients of one dtype, a real one that NumPy has or of 16 bits, those of one shape
-            in a group; less than 2 ** 24 elements in all, and none empty.
+        groups: gradients of one real dtype (16-bit or known to NumPy), grouped by shape; fewer than
+            2 ** 24 elements in all, and none empty.
     """
 
     def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
-        self._keys: list[_Key] = []  # of each gradient
+        self._keys: list[_Key] = []  # identity of each gradient
         blocks: list[dict[_Key, Tensor]] = []
         rest: dict[_Key, Tensor] = {}
         for group in groups:
@@ -153,7 +161,7 @@ class Joined:
             keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
             self._keys += keys
             pairs = list(zip(keys, rows, strict=True))
-            if _is_block(group):  # what was turned may have another shape now
+            if _is_block(group):  # `_in_order` may have changed the shape of the others
                 blocks.append(dict(compress(pairs, whole)))
                 pairs = [pair for pair, c in zip(pairs, whole, strict=True) if not c]
             rest.update(pairs)
@@ -164,23 +172,25 @@ class Joined:
             memories |= block
         self._at = {key: i for i, key in enumerate(memories)}
         self._lengths = [length for _, length, _ in memories]
-        self._row = _laid([list(block.values()) for block in blocks], rest.values())
+        self._row = _concatenate([list(block.values()) for block in blocks], rest.values())
 
     def numbers(self) -> list[Row]:
-        """The numbers of each gradient, in the order of the groups, and what small ones hold."""
+        """Return the statistics of each gradient, in the order of the groups, with values if
+        small.
+        """
         lengths, dtype = self._lengths, self._row.dtype
         ends = list(accumulate(lengths, initial=0))
         starts, count = np.array(ends[:-1]), np.array(lengths)
         spare = _memory.row("beside", ends[-1], dtype)
         row, beside = TensorBase.numpy(self._row), TensorBase.numpy(spare)
-        with np.errstate(all="ignore"):  # what overflows or is not a number is looked at again
+        with np.errstate(all="ignore"):  # overflow and NaN are recomputed below
             squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
             no_zeros = beside.min() > 0
             high = np.maximum.reduceat(row, starts)
             high = np.abs(np.maximum(high, -np.minimum.reduceat(row, starts)))
             mean = np.add.reduceat(row, starts) / count
             zeros = np.zeros(len(count))
-            if not no_zeros:  # or not a number
+            if not no_zeros:  # or NaN
                 torch.eq(self._row, 0, out=spare)
                 zeros = np.add.reduceat(beside, starts) / count
         columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
@@ -192,22 +202,27 @@ class Joined:
         for i in small.tolist():
             values[i] = tuple(islice(few, lengths[i]))
         rows: list[Row] = list(zip(*columns, repeat(0), repeat(0), values, strict=False))
-        for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
-            rows[i] = (*_again([row[ends[i] : ends[i + 1]]], lengths[i]), values[i])
+        for i in np.flatnonzero(
+            ~np.isfinite(squares) | ((squares < _min_squares(dtype)) & (high > 0))
+        ):
+            rows[i] = (*_robust_numbers([row[ends[i] : ends[i + 1]]], lengths[i]), values[i])
         return list(map(rows.__getitem__, map(self._at.__getitem__, self._keys)))
 
 
 def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
-    """Are all elements of tensors, as `Joined` takes them, surely finite: so is their norm."""
+    """Return True if all elements of tensors (grouped as in `Joined`) are certainly finite: their
+    norm is.
+    """
     blocks = [group for group in groups if _is_block(group)]
-    row = _laid(blocks, [t for group in groups if not _is_block(group) for t in group])
+    row = _concatenate(blocks, [t for group in groups if not _is_block(group) for t in group])
     return math.isfinite(TensorBase.item(torch.dot(row, row)))
 
 
 def each_finite(tensors: Sequence[Tensor]) -> bool:
-    """Are all elements of floating-point tensors surely finite: one reduction for many of a dtype.
+    """Return True if all elements of floating-point tensors are certainly finite.
 
-    It may overflow where nothing is NaN or Inf.
+    Many tensors of a dtype share one reduction. It may overflow, so False does not prove NaN or
+    Inf.
     """
     alike: dict[Any, dict[tuple[int, int], Tensor]] = defaultdict(dict)  # each memory once
     memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
@@ -218,30 +233,31 @@ def each_finite(tensors: Sequence[Tensor]) -> bool:
         if dtype in _PLAIN:
             small = [tensor for (_, elements), tensor in one.items() if elements <= _SHORT]
             distinct = [tensor for (_, elements), tensor in one.items() if elements > _SHORT]
-            for start in range(0, len(small), _TOGETHER):
+            for start in range(0, len(small), _MAX_STORAGES):
                 shapes: dict[Any, list[Tensor]] = defaultdict(list)
-                for tensor in small[start : start + _TOGETHER]:
+                for tensor in small[start : start + _MAX_STORAGES]:
                     shapes[tensor.shape].append(tensor)
                 if not all_finite(list(shapes.values())):
                     return False
-        for start in range(0, len(distinct), _TOGETHER):
-            norms = foreach_norm(distinct[start : start + _TOGETHER])
+        for start in range(0, len(distinct), _MAX_STORAGES):
+            norms = foreach_norm(distinct[start : start + _MAX_STORAGES])
             if not all(map(math.isfinite, map(TensorBase.item, norms))):
                 return False
     return True
 
 
 def _is_block(group: Sequence[Tensor]) -> bool:
-    """Are there enough of them, of more than one dimension, for a call of their own."""
+    """Return True if a group of equal shapes is worth its own call: more than three matrices."""
     return len(group) > 3 and TensorBase.dim(group[0]) > 1
 
 
-def _laid(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> Tensor:
-    """The elements of tensors end to end, in memory that is used again: by as few calls as may be.
+def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> Tensor:
+    """Return the elements of tensors concatenated in reused memory, with as few calls as
+    possible.
 
     Args:
-        blocks: tensors of one shape in each, of two dimensions at least.
-        rest: those that come behind.
+        blocks: groups of tensors with equal shapes of at least two dimensions.
+        rest: the other tensors, which follow.
     """
     flats = [row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in rest]
     sizes = [sum(map(TensorBase.numel, block)) for block in (*blocks, flats)]
@@ -252,15 +268,15 @@ def _laid(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> Tensor:
             continue
         try:
             torch.cat(list(part), out=TensorBase.view(place, -1, *part[0].shape[1:]))
-        except RuntimeError:  # of other shapes: a hook of the program's gave them
+        except RuntimeError:  # a hook of the program returned a gradient of another shape
             torch.cat(list(map(torch.ravel, part)), out=place)
     return row
 
 
 def _in_order(gradient: Tensor) -> Tensor:
-    """The elements of a dense tensor, contiguous: as they lie in memory if without a gap.
+    """Return the elements of a dense tensor, contiguous.
 
-    In the order of rows where the values are kept.
+    In memory order if there are no gaps; in row-major order if the values are kept.
     """
     if TensorBase.numel(gradient) > SMALL:
         gradient = torch.permute(gradient, _outermost_first(TensorBase.stride(gradient)))
@@ -271,13 +287,14 @@ def _blocks(row: Tensor) -> Iterable[Any]:
     return (TensorBase.numpy(_wide(block)) for block in TensorBase.split(row, _BLOCK))
 
 
-@np.errstate(all="ignore")  # a norm may overflow
-def _again(blocks: Iterable[Any], elements: int) -> Numbers:
-    """The numbers of a gradient with elements that are not finite, or whose squares are not.
+@np.errstate(all="ignore")  # norms may overflow
+def _robust_numbers(blocks: Iterable[Any], elements: int) -> Numbers:
+    """Return the statistics of a gradient with non-finite elements, or whose squares overflow or
+    vanish.
 
     Args:
-        blocks: its elements, in arrays.
-        elements: counts those that are left out of these too.
+        blocks: its elements, as arrays.
+        elements: number of elements, including zeros that a sparse gradient leaves out.
     """
     norm = high = 0.0
     total = np.longdouble(0)
@@ -303,7 +320,7 @@ def _wide(rows: Tensor) -> Tensor:
 
 
 @cache
-def _least(dtype: torch.dtype) -> float:
-    """A sum of squares below this has lost digits, for the squares are too small to be held."""
+def _min_squares(dtype: torch.dtype) -> float:
+    """Return the sum of squares below which digits are lost, because squares underflow."""
     info = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
     return info.tiny / info.eps

@@ -1,10 +1,10 @@
-"""How long the nodes of a backward take on CUDA: the time between events on their stream.
+"""Durations of the nodes of a backward on CUDA, from events on their streams.
 
-An event is recorded when a node has its gradients, and one when the next node that the same thread
-of the engine runs has its own: between them lie the node's work, its hooks, and the sums of
-gradients that it takes part in; and, where the device has to wait for Python or for another stream,
-that. If the stream has changed meanwhile the node has no duration, nor has the last one of a device
-on which several streams ran nodes. `stop` may end a node earlier.
+An event is recorded when a node receives its gradients, and again when the next node of the same
+engine thread does. The time between them contains the node's work, its hooks, the accumulation of
+its gradients, and any wait of the device for Python or another stream. A node has no duration if
+the stream changed in between; nor has the last node of a device on which several streams ran nodes.
+`stop` may end a node earlier.
 """
 
 from __future__ import annotations
@@ -19,41 +19,48 @@ from ...internals.streams import current_device, current_stream
 
 
 class CudaClock:
-    """Events around the nodes of one backward run."""
+    """CUDA events around the nodes of one backward."""
 
     def __init__(self) -> None:
-        # By thread: the node that it runs, on which device and stream, and since which event.
+        # By thread: the running node, its device and stream, and its start event.
         self._running: dict[int, tuple[int, int, int, Any]] = {}
-        self._streams: dict[int, set[int]] = {}  # of each device, those that ran nodes
+        self._streams: dict[int, set[int]] = {}  # by device: the streams that ran nodes
         self._spans: list[tuple[int, Any, Any]] = []
 
     def stop(self) -> Any:
-        """Note that this thread's node, if any, has ended. Returns the event."""
+        """End this thread's running node, if any, and return the event."""
         return self._stop(get_ident())
 
     def start(self, node: int, event: Any) -> None:
-        """Note that this thread's next node begins. `event`: one recorded just now, or None."""
-        device = current_device()  # the engine makes it the node's
+        """Begin this thread's next node.
+
+        Args:
+            node: its id.
+            event: an event recorded just before on the same stream, or None.
+        """
+        device = current_device()  # the engine sets it to the node's device
         if event is None or event.device.index != device:
-            event = _recorded(device)
+            event = _record_event(device)
         if event is not None:
             stream = current_stream(device)
             self._streams.setdefault(device, set()).add(stream)
             self._running[get_ident()] = node, device, stream, event
 
     def finish(self) -> None:
-        """Note that the run has ended. The caller's streams now wait for those of the nodes."""
+        """End the backward. The engine has made the caller's streams wait for those of the
+        nodes.
+        """
         for thread, (_, device, _, _) in list(self._running.items()):
             if len(self._streams[device]) == 1:
                 self._stop(thread)
         self.abandon()
 
     def abandon(self) -> None:
-        """Note that what is running has no end, for the run has failed."""
+        """Discard running nodes, because the backward failed."""
         self._running.clear()
 
     def seconds(self) -> dict[int, float]:
-        """Duration of each node that CUDA can still tell. Waits for the events."""
+        """Return the duration of each timed node, in seconds. Waits for the events."""
         found = {}
         for node, start, end in self._spans:
             with suppress(RuntimeError):
@@ -68,14 +75,14 @@ class CudaClock:
         node, device, stream, start = known
         if current_stream(device) != stream:
             return None
-        end = _recorded(device)
+        end = _record_event(device)
         if end is not None:
             self._spans.append((node, start, end))
         return end
 
 
-def _recorded(device: int) -> Any:
-    """An event on the current stream of a device; None if CUDA has failed."""
+def _record_event(device: int) -> Any:
+    """Return an event recorded on the current stream of a device; None if CUDA has failed."""
     with suppress(RuntimeError):
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))

@@ -1,10 +1,10 @@
-"""The gradient at every node of a backward run, in what order the nodes ran, and for how long.
+"""The gradient at every node of a backward, the order in which the nodes ran, and their
+durations.
 
-`seconds` of a node on the CPU is the time from when it has its gradients until the engine has
-handed the next node its own: the node's work, its hooks, and the sums of gradients that it takes
-part in. On CUDA it is the same time between events on the node's stream; in a graph with several
-devices it ends with the node's hooks, and a CPU node of such a graph has None, for the engine's
-threads mix. Elsewhere None.
+`seconds` of a CPU node is the time from when it has its gradients until the engine has passed the
+next node its own: the node's work, its hooks, and the accumulation of its gradients. On CUDA it is
+the same time between events on the node's stream. In a graph with several devices it ends with the
+node's hooks, and CPU nodes have None, because the engine's threads overlap. On other devices None.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Columns, Listener
 from ..program import Program
 from .cuda_clock import CudaClock
-from .statistics import Batch, Descriptions, Kind, alias
+from .statistics import Descriptions, GradientClass, PendingBatch, alias
 
 
 class GradientHooks:
     """A context manager with hooks on live nodes, for one backward.
 
     Args:
-        nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
-        ran: to extend for each node that backward runs by three values: the node, when it was
-            entered, and when it was left to itself, None if it is not timed on the CPU.
-        devices: those that they are on.
-        finite: leave out what is finite, and on the CPU the time and the values of small gradients.
+        nodes: the nodes in the order of `Graph.nodes`, and the outputs of each.
+        ran: list to which each node that runs appends three values: its id, its start time, and the
+            time after our hook (None if it is not timed on the CPU).
+        devices: devices of the nodes.
+        finite: leave out finite gradients, and on the CPU durations and values of small gradients.
     """
 
     def __init__(
@@ -66,31 +66,28 @@ class GradientHooks:
         self._descriptions = Descriptions(finite=finite)
 
     def __enter__(self) -> GradientHooks:
-        # Equal outputs are one object where there is one output, as most: not hashed for each.
+        # Keyed by id(): equal single outputs are the same object, and hashing them is slower.
         recipes: dict[tuple[type, int], tuple[Any, ...]] = {}
         hooks = []
         for node, (fn, outputs) in enumerate(self._nodes):
             key = type(fn), id(outputs)
             recipe = recipes.get(key)
             if recipe is None:
-                recipe = recipes[key] = self._recipe(type(fn), outputs)
+                recipe = recipes[key] = self._choose_prehook(type(fn), outputs)
             hooks.append((fn.register_prehook, partial(recipe[0], node, *recipe[1:])))
         self._hooks.put(hooks)
         if self._clock is not None and self._mixed:
-            self._hooks.put([(fn.register_hook, self._after) for fn, _ in self._nodes])
+            self._hooks.put([(fn.register_hook, self._posthook) for fn, _ in self._nodes])
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hooks.remove()
-        self._ended()
-        self._descriptions.describe_all()  # what came after that
+        self._on_engine_end()
+        self._descriptions.describe_all()  # gradients that arrived after the callback
         self._nodes.clear()
 
-    def _ended(self) -> None:
-        """Note that the engine has run all nodes, and runs the final callbacks.
-
-        Note that the engine has run all that it is to run, and now runs the final callbacks.
-        """
+    def _on_engine_end(self) -> None:
+        """Handle that the engine has run all nodes, and now runs the final callbacks."""
         if self._ran and self._ran[-3] >= 0:
             self._ran.extend((-1, perf_counter(), None))
             if self._clock is not None:
@@ -98,47 +95,48 @@ class GradientHooks:
             self._descriptions.describe_all()
 
     def fail(self) -> None:
-        """Note that the run failed: its last node did not end.
-
-        Note that the run has failed: its last node did not end.
-        """
+        """Handle that the backward failed: its last node did not end."""
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:
             self._ran[-1] = None
 
     def unhook(self) -> None:
-        """Remove hooks that an interrupt left."""
+        """Remove the hooks that an interrupt left."""
         self._hooks.remove()
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
-        """Describe gradients that no hook received, by node and output_nr."""
+        """Describe gradients that no hook received, given as (node, output_nr, gradient)."""
         ran = set(self._ran[::3])
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
                 kind = self._descriptions.kind(tensor_meta(gradient))
                 self._descriptions.see((node, output_nr), gradient, kind)
 
-    def _recipe(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
-        """What to call before a node of a class with these outputs, and what with beside it."""
+    def _choose_prehook(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
+        """Return the prehook for nodes of a class with these outputs, and its extra arguments."""
         kind_of = self._descriptions.kind
         kinds = tuple([None if meta is None else kind_of(meta) for meta in outputs])
         leaf, custom = of.__name__ == "AccumulateGrad", is_custom(of)
         kind = kinds[0] if len(kinds) == 1 else None
         if kind is None or not (kind.cpu and kind.batch) or self._clock is not None or custom:
-            return self._before, kinds, leaf, custom
-        return (self._before_one(kind, kind.batch, leaf),)
+            return self._prehook, kinds, leaf, custom
+        return (self._make_fast_prehook(kind, kind.batch, leaf),)
 
-    def _before_one(self, kind: Kind, batch: Batch, leaf: bool) -> Callable[..., None]:
-        """`_before` of a node with one gradient that waits for others on the CPU, as most.
+    def _make_fast_prehook(
+        self, kind: GradientClass, batch: PendingBatch, leaf: bool
+    ) -> Callable[..., None]:
+        """Return a faster `_prehook` for nodes with one gradient that is queued on the CPU, as for
+        most nodes.
 
-        It is known by the node alone. What is looked up for all stands around the function.
+        The gradient is identified by its node alone. Lookups are done once, outside of the
+        function.
         """
-        slow, describe = self._before, self._descriptions.describe
+        slow, describe = self._prehook, self._descriptions.describe
         ran, waiting = self._ran, kind.waiting.rows
         elements, limit, strided = kind.elements, batch.limit, torch.strided
 
-        def before(node: int, given: tuple[Tensor | None, ...]) -> None:
+        def prehook(node: int, given: tuple[Tensor | None, ...]) -> None:
             began = perf_counter()
             (gradient,) = given
             if (
@@ -153,34 +151,35 @@ class GradientHooks:
                 gradient = alias(gradient) if seen else TensorBase.detach(gradient)
             try:
                 version = gradient._version
-            except RuntimeError:  # an inference tensor's
+            except RuntimeError:  # inference tensors have no version
                 version = None
             waiting.extend((node, version, gradient))
             base = gradient._base
-            # One keeps all of what it is a view of.
+            # A view keeps its whole base alive.
             batch.elements += elements if base is None else max(elements, TensorBase.numel(base))
             if batch.elements >= limit:
                 describe(batch)
             ran.extend((node, began, perf_counter()))
 
-        return before
+        return prehook
 
-    def _before(
+    def _prehook(
         self,
         node: int,
-        kinds: tuple[Kind | None, ...],
+        kinds: tuple[GradientClass | None, ...],
         leaf: bool,
         custom: bool,
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
-        if not self._ran or self._ran[-3] < 0:  # the latter: in a run within this one
-            with suppress(RuntimeError):  # a compiled autograd has none
-                queue_callback(self._ended)
+        # The first node, or the first after a nested backward.
+        if not self._ran or self._ran[-3] < 0:
+            with suppress(RuntimeError):  # compiled autograd has no callbacks
+                queue_callback(self._on_engine_end)
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
         timed = cuda = False
-        if leaf:  # it takes its gradient as its own, without a copy, if nobody else has that tensor
+        if leaf:  # AccumulateGrad steals a gradient only if it is the tensor's only owner
             gradients = tuple(None if given is None else alias(given) for given in gradients)
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
@@ -191,22 +190,23 @@ class GradientHooks:
                     if kind.cuda != current_device():
                         self._descriptions.fetch(gradient, kind.cuda)
                 self._descriptions.see((node, output_nr), gradient, kind)
-        if custom:  # its backward may change in place what waits
+        if custom:  # a custom backward may change queued gradients in place
             self._descriptions.describe_all()
         if clock is not None and cuda:
             clock.start(node, event if self._descriptions.times == described else None)
         left = perf_counter() if timed and clock is None else None
         self._ran.extend((node, entered, left))
 
-    def _after(self, *_: object) -> None:
-        # What this device runs next may wait for another one.
+    def _posthook(self, *_: object) -> None:
+        # The device's next node may wait for another device.
         if self._clock is not None:
             self._clock.stop()
 
     def statistics(
         self, outputs: Sequence[Sequence[object]]
     ) -> dict[int, tuple[GradientStats | None, ...]]:
-        """`grad_outputs` of each node that backward reached: one copy from each device.
+        """Return `grad_outputs` by node id, for the nodes that backward reached. One copy from each
+        device.
 
         Args:
             outputs: the outputs of each node.
@@ -228,8 +228,10 @@ class GradientHooks:
                 found[node] = (stats,)
         return found | {node: tuple(row) for node, row in rows.items()}
 
-    def changed(self) -> set[int]:
-        """Return the nodes with a gradient that could not be described."""
+    def changed_nodes(self) -> set[int]:
+        """Return the nodes with a gradient that changed in place before it could be
+        described.
+        """
         return {each if type(each) is int else each[0] for each in self._descriptions.changed}
 
     def seconds(self) -> dict[int, float]:
@@ -243,7 +245,9 @@ class GradientHooks:
 
 
 class Gradients(Listener):
-    """The gradient at every node; in a light recording only whether it is finite."""
+    """Listener that records the gradient at every node; in a light recording only non-finite
+    ones.
+    """
 
     needs = ("with_gradients",)
 
@@ -256,7 +260,7 @@ class Gradients(Listener):
 
     @with_gc_disabled
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Hook every node, if allowed."""
+        """Hook every node, if hooks are allowed."""
         live, ran = event.live, event.live.ran.rows
         if ran is None:
             return
@@ -268,14 +272,14 @@ class Gradients(Listener):
         hooks.__enter__()
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Remove the hooks."""
+        """Remove the hooks from the nodes."""
         hooks, self._running = self._running, None
         if hooks is None:
             return
         try:
             if event.error is not None:
                 hooks.fail()
-            # The engine hands these out without running their nodes.
+            # autograd.grad returns these without running their nodes.
             ids = event.live.ids
             pairs = zip(self._asked, event.gradients, strict=False)
             hooks.add([(ids[fn], nr, gradient) for (fn, nr), gradient in pairs if fn in ids])
@@ -294,7 +298,7 @@ class Gradients(Listener):
             "grad_outputs": hooks.statistics(backward.reading.columns["outputs"]),
             "order": {node: k for k, node in enumerate(backward.ran or ())},
             "seconds": hooks.seconds(),
-            "note": dict.fromkeys(hooks.changed(), CHANGED),
+            "note": dict.fromkeys(hooks.changed_nodes(), CHANGED),
         }
 
     def close(self) -> None:

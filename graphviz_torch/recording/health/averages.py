@@ -1,9 +1,9 @@
 """Detect an average of the weights, or a target network, that stays constant while the model
-moves.
+changes.
 
-Candidates are variables of the training functions named "ema", "average", "shadow" or "target". A
-frozen copy is legitimate, so one is reported if it is written and stays equal, or after more steps
-than any schedule needs. A few values of one weight are compared.
+Candidates are variables of the training functions named like "ema", "average", "shadow" or
+"target". A frozen copy is legitimate, so a candidate is reported only if it is written and stays
+equal, or after more steps than any schedule needs. A few values of one weight are compared.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from ...internals.tensors.memory import has_memory
 from .checks import WatchReport
 
 _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
-_FRAMES = 4  # from the step outwards
-_VALUES = 64  # of one weight
-_WRITTEN = 16  # times, and still the same
-_STEPS, _TARGET_STEPS = 1000, 20_000  # without a change
-# Types of variables that are none.
-_OTHERS = frozenset((ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float))
+_MAX_FRAMES = 4  # frames searched, from the step outwards
+_MAX_VALUES = 64  # compared values of one weight
+_MIN_WRITES = 16  # in-place writes that left the values equal
+_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # steps without a change
+# Types of variables that are no candidates.
+_OTHER_TYPES = frozenset(
+    (ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float)
+)
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class _Average:
     """A sampled weight of an EMA copy, and the model weight of the same name."""
 
     name: str
-    ids: tuple[int, int]  # of the two
+    ids: tuple[int, int]  # id() of the two weights
     step: int
     version: int
     values: Tensor
@@ -46,25 +48,25 @@ class _Average:
 
 
 class Averages:
-    """The averages and targets found for a model.
+    """Averages and target networks found in the variables around a model's steps.
 
     Args:
-        model: whose.
+        model: the trained model.
     """
 
     def __init__(self, model: Module) -> None:
         self._model = weakref.ref(model)
         self._known: dict[str, _Average] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Check whether they move."""
+        """Yield a report for each candidate that should have changed by this step."""
         model = self._model()
         if model is None:
             return
         own: dict[str, Tensor] = dict(model.named_parameters())
         for name, weights in _candidates(frame, model):
-            if name not in self._told:
+            if name not in self._reported:
                 yield from self._compare(step, name, weights, own)
 
     def _compare(
@@ -81,11 +83,11 @@ class Averages:
             self._known[name] = _Average(name, ids, step, version, values, source_values)
             return
         if torch.equal(source_values, known.source_values):
-            return  # nor does the model
-        written = weight._version - known.version >= _WRITTEN
-        most = _TARGET_STEPS if "target" in name.lower() else _STEPS
+            return  # the model has not changed either
+        written = weight._version - known.version >= _MIN_WRITES
+        most = _TARGET_STEPS if "target" in name.lower() else _AVERAGE_STEPS
         if written or step - known.step >= most:
-            self._told.add(name)
+            self._reported.add(name)
             text = f"{name} has the weights that it had in step {known.step}"
             text += ", though it is written again and again" if written else ""
             text += f": the steps up to {step} changed {key} of the model, and not its own."
@@ -93,9 +95,9 @@ class Averages:
 
 
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield variables named like an average or a target, with their weights."""
-    for outer in user_frames(user_frame(frame))[:_FRAMES]:
-        for name, value in local_variables(outer, _OTHERS).items():
+    """Yield variables named like an average or a target network, with their weights."""
+    for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
+        for name, value in local_variables(outer, _OTHER_TYPES).items():
             parts = [(name, value)]
             inside = getattr(value, "__dict__", None) if value is not model else None
             if type(inside) is dict and type(value).__module__.partition(".")[0] != "torch":
@@ -109,7 +111,7 @@ def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str
 def _weights(value: Any) -> dict[str, Tensor]:
     if isinstance(value, Module):
         inner = getattr(value, "module", value)
-        count = getattr(value, "n_averaged", None)  # of torch's AveragedModel, which may start late
+        count = getattr(value, "n_averaged", None)  # AveragedModel of torch, which may start late
         late = isinstance(count, Tensor) and count.is_cpu and not TensorBase.item(count)
         return {} if late or not isinstance(inner, Module) else dict(inner.named_parameters())
     if isinstance(value, dict):
@@ -120,7 +122,9 @@ def _weights(value: Any) -> dict[str, Tensor]:
 def _pairs(
     weights: dict[str, Tensor], own: dict[str, Tensor]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield weights that the model has under the same name and shape, on the CPU."""
+    """Yield CPU weights that the model has under the same name, shape and dtype: name, weight,
+    model's weight.
+    """
     for name, weight in weights.items():
         other = own.get(name)
         if other is not None and other is not weight and other.requires_grad:
@@ -131,4 +135,4 @@ def _pairs(
 
 def _values(tensor: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.clone(TensorBase.reshape(TensorBase.detach(tensor), -1)[:_VALUES])
+        return torch.clone(TensorBase.reshape(TensorBase.detach(tensor), -1)[:_MAX_VALUES])

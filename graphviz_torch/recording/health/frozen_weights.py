@@ -1,9 +1,10 @@
-"""Which weights the steps change no more, though they have gradients, and since when.
+"""Find weights that no longer change, though they have gradients, and the step of the last
+change.
 
-A weight that a step left as it was is looked at in the next steps, too. If they leave it, all
-others are looked at once: what has one cause is told once.
+A weight that one step left unchanged is sampled in the following steps, too. If it stays unchanged,
+all other weights are sampled once, so that one cause gives one report.
 
-    in turn ─► a suspect, in each step ─► all others, one in each step ─► told
+    weights in turn ─► one suspect, at each step ─► all others, one per step ─► report
 """
 
 from __future__ import annotations
@@ -11,56 +12,58 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_SURE = 20  # steps in a row
+_SURE_STEPS = 20  # consecutive steps without a change of the suspect
 
 
-class Still(NamedTuple):
-    """Weights that no longer change, since a step between two."""
+class FrozenGroup(NamedTuple):
+    """Weights that no longer change."""
 
     parameters: list[int]
     since: tuple[int, int]  # the last step that changed one, the first that did not
-    all_of_them: bool
+    all_of_them: bool  # True if these are all weights of the optimizer
 
 
-class Stillness:
-    """Samples of weights before and after steps."""
+class FrozenWeights:
+    """Samples of weights before and after steps, to find weights that no longer change."""
 
     def __init__(self) -> None:
-        self._changed: dict[int, int] = {}  # the last step that did, by parameter
+        self._changed: dict[int, int] = {}  # last step that changed a parameter
         self._suspect: int | None = None
-        self._first = 0  # step that left the suspect as it was
-        self._count = 0  # of them
-        self._others: list[int] = []  # to be looked at yet
+        self._first = 0  # first step that left the suspect unchanged
+        self._count = 0  # consecutive steps that left it unchanged
+        self._others: list[int] = []  # weights still to be sampled
         self._still: list[int] = []
         self._looked_at = 0
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
-    def wanted(self, own: Sequence[int]) -> int | None:
-        """Return the optimizer's weight to sample now; None: the next in turn."""
+    def next_weight(self, own: Sequence[int]) -> int | None:
+        """Return the optimizer's weight to sample now; None: the next one in turn."""
         if self._suspect is None or self._suspect not in own:
             return None
         return self._others[-1] if self._others else self._suspect
 
     def sample(
         self, step: int, parameter: int, own: Sequence[int], *, still: bool, judged: bool
-    ) -> Iterator[Still]:
-        """Note whether a step left a weight unchanged.
+    ) -> Iterator[FrozenGroup]:
+        """Record whether a step left a weight unchanged; yield the unchanged weights once they are
+        known.
 
         Args:
             own: the weights of its optimizer.
-            judged: has it a gradient, and a rate to be changed by.
+            still: True if the sampled values are unchanged.
+            judged: True if the weight has a gradient and a learning rate.
         """
         if not still:
             self._changed[parameter] = step
-            self._told.discard(parameter)
+            self._reported.discard(parameter)
         if self._suspect is None:
-            if still and judged and parameter not in self._told:
+            if still and judged and parameter not in self._reported:
                 self._suspect, self._first, self._count = parameter, step, 1
         elif parameter == self._suspect and not self._still:
             self._count = self._count + 1 if still and judged else 0
             if not self._count:
                 self._suspect = None
-            elif self._count == _SURE:
+            elif self._count == _SURE_STEPS:
                 self._others = [i for i in own if i != parameter]
                 self._still, self._looked_at = [parameter], len(self._others)
                 if not self._others:
@@ -72,19 +75,19 @@ class Stillness:
             if not self._others:
                 yield self._found()
 
-    def skip(self, parameter: int) -> Iterator[Still]:
-        """Note that a requested weight cannot be sampled."""
+    def skip(self, parameter: int) -> Iterator[FrozenGroup]:
+        """Handle that the requested weight cannot be sampled."""
         if self._others and parameter == self._others[-1]:
             self._others.pop()
             self._looked_at -= 1
             if not self._others:
                 yield self._found()
 
-    def _found(self) -> Still:
+    def _found(self) -> FrozenGroup:
         still, suspect = self._still, self._suspect
         everything = len(still) == self._looked_at + 1
         known = self._changed.values() if everything else [self._changed.get(i, -1) for i in still]
         last = max((step for step in known if step < self._first), default=-1)
-        self._told.update(still)
+        self._reported.update(still)
         self._suspect, self._still = None, []
-        return Still(sorted(still), (last, self._first), everything and suspect is not None)
+        return FrozenGroup(sorted(still), (last, self._first), everything and suspect is not None)

@@ -1,9 +1,9 @@
-"""A patch point for the calls of one module, through its class.
+"""Hook the calls of one module, through its class.
 
-A hook on the module would be copied and saved with it, and global module hooks cost every call of
-every module; a class is neither copied nor saved. Traced and compiled calls pass unchanged. A
-Lightning module is also called through `training_step`, which contains forward and loss; not with
-manual optimization, where it must not be repeated.
+A hook on the module itself would be copied and saved with it, and global module hooks slow down
+every call of every module; a class is neither copied nor saved. Traced and compiled calls are not
+hooked. For a Lightning module `training_step`, which contains forward and loss, is hooked as well;
+not with manual optimization, where it must not be repeated.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from torch.compiler import is_compiling
 
 from ...internals.frames import hide_frame
 
-# The method and the arguments; gives what `ended` takes.
+# Called with method, args and kwargs before a call; the result is passed to `Ended`.
 Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
-Ended = Callable[[Any, Any], None]  # what `began` gave, the result
+Ended = Callable[[Any, Any], None]  # called with the result of `Began` and of the call
 
 
 class ModelCalls:
-    """Receives the calls of a module in the opening thread, until `close()`.
+    """Passes on the calls of a module in the opening thread, until `close()`.
 
     Args:
-        model: whose calls.
-        began, ended: take them.
+        model: the module.
+        began: called before each call.
+        ended: called after each call that returned.
     """
 
     def __init__(self, model: torch.nn.Module, began: Began, ended: Ended) -> None:
@@ -36,7 +37,7 @@ class ModelCalls:
         self.thread = 0
 
     def open(self) -> None:
-        """Start watching this thread."""
+        """Hook the class of the module, for calls from this thread."""
         kind = type(self.model)
         self.thread = get_ident()
         if isinstance(self.model, torch.jit.ScriptModule):
@@ -44,28 +45,28 @@ class ModelCalls:
         if kind not in _WATCHES:
             _WATCHES[kind] = []
             for name in _methods(self.model):
-                _THEIRS[kind, name] = vars(kind).get(name)
-                setattr(kind, name, _around(kind, name))
+                _ORIGINALS[kind, name] = vars(kind).get(name)
+                setattr(kind, name, _make_hooked(kind, name))
         if self not in _WATCHES[kind]:
             _WATCHES[kind] = [*_WATCHES[kind], self]
 
     def close(self) -> None:
-        """Stop watching."""
+        """Remove the hook, if no other module of the class needs it."""
         kind = type(self.model)
         rest = [watch for watch in _WATCHES.get(kind, ()) if watch is not self]
         if rest:
             _WATCHES[kind] = rest
         elif _WATCHES.pop(kind, None) is not None:
-            for owner, name in [key for key in _THEIRS if key[0] is kind]:
-                theirs = _THEIRS.pop((owner, name))
-                if theirs is None:
+            for owner, name in [key for key in _ORIGINALS if key[0] is kind]:
+                original = _ORIGINALS.pop((owner, name))
+                if original is None:
                     delattr(kind, name)
                 else:
-                    setattr(kind, name, theirs)
+                    setattr(kind, name, original)
 
 
-_WATCHES: dict[type, list[ModelCalls]] = {}  # by the class of the module
-_THEIRS: dict[tuple[type, str], Any] = {}  # what a class had of its own, by method
+_WATCHES: dict[type, list[ModelCalls]] = {}  # open hooks, by class of the module
+_ORIGINALS: dict[tuple[type, str], Any] = {}  # replaced methods, by class and name
 
 
 def _methods(model: Any) -> tuple[str, ...]:
@@ -75,11 +76,11 @@ def _methods(model: Any) -> tuple[str, ...]:
     return ("__call__", "training_step") if whole else ("__call__",)
 
 
-def _around(kind: Any, name: str) -> Callable[..., Any]:
+def _make_hooked(kind: Any, name: str) -> Callable[..., Any]:
     @wraps(getattr(kind, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        theirs = _THEIRS.get((kind, name))
-        call = getattr(super(kind, self), name) if theirs is None else theirs.__get__(self)
+        original = _ORIGINALS.get((kind, name))
+        call = getattr(super(kind, self), name) if original is None else original.__get__(self)
         if is_compiling():
             return call(*args, **kwargs)
         for watch in _WATCHES.get(kind, ()):

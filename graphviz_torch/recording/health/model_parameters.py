@@ -17,25 +17,25 @@ from ...graph.text import listing
 from .checks import WatchReport, line_of
 from .optimizer_past import OptimizerPast
 
-_LINKS = 128  # in one step
-_PATIENCE = 3  # steps in which an optimizer may still be given what is new
-_AGAIN = 100  # steps after which all are looked up again
+_MAX_LINKS = 128  # identities compared per step
+_PATIENCE = 3  # steps in which the program may still add the new ones to an optimizer
+_LOOK_UP_EVERY = 100  # steps between complete look-ups
 
 
 class _Replaced(NamedTuple):
     step: int
-    gone: set[int]  # id() of what was there
-    new: list[int]  # numbers of what is there now
+    gone: set[int]  # id() of the old parameters
+    new: list[int]  # numbers of the new parameters
 
 
 class ModelParameters:
-    """The trainable parameters by number; a replacement keeps number and name."""
+    """The trainable parameters of a model by number. A replacement keeps number and name."""
 
     def __init__(self, model: Module) -> None:
         self._model = model
         self.names: list[str] = []
         self.tensors: list[tuple[str, Tensor]] = []
-        self.version = 0  # how many times they were looked up and found to be others
+        self.version = 0  # incremented when parameters were replaced or added
         self._numbers: dict[str, int] = {}
         self._replaced: list[_Replaced] = []
         self._links: list[tuple[list[Any], list[str], list[Any]]] = []
@@ -43,25 +43,25 @@ class ModelParameters:
         self._look_up(0)
 
     def look(self, step: int) -> None:
-        """Check whether parameters were replaced."""
+        """Check whether parameters were replaced; each call compares one part of the model."""
         dicts, keys, objects = self._links[self._part]
         self._part = (self._part + 1) % len(self._links)
         try:
             same = all(map(is_, map(getitem, dicts, keys), objects))
         except KeyError:
             same = False
-        if not same or step % _AGAIN == _AGAIN - 1:
+        if not same or step % _LOOK_UP_EVERY == _LOOK_UP_EVERY - 1:
             self._look_up(step)
 
     def reports(
         self, step: int, pasts: Sequence[OptimizerPast], frame: FrameType
     ) -> Iterator[WatchReport]:
-        """Report replaced parameters that no stepping optimizer holds."""
+        """Yield reports for replaced parameters that no stepping optimizer holds."""
         for each in list(self._replaced):
             tensors = [self.tensors[i][1] for i in each.new]
             held = any(id(tensor) in past.held for tensor in tensors for past in pasts)
             old = next((past for past in pasts if not past.held.isdisjoint(each.gone)), None)
-            if held or old is None or step - each.step >= 2 * _AGAIN:
+            if held or old is None or step - each.step >= 2 * _LOOK_UP_EVERY:
                 self._replaced.remove(each)
             elif step - each.step >= _PATIENCE and any(t.grad is not None for t in tensors):
                 self._replaced.remove(each)
@@ -100,7 +100,7 @@ class ModelParameters:
             for holder in (module._modules, module._parameters)
             for key, value in holder.items()
         ]
-        parts = [links[i : i + _LINKS] for i in range(0, len(links), _LINKS)] or [[]]
+        parts = [links[i : i + _MAX_LINKS] for i in range(0, len(links), _MAX_LINKS)] or [[]]
         self._links = [
             ([d for d, _, _ in part], [k for _, k, _ in part], [v for _, _, v in part])
             for part in parts

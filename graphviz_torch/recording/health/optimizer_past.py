@@ -1,8 +1,8 @@
 """The history of one optimizer: its learning rates, and whether its gradients are cleared.
 
-One gradient represents all: the optimizer's first. It is checked when the optimizer steps, and
-before and after each backward; a change outside of backward is clearing. A rate is compared with
-earlier ones: it may warm up from zero, and decay to zero at the end.
+The first gradient represents all. It is checked when the optimizer steps, and before and after each
+backward; a change outside of backward is a clearing. A rate is compared with earlier ones: it may
+warm up from zero, and decay to zero at the end.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from ...graph.units import number_text
 from ...internals.functions import TensorBase
 from .checks import WatchReport, line_of
 
-_ZERO_FOR = 10  # steps with a rate of zero
-_RATE_JUMP, _RATE_AFTER = 500.0, 10  # times the largest so far, after so many steps
-_UNCLEARED = 5  # steps in a row
+_ZERO_STEPS = 10  # consecutive steps with a learning rate of 0
+_RATE_JUMP, _RATE_AFTER = 500.0, 10  # ratio to the largest so far; first step checked
+_UNCLEARED_STEPS = 5  # consecutive steps with uncleared gradients
 
 
 class OptimizerPast:
     """The steps of an optimizer. Keeps no reference to its gradients.
 
     Args:
-        optimizer: whose.
-        step: the first that it takes.
+        optimizer: the optimizer.
+        step: its first step.
     """
 
     def __init__(self, optimizer: Optimizer, step: int) -> None:
         self.ref = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.first = step
-        self.own: list[int] = []  # the model's parameters that it has
-        self.guard = -1  # the one whose gradient is read in each step
-        self.held: set[int] = set()  # id() of all that it has
-        self.looked_up = -1  # the step in which these were
+        self.own: list[int] = []  # numbers of the model's parameters that it holds
+        self.guard = -1  # number of the parameter whose gradient is read at each step
+        self.held: set[int] = set()  # id() of all parameters that it holds
+        self.looked_up = -1  # version of the model's parameters at the last look-up
         self.steps = 0
-        self.closure = False  # is its step given one that computes the gradients
-        self.keeps = False  # does it keep anything of its steps
-        self.backward_since = False  # has one added to its gradients since it stepped
+        self.closure = False  # True if its step gets a closure
+        self.keeps = False  # True if it keeps state
+        self.backward_since = False  # True if a backward added to its gradients since its step
         self._rates: list[float | None] = []
-        self._largest: list[float] = []  # rates so far, by group
-        self._zero = 0  # steps in a row
-        self._gradient: tuple[int, int] | None = None  # id() and version, as it was used last
-        self._sample: Tensor | None = None  # the parameter that has it
-        self._cleared = True  # since then
-        self._uncleared = 0  # steps in a row
-        self._since = 0
+        self._largest: list[float] = []  # largest rate so far, by group
+        self._zero = 0  # consecutive steps with rate 0
+        self._gradient: tuple[int, int] | None = None  # id() and version at the last step
+        self._sample: Tensor | None = None  # the parameter with that gradient
+        self._cleared = True  # True if it was cleared since
+        self._uncleared = 0  # consecutive steps with uncleared gradients
+        self._since = 0  # first of these steps
 
     def has_other_rates(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Return True if it steps with other rates than before; else count the step."""
+        """Return True if the learning rates must be checked; else count the step."""
         rates = [group.get("lr") for group in groups]
         if rates != self._rates or self._zero or {*map(type, rates)} != {float}:
             return True
@@ -64,16 +64,16 @@ class OptimizerPast:
     def rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType
     ) -> Iterator[WatchReport]:
-        """Check the rates of the coming step."""
+        """Check the learning rates of the coming step."""
         self.steps += 1
         rates = [_rate(group.get("lr")) for group in groups]
         if rates == self._rates and not self._zero:
             return
         zero = bool(rates) and all(rate == 0 for rate in rates) and any(self._largest)
         self._zero = self._zero + 1 if zero else 0
-        if self._zero == _ZERO_FOR:
+        if self._zero == _ZERO_STEPS:
             text = f"The learning rate of {self.name}{line_of(frame)} is 0 from step "
-            text += f"{step - _ZERO_FOR + 1} on: its steps change nothing."
+            text += f"{step - _ZERO_STEPS + 1} on: its steps change nothing."
             yield WatchReport(step, "zero-learning-rate", text)
         if rates != self._rates:
             yield from self._jump(step, rates, groups, frame)
@@ -101,8 +101,8 @@ class OptimizerPast:
         self._largest = largest
 
     @property
-    def decayed(self) -> bool:
-        """Return True if its rates decayed to almost nothing."""
+    def has_decayed(self) -> bool:
+        """Return True if all its learning rates decayed to almost zero."""
         pairs = zip(self._rates, self._largest, strict=False)
         return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
 
@@ -121,28 +121,28 @@ class OptimizerPast:
             if parameters[i][1].grad is not None:
                 self._sample = parameters[i][1]
                 break
-        self._gradient = self._look()
+        self._gradient = self._gradient_key()
         self._cleared = self._gradient is None
         self.backward_since = False
-        return self._uncleared == _UNCLEARED
+        return self._uncleared == _UNCLEARED_STEPS
 
-    def uncleared(self, step: int, frame: FrameType | None) -> Iterator[WatchReport]:
-        """Report since when its gradients are not cleared."""
+    def report_uncleared(self, step: int, frame: FrameType | None) -> Iterator[WatchReport]:
+        """Yield a report that the gradients are not cleared, and since which step."""
         text = f"The gradients are not cleared from step {self._since} on: {self.name}"
         text += f"{line_of(frame)} steps with their sum."
         yield WatchReport(step, "missing-zero-grad", text)
 
-    def backward_began(self) -> None:
-        """Handle the beginning of a backward, which may add to its gradients."""
-        if not self._cleared and self._look() != self._gradient:
+    def on_backward_start(self) -> None:
+        """Handle the start of a backward: a changed gradient was cleared before it."""
+        if not self._cleared and self._gradient_key() != self._gradient:
             self._cleared = True
 
-    def backward_ended(self) -> None:
-        """Handle the end of a backward."""
+    def on_backward_end(self) -> None:
+        """Handle the end of a backward: a changed gradient got a contribution."""
         if not self.backward_since and self._sample is not None:
-            self.backward_since = self._cleared or self._look() != self._gradient
+            self.backward_since = self._cleared or self._gradient_key() != self._gradient
 
-    def _look(self) -> tuple[int, int] | None:
+    def _gradient_key(self) -> tuple[int, int] | None:
         gradient = None if self._sample is None else self._sample.grad
         if gradient is None or TensorBase.is_inference(gradient):
             return None
@@ -150,7 +150,7 @@ class OptimizerPast:
 
 
 def _rate(rate: object) -> float | None:
-    """Return a learning rate; None if a device would have to be waited for."""
+    """Return a learning rate; None if reading it would wait for a device."""
     if type(rate) is float:
         return rate
     if isinstance(rate, Tensor):

@@ -1,14 +1,13 @@
-"""What made a loss or a gradient NaN or Inf, looked for before an optimizer spreads it.
+"""Find the operation that made a loss or gradient NaN or Inf, before an optimizer spreads it.
 
-Where backward begins, the graph is alive: what its nodes keep tells which operation was the first.
-Where an optimizer is about to step, the weights are still good: the model is run again on its own
-arguments, in a recording, with the gradients that its results were given; where steps are short,
-with gradients of 1, and the report says so. So lines are known.
+For a loss, the saved tensors of its live graph show the first operation. For a gradient, the
+weights are still good when the optimizer is about to step: the model is run again on its own
+arguments, in a recording, with the gradients that its results received (or, if steps are too short
+to keep these, with gradients of 1, which the report then says). So source lines are known.
 
-The arguments of a step's calls are held until the step ends. What the model draws and counts in
-the second run is put back: random numbers, buffers, attributes of its modules. Its prints are
-dropped, and what a `training_step` logs. Not put back is what its forward does elsewhere; hooks on
-its modules run again, too.
+The arguments of a step's calls are kept until the step ends. Random states, buffers and module
+attributes are restored after the second run; its prints, and the logs of a `training_step`, are
+dropped. Not restored: effects of the forward elsewhere. Hooks of the model's modules run again.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from ..recording import record
 from .checks import line_of
 from .model_calls import ModelCalls
 
-_CALLS = 4  # of a step that are held, the latest
-_NBYTES = 1 << 26  # of arguments, or of gradients, of one call: else it is not run again
+_MAX_CALLS = 4  # latest calls of a step that are kept
+_MAX_NBYTES = 1 << 26  # arguments or gradients of one call; larger calls are not run again
 _RULES = ("nonfinite-value", "nonfinite-gradient")
 
 
@@ -67,27 +66,27 @@ class _Call:
         self.handles.clear()
         self.gradients.clear()
 
-    def unchanged(self) -> bool:
+    def has_same_arguments(self) -> bool:
         return all(tensor._version == version for tensor, version in self.versions)
 
 
-class SecondLook:
-    """The calls of a model in this step, until something is found.
+class NonfiniteRerun:
+    """The calls of a model in this step, to be run again if a loss or gradient is non-finite.
 
     Args:
-        model: whose.
+        model: the trained model.
     """
 
     def __init__(self, model: Module) -> None:
         self._model = model
         self._calls: list[_Call] = []
-        self._open = False  # does a `training_step` run that is held
-        self._ran = False  # has a backward, since the last call
+        self._open = False  # True during a recorded `training_step`
+        self._ran = False  # True if a backward ran since the last call
         self._kind = next((p.device.type for p in model.parameters()), "cpu")
         self._autocasts = self._kind in ("cpu", "cuda")
         self.running = False
-        self.holds_gradients = True  # of results; in short steps that is too dear
-        self.seam = ModelCalls(model, self._call, self._ended)
+        self.holds_gradients = True  # of results; False if steps are too short for it
+        self.model_calls = ModelCalls(model, self._on_call_start, self._on_call_end)
 
     def release(self) -> None:
         """Drop the calls at the end of the step."""
@@ -97,9 +96,12 @@ class SecondLook:
         self._calls.clear()
 
     def loss(self, event: EngineCalled) -> tuple[bool, str] | None:
-        """Of a loss that is not finite: is it NaN, and what made it so. None: it is finite.
+        """Check the loss when backward begins.
 
-        Called where backward begins. A loss that a device would have to be waited for is not read.
+        A loss is not read if that would wait for a device.
+
+        Returns:
+            None if it is finite; else True if it is NaN, and the reason ("" if unknown).
         """
         self._ran = True
         with unseen_calls():
@@ -112,10 +114,10 @@ class SecondLook:
         return any(map(math.isnan, values)), text
 
     def gradient(self) -> str:
-        """What made a gradient NaN or Inf; "" where that is not known. Called before the step."""
+        """Return why a gradient is NaN or Inf, before the step; "" if unknown."""
         with suppress(Exception):
             for call in self._calls:
-                if text := self._datum(call) or self._again(call):
+                if text := self._nonfinite_argument(call) or self._rerun(call):
                     return text
         return ""
 
@@ -126,23 +128,23 @@ class SecondLook:
         found = take_snapshot(ids, event.outputs, [])
         origin = None if found is None else found.origin()
         for call in self._calls:
-            if text := self._datum(call):
+            if text := self._nonfinite_argument(call):
                 return text
             inside = origin is not None and call.first <= origin.number < call.last
-            if inside and (text := self._again(call)):
+            if inside and (text := self._rerun(call)):
                 return text
         if origin is None:
             return ""
         reason = f": {origin.reason}" if origin.reason else ""
-        where = "" if self._inside(origin.number) else " after the model"
+        where = "" if self._is_inside_model(origin.number) else " after the model"
         at = line_of(event.frame).removeprefix(" at ")
         return f"{origin.operation}{where}, before backward at {at}, was the first{reason}."
 
-    def _inside(self, number: int) -> bool:
+    def _is_inside_model(self, number: int) -> bool:
         return not self._calls or any(c.first <= number < c.last for c in self._calls)
 
-    def _datum(self, call: _Call) -> str:
-        """Return a non-finite argument of the model."""
+    def _nonfinite_argument(self, call: _Call) -> str:
+        """Return a description of a non-finite argument of the model; "" if there is none."""
         name = "forward" if call.method == "__call__" else call.method
         signature = inspect.signature(getattr(self._model, name))
         given = signature.bind(*call.args, **call.kwargs).arguments
@@ -165,16 +167,16 @@ class SecondLook:
                     return f"The data are not finite already: {what}."
         return ""
 
-    def _again(self, call: _Call) -> str:
-        """Return the finding of a recording of the same call."""
-        if not call.unchanged():
+    def _rerun(self, call: _Call) -> str:
+        """Run a call again in a recording, and return its finding; "" if there is none."""
+        if not call.has_same_arguments():
             return ""
         self.running = True
         try:
             recording = record(self._model, notes=False, transfers=False)
             world = Sandbox(self._model)
-            with world.restored(), _as_called(call), torch.enable_grad(), recording:
-                result = self._made_again(call, world)
+            with world.restored(), _call_context(call), torch.enable_grad(), recording:
+                result = self._repeat_call(call, world)
                 outputs = _outputs(result)
                 known = [call.gradients.get(i) for i in range(len(outputs))]
                 if not any(g is not None for g in known):
@@ -191,10 +193,10 @@ class SecondLook:
             return f"With gradients of 1 for the model's results, {found[0].message}"
         return found[0].message if found else ""
 
-    def _made_again(self, call: _Call, world: Sandbox) -> Any:
+    def _repeat_call(self, call: _Call, world: Sandbox) -> Any:
         if call.method == "__call__":
             return self._model(*call.args, **call.kwargs)
-        for module in self._model.modules():  # metrics have their sums there
+        for module in self._model.modules():  # metrics keep their sums in attributes
             for value in vars(module).values():
                 if isinstance(value, Tensor):
                     world.protect(value)
@@ -202,30 +204,34 @@ class SecondLook:
         vars(self._model).update(silent)
         return getattr(self._model, call.method)(*call.args, **call.kwargs)
 
-    def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def _on_call_start(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Call | None:
         if self.running:
             return None
         try:
             if method != "__call__":
-                self._open = False  # the last one, if it has failed
-                if not _can_be_made_again(args, kwargs):
+                self._open = False  # in case the last one raised
+                if not _can_be_repeated(args, kwargs):
                     return None
             if self._open or not torch.is_grad_enabled():
                 return None
-            if self._ran or len(self._calls) >= _CALLS:
+            if self._ran or len(self._calls) >= _MAX_CALLS:
                 self.release()
                 self._ran = False
-            call = self._began(method, args, kwargs)
-        except Exception:  # of a kind of tensor that tells nothing
+            call = self._make_call(method, args, kwargs)
+        except Exception:  # a kind of tensor that cannot be read
             return None
         self._open = call is not None and method != "__call__"
         return call
 
-    def _began(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def _make_call(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Call | None:
         with unseen_calls():
             plain = not kwargs and {*map(type, args)} == {Tensor}
             given = args if plain else tensors(args, kwargs)
-            if sum([t.nbytes for t in given]) > _NBYTES:
+            if sum([t.nbytes for t in given]) > _MAX_NBYTES:
                 return None
             versions = [(t, t._version) for t in given if not TensorBase.is_inference(t)]
         states = {"cpu": torch.default_generator.get_state()}
@@ -236,7 +242,7 @@ class SecondLook:
             autocast = self._kind, torch.get_autocast_dtype(self._kind)
         return _Call(method, args, kwargs, versions, states, autocast, sequence_number())
 
-    def _ended(self, call: _Call | None, result: Any) -> None:
+    def _on_call_end(self, call: _Call | None, result: Any) -> None:
         if call is None:
             return
         self._open = self._open and call.method == "__call__"
@@ -246,23 +252,21 @@ class SecondLook:
             return
         with suppress(Exception), unseen_calls():
             outputs = _outputs(result)
-            if sum([t.nbytes for t in outputs]) <= _NBYTES:
+            if sum([t.nbytes for t in outputs]) <= _MAX_NBYTES:
                 for i, output in enumerate(outputs):
                     take = partial(_take, call.gradients, i, output.output_nr)
                     call.handles.append(output.grad_fn.register_prehook(take))
         self._calls.append(call)
 
 
-def _can_be_made_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if a step talks to no other rank, and does not read its batch from an
-    iterator.
-    """
+def _can_be_repeated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return True if a step uses no other rank, and does not read its batch from an iterator."""
     alone = not (dist.is_available() and dist.is_initialized())
     return alone and not any(isinstance(a, Iterator) for a in (*args, *kwargs.values()))
 
 
 def _logs_nothing(*_: Any, **__: Any) -> None:
-    """Replacement for logging functions in a second run."""
+    """Replace logging functions in a second run."""
 
 
 def _take(
@@ -279,7 +283,7 @@ def _outputs(result: Any) -> list[Any]:
 
 
 def _number(output: Any) -> list[float]:
-    """Return the value of a loss, if readable without waiting."""
+    """Return the value of a loss, if it is readable without waiting for a device."""
     if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or output.dtype.is_complex:
         return []
     if type(output) is Tensor and output.is_cpu:
@@ -293,7 +297,7 @@ def _name(path: str) -> str:
 
 
 @contextmanager
-def _as_called(call: _Call) -> Iterator[None]:
+def _call_context(call: _Call) -> Iterator[None]:
     """Restore the random states and autocast of a call."""
     autocast = torch.autocast(call.autocast[0] if call.autocast else "cpu", enabled=False)
     if call.autocast is not None:

@@ -1,6 +1,6 @@
-"""Detect graphs of earlier steps that stay alive, as in a list of losses or a sum with history.
+"""Detect graphs of earlier steps that stay alive, as through a list of losses or a running sum.
 
-In every fourth step the root of backward is marked, as in steps/history.py; the mark dies with the
+At every fourth step the root of backward is marked, as in steps/history.py; the mark dies with the
 node.
 """
 
@@ -19,25 +19,25 @@ from ...internals.hooks.nodes import hook_dictionaries
 from ...tracing.nodes import sources_of
 from .checks import WatchReport
 
-_MARKED = 4  # steps from one that is marked to the next
-_EVERY = 8  # steps from one look to the next
-_MANY = 6  # of the marked steps whose graphs are alive
-_NODES = 64  # behind a variable that are looked at
-_FRAMES = 4  # in which the name of what holds them is looked for
+_MARK_EVERY = 4  # steps
+_CHECK_EVERY = 8  # steps
+_MIN_ALIVE = 6  # marked steps with a live graph, for a report
+_MAX_NODES = 64  # nodes searched upstream of a variable
+_MAX_FRAMES = 4  # frames searched for the variable that keeps the graphs
 
 _Mark = weakref.ref[Any]
 
 
-class LivingGraphs:
-    """The live graphs of earlier steps."""
+class RetainedGraphMarks:
+    """Marks on the graphs of earlier steps, and a report if too many stay alive."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, _Mark]] = deque()
-        self._told = False
+        self._reported = False
 
-    def backward_began(self, step: int, outputs: Sequence[Any]) -> None:
+    def mark(self, step: int, outputs: Sequence[Any]) -> None:
         """Mark the graph of a backward."""
-        if self._told or step % _MARKED:
+        if self._reported or step % _MARK_EVERY:
             return
         for output in outputs:
             fn = output.grad_fn if isinstance(output, Tensor) else None
@@ -46,16 +46,16 @@ class LivingGraphs:
                 return
 
     def due(self, step: int) -> bool:
-        """Return True if it is time to check."""
-        return not (self._told or step % _EVERY)
+        """Return True if this step checks the marks."""
+        return not (self._reported or step % _CHECK_EVERY)
 
-    def stepping(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Report graphs that are still alive."""
+    def report(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
+        """Yield a report if graphs of many earlier steps are still alive."""
         self._marks = deque((when, mark) for when, mark in self._marks if mark() is not None)
         steps = {when for when, _ in self._marks if when < step}
-        if len(steps) < _MANY:
+        if len(steps) < _MIN_ALIVE:
             return
-        self._told = True
+        self._reported = True
         name, place = self._holder(frame)
         self._marks.clear()
         what = f"{name}{place} holds" if name else "Something holds"
@@ -63,15 +63,18 @@ class LivingGraphs:
         yield WatchReport(step, "retained-graph", text)
 
     def _holder(self, frame: FrameType) -> tuple[str, str]:
-        """Return the name of the program's variable that keeps them, and its line."""
+        """Return the name of the variable that keeps the graphs, and " in function()"; "" if
+        unknown.
+        """
         marked = {id(mark()) for _, mark in self._marks}
-        for outer in user_frames(user_frame(frame))[:_FRAMES]:
+        for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
             for name, value in local_variables(outer).items():
-                held = value[-_EVERY:] if isinstance(value, list) else [value]
+                held = value[-_CHECK_EVERY:] if isinstance(value, list) else [value]
                 fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
-                for _ in range(0 if isinstance(value, list) else _EVERY):  # a sum, and its past
+                # Follow a running sum backwards.
+                for _ in range(0 if isinstance(value, list) else _CHECK_EVERY):
                     fns = [*dict.fromkeys(f for fn in fns for f in (fn, *sources_of(fn)))]
-                    del fns[_NODES:]
+                    del fns[_MAX_NODES:]
                 if any(id(each) in marked for each in hook_dictionaries(fns)):
                     return name, f" in {outer.f_code.co_name}()" if outer.f_back else ""
         return "", ""
