@@ -113,7 +113,7 @@ def _complete_graph(
         graph = program.remarks.attempt(listener.add_to_graph, graph, backward) or graph
     line, leaf = program.line(), backward.reading.leaves.get
     made = program.source_in(line)
-    events = program.events.until(backward.position + 1, backward.node, leaf, line, made)
+    events = program.events.noted_before(backward.position + 1, backward.node, leaf, line, made)
     return replace(graph, events=events)
 
 

@@ -23,7 +23,7 @@ from .events.targets import Targets
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .listener import Listener
-from .modules.arguments import Arguments
+from .modules.arguments import CallArguments
 from .modules.calls import FastPaths, Modes, SampleCalls
 from .modules.first_call import FirstCall
 from .modules.forwards import Forwards
@@ -39,7 +39,7 @@ from .steps.progress import Progress
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
 from .values.data_views import DataViews
-from .values.results import ResultValues
+from .values.results import ResultFingerprints
 from .values.small import SmallResults
 
 LISTENERS: tuple[type[Listener], ...] = (
@@ -60,7 +60,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     ClipBounds,
     SampleCalls,
     FiniteResults,
-    Arguments,
+    CallArguments,
     Cuts,
     Failures,
     ClearedGradients,
@@ -79,7 +79,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Wrappers,
     Replicas,
     DataViews,
-    ResultValues,
+    ResultFingerprints,
     SmallResults,
     UntrackedCalls,
     InnerGradients,

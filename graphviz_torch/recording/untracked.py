@@ -56,7 +56,7 @@ from .backward import Backward
 from .listener import Listener, RegionRan
 from .program import Program
 from .program.call_names import name_of
-from .program.call_stack import ModuleCall
+from .program.call_stack import RunningModule
 
 _MAX_DEPTH = 200  # entries in a chain
 _MAX_FRAMES = 24  # frames searched for a variable
@@ -265,7 +265,7 @@ class UntrackedCalls(Listener):
         entry = self._add_call("function", given, made, frame, frozen=frozen)
         entry.label, entry.module = name.strip("_"), self.program.module
 
-    def _follow_module(self, call: ModuleCall, output: Any, frame: FrameType) -> None:
+    def _follow_module(self, call: RunningModule, output: Any, frame: FrameType) -> None:
         """Follow the results of a module call that created no node."""
         if is_jit_tracing():
             return

@@ -320,7 +320,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         "ClipBounds",
         "SampleCalls",
     ]
-    rest = ["Arguments", "SavedTensors", "Updates", "GraphHistory", "Progress", "Forwards"]
+    rest = ["CallArguments", "SavedTensors", "Updates", "GraphHistory", "Progress", "Forwards"]
     rest += ["DataViews", "UntrackedCalls", "SkippedFunctions"]
     assert left == ["NonfiniteValues", *calls, *rest]
     assert [name for name in less if name not in told] == ["FiniteResults"]

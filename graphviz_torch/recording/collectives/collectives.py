@@ -209,7 +209,7 @@ class Collectives(Listener):
     def _phase(self, frame: FrameType, *, in_backward: bool) -> CollectivePhase:
         if in_backward:
             return "backward"
-        if self.program.steps.own(frame):
+        if self.program.steps.is_own_call(frame):
             return "optimizer"
         return "forward" if self.program.in_forward else "other"
 

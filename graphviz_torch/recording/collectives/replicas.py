@@ -105,7 +105,7 @@ class Replicas(Listener):
                 found[name] = _Copy(tensor, "parameter", ranks or everybody, wrapper)
             elif len(ranks := replica_ranks(tensor)) > 1:
                 found[name] = _Copy(tensor, "parameter", ranks, "DTensor")
-        for module, path in table.called():
+        for module, path in table.called_modules():
             for name, buffer in module._buffers.items():
                 local = name in module._non_persistent_buffers_set
                 if buffer is None or local or type(buffer) not in PLAIN or id(buffer) in broadcast:

@@ -115,7 +115,7 @@ class Cuts(Listener):
                 return
             # The optimizer's own update of its parameters is no cut.
             steps = self.program.steps
-            own = steps.running and steps.own(frame)
+            own = steps.running and steps.is_own_call(frame)
             if self._tracker.known or not own:
                 self._look(event, cuts=not own)
             return

@@ -30,7 +30,7 @@ class TensorAttributes(Listener):
         reads = len(event.args) == 1  # a read of `.grad`; else an assignment to `.data`
         if reads and code_owner(event.frame.f_code.co_filename) != OWN:
             return
-        if self.program.steps.own(event.frame):
+        if self.program.steps.is_own_call(event.frame):
             return
         if reads:
             self._grad_read(event)
@@ -40,17 +40,17 @@ class TensorAttributes(Listener):
     def _grad_read(self, event: Called) -> None:
         tensor, result, frame = event.args[0], event.result, event.frame
         if result is not None and tensor.is_leaf:
-            self.program.changes.read(tensor)
+            self.program.changes.on_grad_read(tensor)
         if result is None and not tensor.is_leaf and not tensor.retains_grad:
             label = self.program.label(tensor, frame)
             place = self.program.place(frame)
             numbers = [int(tensor.grad_fn._sequence_nr())]
-            given = TensorRecord.of(tensor, label)
+            given = TensorRecord.create(tensor, label)
             self.events.note(GradientRead(label=label), place, numbers, tensor=given)
 
     def _data_set(self, event: Called) -> None:
         tensor, value = event.args
-        self.program.changes.replaced(tensor)
+        self.program.changes.on_data_assignment(tensor)
         if (
             isinstance(value, Tensor)
             and value.grad_fn is not None
@@ -62,7 +62,7 @@ class TensorAttributes(Listener):
                 DataAssignment(label=label),
                 self.program.place(outer),
                 numbers=[int(value.grad_fn._sequence_nr())],
-                value=TensorRecord.of(value, other),
+                value=TensorRecord.create(value, other),
             )
 
 

@@ -104,7 +104,7 @@ class GradientLife(Listener):
     def on_call_end(self, event: Called) -> None:
         func, args, _, result, frame, _, _ = event
         steps = self.program.steps
-        if steps.running and steps.own(frame):
+        if steps.running and steps.is_own_call(frame):
             return
         if func is UNSCALE:  # `scaler.step` calls it, too
             self._on_unscale()

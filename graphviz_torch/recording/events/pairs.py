@@ -38,7 +38,7 @@ class PairedTensors(Listener):
         self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose, by id()
 
     def on_call_end(self, event: Called) -> None:
-        if not self.program.steps.own(event.frame):
+        if not self.program.steps.is_own_call(event.frame):
             _CHECKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
@@ -103,7 +103,7 @@ class PairedTensors(Listener):
             added = constant.is_cpu and has_memory(constant) and bool(TensorBase.item(constant))
         if added:
             outer = user_frame(frame)
-            number = TensorRecord.of(constant, self.program.label(constant, outer))
+            number = TensorRecord.create(constant, self.program.label(constant, outer))
             numbers = [int(result.grad_fn._sequence_nr())]
             place = self.program.place(outer)
             self.events.note(ConstantTerm(), place, numbers, constant=number)
@@ -113,7 +113,7 @@ class PairedTensors(Listener):
     ) -> None:
         outer = user_frame(frame)
         labels = self.program.labels((one, other), outer)
-        operands = tuple(map(TensorRecord.of, (one, other), labels))
+        operands = tuple(map(TensorRecord.create, (one, other), labels))
         made = [r for r in tensors(result) if r.grad_fn is not None]
         numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
         name = getattr(func, "__name__", "").strip("_")
@@ -145,7 +145,7 @@ class PairedTensors(Listener):
         if func in JUDGED:
             outer = user_frame(frame)
             labels = self.program.labels(given, outer)
-            operands = tuple(map(TensorRecord.of, given, labels))
+            operands = tuple(map(TensorRecord.create, given, labels))
             made = [r for r in tensors(result) if r.grad_fn is not None]
             self.events.note(
                 LossCall(function=func.__name__),

@@ -272,7 +272,7 @@ class Leaves(Listener):
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, result, frame, _, _ = event
-        if self.program.steps.own(frame):
+        if self.program.steps.is_own_call(frame):
             return
         kwargs = kwargs or {}
         if func is TensorBase.copy_:

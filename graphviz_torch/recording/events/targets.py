@@ -163,7 +163,7 @@ class Targets(Listener):
                 numbers = _classes(target, _ignore_index(func, args, kwargs))
         outer = user_frame(event.frame)
         found = LossTarget(function=func.__name__, what=what)
-        record = TensorRecord.of(target, self.program.label(target, outer))
+        record = TensorRecord.create(target, self.program.label(target, outer))
         with unseen_calls():
             classes = outside is None and func not in _NUMBERS
             scores = classes and _are_scores(args[0] if args else kwargs.get("input"))

@@ -117,11 +117,11 @@ class Failures(Listener):
         changes = self.program.changes
         found = [
             (f"{path}.{name}" if path else name, change)
-            for module, path in self.program.table.called()
+            for module, path in self.program.table.called_modules()
             # PyTorch's own buffers, such as num_batches_tracked.
             if not type(module).__module__.startswith("torch.")
             for name, buffer in module._buffers.items()
-            if buffer is not None and (change := changes.last(buffer)) is not None
+            if buffer is not None and (change := changes.last_write(buffer)) is not None
         ]
         return _Rerun(None if part is None else part.position, found)
 

@@ -105,7 +105,7 @@ def _node_of_message(
     if len(found) != 1:
         return None
     ((node, tensor),) = found.items()
-    since = changes.since(tensor, int(said[2]))
+    since = changes.changes_since(tensor, int(said[2]))
     return FailingNode(node, tensor_meta(tensor), _leaf(fns, tensor), since)
 
 

@@ -1,1 +1,1 @@
-"""Modules and calls: module of each node, modes, arguments, updates of weights."""
+"""Modules and their calls: modes, arguments, forwards, and updates of weights."""

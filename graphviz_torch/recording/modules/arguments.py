@@ -1,13 +1,13 @@
-"""The plain arguments of the user's calls: the 2 of `x + 2`, the p of a dropout.
+"""Plain arguments of calls as node attributes: the 2 of `x + 2`, the p of a dropout.
 
-Of a call that made one node, numbers, texts and dtypes, and short lists of numbers. Nothing of the
-user's own is kept, read or written out. A call that made several nodes tells nothing: which of them
-an argument belongs to is not known, but for the dropout of an attention: it is the product of a
+Recorded for calls that created one node: numbers, strings, dtypes, and short lists of numbers. No
+object of the user is kept or printed. For a call that created several nodes it is unknown to which
+node an argument belongs; the exception is the dropout of attention, which is the product of a
 softmax.
 
-A sum, difference, product or quotient may have an operand that needs no gradient. Its name and
-shape are an argument, too: `ratio - old` has the attribute "data=old f32[64]". A difference or a
-quotient that begins with it, as `target - x` does, says nothing of it.
+A sum, difference, product or quotient may have an operand without a gradient. Its name and shape
+are an attribute, too: `ratio - old` has "data=old f32[64]". If a difference or quotient begins with
+that operand, as in `target - x`, it has no such attribute.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from ..program import Program
 
 Attributes = tuple[str, ...]  # "name=value", as `Node.attributes` has them
 
-_LONGEST = 8  # numbers of one list
-_LETTERS = 40  # of one text
-_ANSWERS = 10_000  # kinds of calls that are remembered
+_MAX_LIST = 8  # numbers in one list
+_MAX_TEXT = 40  # characters in one string
+_MAX_CACHED = 10_000  # cached combinations of argument types
 _FUNCTIONS = frozenset(
     (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
 )
 _NUMBERS = frozenset((int, float, bool, complex))
 _LISTS = frozenset((tuple, list, torch.Size))
 _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
-# What takes two tensors, and whether it is the same whichever comes first.
+# Functions of two operands; True if they are commutative.
 _PAIRS: dict[Any, bool] = {
     getattr(space, form.format(name)): name in ("add", "mul")
     for space in (torch, torch.Tensor)
@@ -60,17 +60,18 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.device}
 
 
-class Arguments(Listener):
-    """The plain arguments of calls, by the sequence number of the created node."""
+class CallArguments(Listener):
+    """Listener that records plain arguments of calls, by sequence number of the created node."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # The function, the places of what may be plain, and that: judged when it is asked for.
+        # Function, positions of arguments that may be plain, and their values; formatted on demand.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
-        self._dropouts: list[tuple[int, int, float]] = []  # of attentions: their nodes, and p
-        self._data: dict[int, tuple[str, TensorMeta]] = {}  # operands without a gradient, and names
+        self._dropouts: list[tuple[int, int, float]] = []  # of attention calls: node range, and p
+        # Operand without a gradient: name, shape.
+        self._data: dict[int, tuple[str, TensorMeta]] = {}
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, _, frame, number, end = event
@@ -96,16 +97,17 @@ class Arguments(Listener):
             if type(value) in _KINDS:
                 places.append(key)
                 values.append(value)
-        if places:  # a list may hold a tensor, and may be changed
+        if places:  # copy lists: they may contain tensors, or change later
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
             self._calls[number] = func, tuple(places), tuple(found)
 
     def _look_at_pair(
         self, number: int, pair: tuple[Tensor, Tensor], frame: FrameType, *, either: bool
     ) -> None:
-        """Note the operand without a gradient; `either`: it may be the first operand.
+        """Record the operand without a gradient.
 
-        Note the operand that needs no gradient; `either`: may it be the first.
+        Args:
+            either: True if it may be the first operand.
         """
         one, other = pair
         if other.requires_grad:
@@ -118,7 +120,7 @@ class Arguments(Listener):
         self._calls, self._dropouts, self._data = {}, [], {}
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return the attributes of nodes, those that autograd keeps first."""
+        """Return the attributes of nodes, with those that autograd keeps first."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}
         texts: dict[Any, Attributes] = {}
@@ -126,7 +128,8 @@ class Arguments(Listener):
         for i, number in enumerate(backward.numbers):
             if number in self._calls:
                 func, places, values = self._calls[number]
-                key = func, places, repr(values), known[i]  # as text: 1, 1.0 and True are equal
+                # Repr(), because 1, 1.0 and True are equal.
+                key = func, places, repr(values), known[i]
                 if key not in texts:
                     if func not in names:
                         names[func] = _positional(func)
@@ -143,7 +146,9 @@ class Arguments(Listener):
         return {"attributes": found}
 
     def _products(self, backward: Backward) -> Iterator[tuple[int, float]]:
-        """Yield the products with an attention's softmax: its dropouts on the CPU, with their p."""
+        """Yield the nodes that multiply an attention's softmax by its dropout mask (CPU),
+        with p.
+        """
         if not self._dropouts:
             return
         names, numbers = backward.reading.columns["name"], backward.numbers
@@ -155,22 +160,23 @@ class Arguments(Listener):
 
 
 class _Plain(NamedTuple):
-    """Positions of arguments that may be plain."""
+    """Positions of arguments that may be plain, for a combination of argument types."""
 
     places: tuple[int, ...]
-    lists: bool  # is one of them a list
-    take: Callable[[Any], tuple[Any, ...]]  # them, of all arguments
+    lists: bool  # True if one of them is a list
+    take: Callable[[Any], tuple[Any, ...]]  # selects them from all arguments
 
 
 class _Places(dict[tuple[type, ...], _Plain]):
-    """Plain positions by argument types."""
+    """A cache of `_Plain` by argument types."""
 
     def __missing__(self, kinds: tuple[type, ...]) -> _Plain:
         places = tuple(i for i, kind in enumerate(kinds) if kind in _KINDS)
         first = places[0] if places else 0
         take: Any = itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + 1))
         found = _Plain(places, not _LISTS.isdisjoint(kinds), take)
-        if _KNOWN.issuperset(kinds) and len(self) < _ANSWERS:  # a class of the user's is not kept
+        # No reference to the user's classes.
+        if _KNOWN.issuperset(kinds) and len(self) < _MAX_CACHED:
             self[kinds] = found
         return found
 
@@ -179,8 +185,8 @@ _PLACES = _Places()
 
 
 def _numbers(values: Any) -> tuple[Any, ...] | None:
-    """Return a short list of numbers; None for other values."""
-    short = len(values) <= _LONGEST and _NUMBERS.issuperset(map(type, values))
+    """Return a short list of numbers as a tuple; None for other values."""
+    short = len(values) <= _MAX_LIST and _NUMBERS.issuperset(map(type, values))
     return tuple(values) if short else None
 
 
@@ -189,14 +195,14 @@ def _is_short(value: Any) -> bool:
     if kind is int:
         return bool(-(1 << 63) <= value < 1 << 63)
     if kind is str:
-        return len(value) <= _LETTERS and value.isprintable()
+        return len(value) <= _MAX_TEXT and value.isprintable()
     return value is not None
 
 
 def _texts(
     names: Sequence[str], plain: Iterable[tuple[int | str, Any]], known: Attributes
 ) -> Attributes:
-    """Return the plain arguments as attributes, without the known ones."""
+    """Return plain arguments as "name=value", without the attributes already known."""
     found: dict[str, Any] = {}
     for place, value in plain:
         if isinstance(place, str):
@@ -211,18 +217,18 @@ def _texts(
     return tuple(f"{name}={value}" for name, value in found.items() if name[0] != "_")
 
 
-_of_pytorch: dict[Any, list[str]] = {}  # names, by a function of PyTorch's
+_torch_names: dict[Any, list[str]] = {}  # parameter names, by function of PyTorch
 
 
 def _positional(func: Any) -> list[str]:
     """Return the names of a function's positional arguments; [] if unknown."""
-    if func in _of_pytorch:
-        return _of_pytorch[func]
-    # PyTorch's C functions have no signature of their own.
+    if func in _torch_names:
+        return _torch_names[func]
+    # PyTorch's C functions have no signature; their testing overrides do.
     stand_in = get_testing_overrides().get(func)
-    if stand_in is None:  # the user's own, which is not kept
+    if stand_in is None:  # a function of the user: not cached
         return _parameters(func)
-    return _of_pytorch.setdefault(func, _parameters(stand_in))
+    return _torch_names.setdefault(func, _parameters(stand_in))
 
 
 def _parameters(function: Any) -> list[str]:

@@ -1,14 +1,13 @@
-"""How modules are called: in which mode, on PyTorch's fast path, once for each sample.
+"""How modules are called: train or eval mode, PyTorch's fast path, one call per sample.
 
 Fast path: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` compute
-a layer in one kernel, but only where no function mode watches: they ask that in eval mode, where
-nothing needs a gradient. So the mode that sees a recording's calls leaves for them, and what it
-would have told of cuts is told of the layer as one call.
+a layer in one kernel in eval mode without gradients, but only if no function mode is active. So the
+recording's mode is left during such a layer, and the layer counts as one call.
 
-Samples: counted are calls with gradients, one after the other between two backwards, of one module
-on one tensor each: the slices lie side by side in the same memory, and each is one sample. Of a
-module inside another the samples are floating point, for decoders look up one word after the other.
-A module that holds a state, as a recurrent cell may, cannot be called once for all.
+One call per sample: counted are consecutive calls of a module, with gradients and between two
+backwards, on single tensors that are adjacent slices of one memory. For inner modules only
+floating-point slices count, because decoders look up one token at a time. A module whose state
+changes between calls, such as a recurrent cell, is left out.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from ..program import Program
 
 
 class Modes(Listener):
-    """The train or eval mode of each module that ran, when the last backward began."""
+    """Listener that records the train or eval mode of each module that ran."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._modes: dict[str, str] = {}
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        modules = self.program.table.called()
+        modules = self.program.table.called_modules()
         known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
         self._modes |= {path: "train" if training else "eval" for training, path in known}
 
@@ -58,12 +57,12 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 
 class FastPaths(Listener):
-    """Leaves the function mode before such a layer runs, and enters it afterwards."""
+    """Listener that leaves the function mode while a layer with a fast path runs."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._layer: nn.Module | None = None  # that runs without the mode
-        self._calls: CallWatch | None = None  # the mode, which tells of the layer as of one call
+        self._layer: nn.Module | None = None  # layer that runs without the mode
+        self._calls: CallWatch | None = None  # the mode that was left
 
     def on_module_start(self, event: ModuleBegan) -> None:
         module = event.module
@@ -72,9 +71,9 @@ class FastPaths(Listener):
             and isinstance(module, _LAYERS)
             and not getattr(module, "training", True)
         ):
-            if not _may_be_taken(module, event.frame):
+            if not _creates_no_node(module, event.frame):
                 return
-            # Where another mode watches, PyTorch would not take that way without this one either.
+            # With another active mode, PyTorch would not take the fast path anyway.
             modes = [mode for mode in FUNCTIONS.now() if isinstance(mode, CallWatch)]
             own = [mode for mode in modes if mode.program is self.program.key]
             if own and len(modes) == len(FUNCTIONS.now()):
@@ -96,45 +95,44 @@ class FastPaths(Listener):
             calls.notify(Called(*call))
 
 
-def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:
-    """Return True if the layer takes nothing that requires a gradient, so it creates no node."""
+def _creates_no_node(layer: nn.Module, frame: FrameType) -> bool:
+    """Return True if no input or parameter of the layer requires a gradient, so no node is
+    created.
+    """
     given = tensors(*frame_variables(frame, "args", "kwargs"))
     if isinstance(layer, nn.TransformerEncoder) and len(given) < 2:
-        return False  # without a mask each of its layers asks for itself
+        return False  # without a mask, each of its layers decides for itself
     asked = [*given, *layer.parameters()] if torch.is_grad_enabled() else ()
     return not any(tensor.requires_grad for tensor in asked)
 
 
-_ENOUGH = 8  # calls
-_MODULES = 64  # that are known at once
-_COLORS = (1, 3)  # of an image; what has three dimensions and other sizes may be a batch
+_MIN_CALLS = 8  # calls on adjacent slices, for a report
+_MAX_MODULES = 64  # modules observed at once
+_CHANNELS = (1, 3)  # of an image; other three-dimensional slices may be batches
 
 State = tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
-class _Run:
-    """Calls on adjacent slices."""
+class _SliceCalls:
+    """Consecutive calls of a module on adjacent slices."""
 
-    memory: int
+    memory: int  # storage id
     shape: tuple[int, ...]
-    next: int  # where in memory the next slice begins
+    next: int  # storage offset of the next slice
     count: int = 1
-    state: State = ()  # of the module, before the last call but one
+    state: State = ()  # of the module, before the second-last call
 
 
 class SampleCalls(Listener):
-    """Reports a module that is called once for each sample of a tensor.
-
-    Notes a module that is called once for each sample of a tensor.
-    """
+    """Listener that reports a module that is called once for each sample of a tensor."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._last: dict[int, _Run] = {}  # by id() of the module
-        self._slice: tuple[object, ...] = ()  # that the outer module of a call was given
+        self._last: dict[int, _SliceCalls] = {}  # by id() of the module
+        self._slice: tuple[object, ...] = ()  # argument of the last reported outer call
 
     def on_module_start(self, event: ModuleBegan) -> None:
         args = event.args
@@ -146,28 +144,28 @@ class SampleCalls(Listener):
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))
             number, memory = TensorBase.numel(args[0]), storage_id(args[0])
         if self._slice == (memory, shape, start) and not self.program.stack.is_outermost:
-            return  # the module that passes it on is told of
+            return  # the outer module, which passes it on, is counted
         self._slice = memory, shape, start
         last = self._last.get(id(event.module))
         if last is None or (last.memory, last.shape, last.next) != (memory, shape, start):
             self._last.pop(id(event.module), None)
-            self._last[id(event.module)] = _Run(memory, shape, start + number)
-            if len(self._last) > _MODULES:
+            self._last[id(event.module)] = _SliceCalls(memory, shape, start + number)
+            if len(self._last) > _MAX_MODULES:
                 del self._last[next(iter(self._last))]
             return
         last.next += number
         last.count += 1
-        if last.count == _ENOUGH - 1:
+        if last.count == _MIN_CALLS - 1:
             last.state = _state_of(event)
-        elif last.count == _ENOUGH and last.state != _state_of(event):
+        elif last.count == _MIN_CALLS and last.state != _state_of(event):
             del self._last[id(event.module)]
-        elif last.count >= _ENOUGH:
+        elif last.count >= _MIN_CALLS:
             path = self.program.stack.module
             idle = CallPerSample(module=path or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._last, self._slice = {}, ()  # a step for each sample is another thing
+        self._last, self._slice = {}, ()  # one backward per sample is intended
 
     def on_step_end(self, event: None) -> None:
         self._last, self._slice = {}, ()
@@ -185,16 +183,16 @@ def _is_sample(tensor: Tensor) -> bool:
     whole = tuple(base.shape)
     if len(shape) == len(whole):
         return whole[:1] > (1,) and shape == (1, *whole[1:])
-    image = len(shape) == 3 and shape[0] in _COLORS
+    image = len(shape) == 3 and shape[0] in _CHANNELS
     return shape == whole[1:] and (len(shape) == 1 or image)
 
 
 def _state_of(event: ModuleBegan) -> State:
-    """Return identity and version of each tensor that a module holds beside its parameters, or
-    gets by keyword.
+    """Return id() and version of each tensor that a module stores beside its parameters or gets by
+    keyword.
     """
     held = [frame_variables(event.frame, "kwargs")[0]]
-    for module in _with_those_below(event.module):
+    for module in _all_submodules(event.module):
         held += (vars(module), module._buffers)
     found: list[tuple[int, int]] = []
     with unseen_calls():
@@ -205,7 +203,7 @@ def _state_of(event: ModuleBegan) -> State:
     return tuple(found)
 
 
-def _with_those_below(module: Module) -> list[Module]:
+def _all_submodules(module: Module) -> list[Module]:
     found = {id(module): module}
     stack = [module]
     while stack:

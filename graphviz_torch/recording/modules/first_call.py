@@ -1,7 +1,7 @@
 """The first outermost module call and its losses, which `experiment` runs again.
 
-The first module with parameters that is called with gradients enabled counts. Losses computed after
-it by functions of `torch.nn.functional` are kept.
+It is the first call, with gradients enabled, of a module with parameters. Losses computed after it
+by functions of `torch.nn.functional` are kept, too.
 """
 
 from __future__ import annotations
@@ -40,41 +40,43 @@ _LOSSES = {
     F.poisson_nll_loss,
     F.gaussian_nll_loss,
 }
-_BY_CLASS = (F.cross_entropy, F.nll_loss)  # they take (samples, classes, positions)
-# Classes of modules whose forward gathers what ranks divide, and prepares a backward.
+_BY_CLASS = (F.cross_entropy, F.nll_loss)  # inputs (samples, classes, positions)
+# Sharded modules: their forward gathers parameters, and prepares a backward.
 _DIVIDED = {"FSDPModule", "FullyShardedDataParallel"}
-_LARGEST = 1 << 26  # bytes of a loss's operands that are kept
-_MOST = 8  # losses
+_MAX_OPERAND = 1 << 26  # bytes of one kept operand of a loss
+_MAX_LOSSES = 8
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A call of a loss function."""
+    """A recorded call of a loss function."""
 
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: CodePosition | None
-    # Sums over the last dimension, or over the classes: they tell which positions of the module's
-    # output a loss has.
+    # Sums of its input over the last dimension, or over the classes. They identify the positions of
+    # the module's output that the loss uses.
     rows: Tensor | None
 
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """The call, its frame, and the nodes that it created."""
+    """A recorded module call, with the nodes that it created and its losses."""
 
     call: ModuleCall
     where: str  # the user's line
-    nodes: dict[int, int]  # ids by the order in which the forward made them
-    count: int  # nodes that the forward made
-    graph: int  # the position of their graph among the recording's
+    nodes: dict[int, int]  # node ids, by their order of creation
+    count: int  # number of nodes that the forward created
+    graph: int  # index of their graph in `Recording.graphs`
     losses: tuple[Loss, ...]
     outputs: tuple[Tensor, ...]  # sums over the last dimension of its floating-point outputs
 
 
 class FirstCall(Listener):
-    """Keeps the first outermost call with gradients, for `record(experiments=True)`."""
+    """Listener that keeps the first outermost call with gradients, for
+    `record(experiments=True)`.
+    """
 
     needs = ("experiments",)
 
@@ -85,9 +87,9 @@ class FirstCall(Listener):
         super().__init__(program)
         self._call: ModuleCall | None = None
         self._place: CodePosition | None = None
-        self._depth = 0  # calls of modules inside it
+        self._depth = 0  # depth of inner module calls
         self._open = False
-        self._unfit = False  # the first call is one that cannot be made again
+        self._unfit = False  # True if the first call cannot be repeated
         self._end = -1
         self._nodes: dict[int, dict[int, int]] = {}  # by backward
         self._losses: list[Loss] = []
@@ -124,12 +126,12 @@ class FirstCall(Listener):
         self._outputs = tuple(map(_rows, found))
 
     def on_call_end(self, event: Called) -> None:
-        if self._call is None or len(self._losses) == _MOST:
+        if self._call is None or len(self._losses) == _MAX_LOSSES:
             return
         kept = [
             TensorBase.detach(value) if isinstance(value, Tensor) else value
             for value in event.args
-            if not isinstance(value, Tensor) or value.nbytes <= _LARGEST
+            if not isinstance(value, Tensor) or value.nbytes <= _MAX_OPERAND
         ]
         if len(kept) < len(event.args):
             return
@@ -145,7 +147,7 @@ class FirstCall(Listener):
         self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return no columns; keep the ids of the nodes that the call created."""
+        """Remember the ids of the nodes that the call created; return no columns."""
         if self._call is not None:
             start, end = self._call.start, self._end
             self._nodes[backward.position] = {
@@ -159,7 +161,7 @@ class FirstCall(Listener):
         self._nodes = {}
 
     def persistent_state(self, graphs: Sequence[Graph]) -> RecordedCall | None:
-        """Return the call, with the nodes of the graph that has most of them."""
+        """Return the call, with the nodes of the graph that contains most of them."""
         if self._call is None:
             return None
         position = max(self._nodes, key=lambda key: len(self._nodes[key]), default=0)
@@ -179,7 +181,7 @@ class FirstCall(Listener):
 
 
 def _unfit(module: Module, args: Any, kwargs: Any) -> str:
-    """Return the reason why the call cannot be repeated; "" if it can."""
+    """Return why the call cannot be repeated; "" if it can."""
     if {name for m in module.modules() for name in _classes(m)} & _DIVIDED:
         return "ranks divide the module"
     given = [*tensors(args, kwargs), *module.parameters(), *module.buffers()]

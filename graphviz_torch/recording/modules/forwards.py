@@ -1,11 +1,11 @@
-"""Outermost forwards that no backward runs through, and those that repeat an earlier one.
+"""Outermost forwards through which no backward runs, and forwards that repeat an earlier one.
 
-A forward is known by the lines that lead to it, by the numbers of its nodes, and by a weak
-reference to the dictionary in which the node of its result keeps its hooks: that dies with the
-graph. It is judged when its graph is freed: a later step may run backward through one that is kept.
+A forward is identified by the source lines that lead to it, and by the sequence numbers of its
+nodes. A weak reference to its result's hook dictionary shows when its graph is freed. Only then is
+it judged, because a later step may run backward through a retained graph.
 
-    forward ─► pending ─► a backward has nodes of it ─► used
-                  └────► its graph is freed ─► discarded, if no backward had
+    forward ─► pending ─► a backward contains its nodes ─► used
+                  └────► its graph is freed without a backward ─► discarded
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from ..backward import Backward
 from ..listener import BackwardBegan, Listener, Resumed
 from ..program import Program
 
-_Lines = tuple[CodePosition, ...]  # that lead to a forward, outermost first
+_Lines = tuple[CodePosition, ...]  # call stack of a forward, outermost first
 _MAX_PENDING, _MAX_LINES = 64, 256
-_ENOUGH = 2  # forwards of a line
-_PLAIN = (bool, int, float, str, type(None))  # arguments that are compared by their values
+_MIN_FORWARDS = 2  # discarded forwards of a line, for a report
+_PLAIN = (bool, int, float, str, type(None))  # arguments compared by value
 
 
-class _Given(NamedTuple):
-    """What identifies the arguments of a forward."""
+class _ArgumentKey(NamedTuple):
+    """The identity of a forward's arguments."""
 
-    key: tuple[Any, ...] = ()  # (): they cannot be identified
-    storages: tuple[Any, ...] = ()  # weak references: no other storage has the id of these
+    key: tuple[Any, ...] = ()  # (): unknown
+    storages: tuple[Any, ...] = ()  # weak references, so that storage ids are not reused
 
 
 @dataclass(slots=True, eq=False)
 class _Forward:
-    """A forward whose result needs a gradient."""
+    """A forward whose result requires a gradient."""
 
     module: str
     lines: _Lines
-    start: int  # its nodes have the numbers start <= number < end
+    start: int  # its nodes: start <= sequence number < end
     end: int
     graph: weakref.ref[Any]
     training: bool
-    given: _Given
-    cuts: int  # of the program so far, when it ended
-    was_read: bool = False
+    given: _ArgumentKey
+    cuts: int  # number of cuts in the program when it ended
+    was_read: bool = False  # True if a value was read into Python after it
 
 
 @dataclass(slots=True)
-class _Line:
-    """The forwards of one line."""
+class _LineForwards:
+    """The forwards of one call stack."""
 
     module: str = ""
     used: bool = False
@@ -71,29 +71,29 @@ class _Line:
 
 
 class Forwards(Listener):
-    """Notes forwards that were for nothing, or were made before."""
+    """Listener that reports discarded and repeated forwards."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._began = -1  # number of the next node when the running one began
-        self._given = _Given()
+        self._began = -1  # sequence number at the start of the running forward
+        self._argument_key = _ArgumentKey()
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
-        self._last: _Forward | None = None  # what is computed from it may be read yet
-        self._lines: dict[_Lines, _Line] = {}
+        self._last: _Forward | None = None  # the latest; its result may still be read
+        self._lines: dict[_Lines, _LineForwards] = {}
 
     def on_module_start(self, event: ModuleBegan) -> None:
         if self.program.stack.is_outermost:
             self._look_at_last()
             self._began = sequence_number()
-            self._given = _Given()
+            self._argument_key = _ArgumentKey()
             if torch.is_grad_enabled():
                 args, kwargs = frame_variables(event.frame, "args", "kwargs")
                 args = event.args if args is None else args
-                self._given = _given(args, kwargs)
+                self._argument_key = _argument_key(args, kwargs)
                 if any(each.grad_fn is not None for each in tensors(args, kwargs)):
-                    self._began = -1  # a head on what another module computes
+                    self._began = -1  # a head on another module's result
 
     def on_module_end(self, event: ModuleEnded) -> None:
         if not self.program.stack.is_outermost or self._began < 0:
@@ -107,16 +107,16 @@ class Forwards(Listener):
         module = self.program.module
         graph = weakref.ref(hook_dictionaries(fns[:1])[0])
         training = bool(getattr(event.module, "training", True))
-        row = module, lines, start, sequence_number(), graph, training, self._given
+        row = module, lines, start, sequence_number(), graph, training, self._argument_key
         self._last = _Forward(*row, self.program.cuts)
-        for other in self._pending if self._given.key else ():
-            if other.module == module and other.given.key == self._given.key:
+        for other in self._pending if self._argument_key.key else ():
+            if other.module == module and other.given.key == self._argument_key.key:
                 self._note_repeated(module, other.lines, lines)
                 break
         self._pending.append(self._last)
 
     def _note_repeated(self, module: str, first: _Lines, second: _Lines) -> None:
-        at, line = _parting(first, second), self.program.line()
+        at, line = _first_difference(first, second), self.program.line()
         self.events.note(RepeatedForward(module=module, first=line(first[at])), second[at])
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -143,7 +143,7 @@ class Forwards(Listener):
         used = [lines for lines, known in self._lines.items() if known.used]
         for lines, known in self._lines.items():
             for (was_read, training), count in known.counts.items():
-                if used and not known.used and count >= _ENOUGH:
+                if used and not known.used and count >= _MIN_FORWARDS:
                     event = DiscardedForward(
                         module=known.module, was_read=was_read, in_training=training
                     )
@@ -153,39 +153,43 @@ class Forwards(Listener):
         self._pending.clear()
         self._last = None
 
-    def _line(self, forward: _Forward) -> _Line:
+    def _line(self, forward: _Forward) -> _LineForwards:
         known = self._lines.get(forward.lines)
         if known is None:
             while len(self._lines) >= _MAX_LINES:
                 del self._lines[next(iter(self._lines))]
-            known = self._lines[forward.lines] = _Line(forward.module)
+            known = self._lines[forward.lines] = _LineForwards(forward.module)
         return known
 
     def _look_at_last(self) -> None:
-        """Note whether anything was read since the last forward: it may be of its result."""
+        """Note whether a value was read into Python since the last forward: it may be of its
+        result.
+        """
         if self._last is not None:
             self._last.was_read = self._last.was_read or self.program.cuts > self._last.cuts
 
 
-def _parting(first: _Lines, second: _Lines) -> int:
-    """Return the position of the outermost lines that differ; of the last, where none do."""
+def _first_difference(first: _Lines, second: _Lines) -> int:
+    """Return the index of the first difference of two call stacks; of the last line if there is
+    none.
+    """
     pairs = zip(first, second, strict=False)
     differ = next((i for i, (a, b) in enumerate(pairs) if a != b), len(first))
     return min(differ, len(first) - 1, len(second) - 1)
 
 
 def _own_line(lines: _Lines, used: Sequence[_Lines]) -> CodePosition:
-    """Return the line that leads to a forward, and to none that a backward runs through.
+    """Return the line that leads to a discarded forward, and to no used one.
 
-    It is the line of the forward, unless used ones share it: then the outermost that they do not.
+    That is the forward's own line, or, if used forwards share it, the outermost line that differs.
     """
     if all(lines[-1] != other[-1] for other in used):
         return lines[-1]
-    return lines[max(_parting(lines, other) for other in used)]
+    return lines[max(_first_difference(lines, other) for other in used)]
 
 
-def _given(args: Any, kwargs: Any) -> _Given:
-    """Return what identifies the arguments of a forward: tensors by their memory and version."""
+def _argument_key(args: Any, kwargs: Any) -> _ArgumentKey:
+    """Return the identity of a forward's arguments: of tensors their memory and version."""
     key: list[Any] = []
     storages = []
     for value in (*args, *(kwargs or {}).items()):
@@ -194,8 +198,8 @@ def _given(args: Any, kwargs: Any) -> _Given:
                 key.append(part if isinstance(part, _PLAIN) else id(part))
                 continue
             if not has_memory(part):
-                return _Given()
+                return _ArgumentKey()
             storages.append(storage_ref(part))
             place = storage_id(part), TensorBase.storage_offset(part), part._version
             key += [*place, tuple(part.shape), TensorBase.stride(part)]
-    return _Given(tuple(key), tuple(storages)) if storages else _Given()
+    return _ArgumentKey(tuple(key), tuple(storages)) if storages else _ArgumentKey()

@@ -1,9 +1,10 @@
-"""Effects of steps on weights: weights that stay unchanged, and weights whose rows stay equal.
+"""Weights that steps leave unchanged, and weights whose rows stay equal.
 
-Samples of a few weights are compared before and after each step: some in 16 bits or not contiguous,
-and one of the others in turn. Elements count if gradient times rate is large enough to change them;
-in 16 bits all with a gradient. Weights with a master copy or a rounding remainder in the optimizer
-are left out. Rows are compared after the first step, and later only where they were equal.
+A few elements of some weights are compared before and after each step: of weights that are 16-bit
+or not contiguous, and of one other weight in turn. An element counts if gradient times learning
+rate is large enough to change it; in 16 bits, if it has a gradient. Weights with a master copy or a
+rounding remainder in the optimizer's state are left out. Rows are compared after the first step,
+and later only if they were equal.
 """
 
 from __future__ import annotations
@@ -35,59 +36,56 @@ from ..backward import Backward
 from ..listener import Listener
 from ..program import Program
 
-_ELEMENTS = 64  # of a weight
-_SUSPECTS = 2  # weights, in each step
-_STEPS = 4  # in which these are looked at, before others are
-_FEW = 16  # elements that must have stayed
-_SHARE = 0.9  # of them
-_ROUNDED, _GRADIENTS = 1e-6, 1e-4  # by so much rows that are alike differ, of the largest value
-_MOST = 64  # optimizers that are remembered, and weights with alike rows
-# What a state is called that holds the weight in more digits, or what rounding has left over.
+_MAX_ELEMENTS = 64  # compared elements of a weight
+_SUSPECTS_PER_STEP = 2  # 16-bit or non-contiguous weights
+_STEPS_PER_SUSPECT = 4  # consecutive steps in which a suspect is sampled
+_MIN_ELEMENTS = 16  # compared elements, for a report
+_UNCHANGED_SHARE = 0.9  # fraction of them that must be unchanged
+# Tolerance between equal rows, of weights and of gradients, relative to the largest value.
+_ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4
+_MAX_OPTIMIZERS, _MAX_WEIGHTS = 64, 64
+# Names of optimizer state with a more precise copy of the weight, or with a rounding remainder.
 _WIDER = re.compile("master|param|comp|kahan|shift|error|resid|copy")
 
 
-class _Sample(NamedTuple):
+class _ElementSample(NamedTuple):
     """A few elements of a weight before a step."""
 
     parameter: Tensor
     view: Tensor
     before: Tensor
-    learns: Tensor  # which of them have a gradient
+    learns: Tensor  # mask of elements that the step should change
 
 
 @dataclass(slots=True)
 class _Count:
-    """Statistics of a weight that some steps left unchanged."""
+    """Counts for one weight that steps may have left unchanged."""
 
     parameter: Ref
     event: UnchangedParameters
     place: CodePosition | None
     rate: float
     steps: int = 0
-    elements: Tensor | None = None  # how many were looked at, and how many were still
+    elements: Tensor | None = None  # [compared, unchanged]
 
     def fetch(self) -> tuple[int, int]:
-        """Return both counts."""
+        """Return the number of compared and of unchanged elements."""
         looked_at, still = (0, 0) if self.elements is None else TensorBase.tolist(self.elements)
         return looked_at, still
 
 
 class Updates(Listener):
-    """Reports weights that stay unchanged, or have equal rows, although they are stepped with a
-    gradient.
-
-    Notes weights that stay as they are, or alike, though they are stepped with a gradient.
-    """
+    """Listener that reports weights that steps leave unchanged, or whose rows stay equal."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._suspects: dict[int, list[int]] = {}  # by optimizer: places of its parameters
+        self._suspects: dict[int, list[int]] = {}  # by optimizer: positions of its parameters
         self._steps: dict[int, int] = {}  # by optimizer
-        self._samples: list[_Sample] = []
+        self._samples: list[_ElementSample] = []
         self._counts: dict[int, _Count] = {}  # by id() of a parameter
-        self._rows: set[str] | None = None  # names of weights whose rows were alike so far
+        self._rows: set[str] | None = None  # names of weights whose rows were equal so far
         self._stepped = False
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -125,7 +123,7 @@ class Updates(Listener):
 
     def on_step_end(self, event: None) -> None:
         self._stepped = False
-        while len(self._counts) > 4 * _MOST:
+        while len(self._counts) > 4 * _MAX_WEIGHTS:
             del self._counts[next(iter(self._counts))]
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
@@ -133,7 +131,7 @@ class Updates(Listener):
             groups: dict[tuple[UnchangedParameters, CodePosition | None], list[int]] = {}
             elements = {key: known.fetch() for key, known in self._counts.items()}
             for key, (looked_at, still) in elements.items():
-                if looked_at >= _FEW and still >= _SHARE * looked_at:
+                if looked_at >= _MIN_ELEMENTS and still >= _UNCHANGED_SHARE * looked_at:
                     known = self._counts[key]
                     groups.setdefault((known.event, known.place), []).append(key)
             for (event, place), keys in groups.items():
@@ -154,10 +152,10 @@ class Updates(Listener):
         self._samples = []
 
     def _chosen(self, optimizer: Optimizer) -> Iterator[tuple[Tensor, float]]:
-        """Yield the parameters to sample in this step, with their rates."""
+        """Yield the parameters to sample at this step, with their learning rates."""
         key = id(optimizer)
         step = self._steps.get(key, 0)
-        if key not in self._steps and len(self._steps) >= _MOST:
+        if key not in self._steps and len(self._steps) >= _MAX_OPTIMIZERS:
             return
         self._steps[key] = step + 1
         groups = optimizer.param_groups
@@ -166,8 +164,10 @@ class Updates(Listener):
             every = (p for group in groups for p in group["params"])
             self._suspects[key] = [i for i, p in enumerate(every) if _is_suspect(p)]
         suspects = self._suspects[key]
-        first = step // _STEPS * _SUSPECTS
-        chosen = {suspects[(first + i) % len(suspects)] for i in range(_SUSPECTS) if suspects}
+        first = step // _STEPS_PER_SUSPECT * _SUSPECTS_PER_STEP
+        chosen = {
+            suspects[(first + i) % len(suspects)] for i in range(_SUSPECTS_PER_STEP) if suspects
+        }
         if count:
             chosen.add(step % count)
         start = 0
@@ -179,15 +179,17 @@ class Updates(Listener):
             start += len(own)
 
     def _look_at_rows(self) -> None:
-        """Find weights whose rows all have equal values and equal gradients."""
+        """Report weights whose rows all have equal values and equal gradients."""
         known = self._rows
         if known is not None and not known:
             return
         listed = self.program.table.listed()
         weights = {n: t for n, t in listed if (known is None or n in known) and _has_rows(t)}
-        self._rows = set(islice(_alike(weights), _MOST))
+        self._rows = set(islice(_with_equal_first_rows(weights), _MAX_WEIGHTS))
         found = [weights[name] for name in self._rows]
-        keys = [id(t) for t in found if _all_alike(t, _ROUNDED) and _learns_alike(t)]
+        keys = [
+            id(t) for t in found if _has_equal_rows(t, _ROUNDED) and _has_equal_gradient_rows(t)
+        ]
         if keys:
             self.events.note(SymmetricRows(), leaves=keys)
 
@@ -199,7 +201,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _is_suspect(parameter: Tensor) -> bool:
-    """Return True if a step may leave the weight unchanged: 16 bits, or not contiguous."""
+    """Return True if a step may leave the weight unchanged: it is 16-bit, or not contiguous."""
     if not has_memory(parameter):
         return False
     odd = parameter.dtype.itemsize == 2 or not TensorBase.is_contiguous(parameter)
@@ -210,8 +212,8 @@ def _keeps_more(state: Any) -> bool:
     return isinstance(state, dict) and any(_WIDER.search(str(key)) for key in state)
 
 
-def _sample(parameter: Tensor, rate: float) -> _Sample | None:
-    """Return elements at equal memory distances; None if they cannot be compared."""
+def _sample(parameter: Tensor, rate: float) -> _ElementSample | None:
+    """Return a sample of elements at equal distances in memory; None if they cannot be compared."""
     gradient = parameter.grad
     if gradient is None or not (may_be_read(parameter) and may_be_read(gradient)):
         return None
@@ -222,7 +224,7 @@ def _sample(parameter: Tensor, rate: float) -> _Sample | None:
     span = sum([(size - 1) * step for size, step in zip(shape, stride, strict=True)])
     if not count or TensorBase.stride(gradient) != stride or span + 1 != count:
         return None
-    number = min(count, _ELEMENTS)
+    number = min(count, _MAX_ELEMENTS)
 
     def some(tensor: Tensor) -> Tensor:
         start = TensorBase.storage_offset(tensor)
@@ -230,10 +232,10 @@ def _sample(parameter: Tensor, rate: float) -> _Sample | None:
 
     view, slope = some(parameter), some(gradient)
     learns = torch.ne(slope, 0)
-    if parameter.dtype.itemsize > 2:  # what rounding leaves of a gradient changes nothing
+    if parameter.dtype.itemsize > 2:  # a smaller update is lost in rounding
         least = torch.mul(torch.abs(view), 4 * torch.finfo(view.dtype).eps)
         learns = torch.gt(torch.mul(torch.abs(slope), rate), least)
-    return _Sample(parameter, view, torch.clone(view), learns)
+    return _ElementSample(parameter, view, torch.clone(view), learns)
 
 
 def _has_rows(tensor: Tensor) -> bool:
@@ -247,7 +249,7 @@ def _has_rows(tensor: Tensor) -> bool:
     )
 
 
-def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
+def _with_equal_first_rows(weights: dict[str, Tensor]) -> Iterator[str]:
     """Yield the names of weights whose first two rows are equal."""
     groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, tensor in weights.items():
@@ -257,7 +259,7 @@ def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
         yield from (name for name, alike in zip(names, same, strict=True) if alike)
 
 
-def _all_alike(tensor: Tensor, within: float) -> bool:
+def _has_equal_rows(tensor: Tensor, within: float) -> bool:
     """Return True if all rows are equal up to rounding, and not zero."""
     values = TensorBase.detach(tensor)
     largest = TensorBase.item(torch.amax(torch.abs(values)))
@@ -266,8 +268,8 @@ def _all_alike(tensor: Tensor, within: float) -> bool:
     return 0 < largest < math.inf and furthest <= within * largest
 
 
-def _learns_alike(tensor: Tensor) -> bool:
+def _has_equal_gradient_rows(tensor: Tensor) -> bool:
     gradient = tensor.grad
     if gradient is None or not has_memory(gradient):
         return False
-    return _all_alike(gradient, _GRADIENTS)
+    return _has_equal_rows(gradient, _GRADIENT_ROUNDED)

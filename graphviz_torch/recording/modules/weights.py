@@ -1,4 +1,4 @@
-"""The parameter table: metadata, norms, gradients and steps of each parameter."""
+"""The parameter table of a graph: metadata, norms, gradients and steps of each parameter."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from ..program import Program
 
 
 class Weights(Listener):
-    """The parameters of the model, with their norms when backward begins."""
+    """Listener that records the parameters of the model, with their norms when backward begins."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._norms: dict[int, Norms] = {}  # by graph
-        self._reached: set[int] = set()  # id() of the variables that any backward reached
-        self._optimized: set[int] | None = None  # id() of what any optimizer holds
-        self._waiting: set[int] | None = None  # the same, of those that did not step
-        # By id() of a parameter, the first backward that began when it was listed.
+        self._reached: set[int] = set()  # id() of leaves that any backward reached
+        self._optimized: set[int] | None = None  # id() of parameters that any optimizer holds
+        self._waiting: set[int] | None = None  # the same, of optimizers that did not step
+        # By id() of a parameter: the first backward after it was listed.
         self._since: dict[int, int] = {}
-        self._got: set[str] = set()  # names of those that any backward gave a gradient ...
-        self._looked_at = False  # ... and no other, for all gradients were looked at
-        self._grads: dict[str, GradientStats] = {}  # of those that ranks divide
-        self._learned: dict[str, bool] = {}  # did they need a gradient when backward began
-        self._with_grad: set[str] | None = None  # names of those that had one at the last step
+        self._got: set[str] = set()  # names of parameters that got a gradient
+        self._looked_at = False  # True if all gradients were examined, so the others got none
+        self._grads: dict[str, GradientStats] = {}  # of sharded parameters
+        self._learned: dict[str, bool] = {}  # requires_grad when backward began
+        # Names of parameters with a gradient at the last step.
+        self._with_grad: set[str] | None = None
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Read what the optimizer, or the program, will change before the step is over."""
+        """Read the data that the optimizer or the program changes before the step is over."""
         listed = self.program.table.listed()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
         for _, tensor in listed:
@@ -54,12 +55,12 @@ class Weights(Listener):
             self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        """Read what clearing will remove."""
+        """Read the gradients before they are cleared."""
         listed = self.program.table.listed()
         found = {name for name, tensor in listed if tensor.grad is not None}
         self._with_grad = found | (self._with_grad or set())
         if not self.program.options.light:
-            self._grads |= _of_parts(listed)
+            self._grads |= _sharded_gradients(listed)
 
     def on_step_end(self, event: None) -> None:
         self._norms, self._learned, self._grads, self._with_grad = {}, {}, {}, None
@@ -68,7 +69,9 @@ class Weights(Listener):
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
         noted = (stats for graph in graphs for node in graph.nodes for stats in node.grad_outputs)
-        # Of gradients="finite" no finite one is noted: what ran is known to have got one, no more.
+        # With gradients="finite", finite gradients are not recorded: a node that ran got a
+        # gradient.
+
         self._looked_at = any(stats is not None and not stats.nan + stats.inf for stats in noted)
         self._got = {
             name
@@ -88,19 +91,19 @@ class Weights(Listener):
         lost = timed and updated is not None and any(name not in self._got for name, _ in listed)
         self._waiting = optimized_parameters(without=steps.held) if lost else None
         if not self.program.options.light:
-            self._grads |= _of_parts(listed)
+            self._grads |= _sharded_gradients(listed)
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         return replace(graph, parameters=self._parameters(backward))
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table
-        # What a compiled region calls inside is not known where it was not traced.
+        # Module calls inside a compiled region are unknown if it was not traced.
         closed = any(f"{REGION}:" in note for note in set(columns["note"]))
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed()
-        if not listed:  # no module was called: what should learn is not known, but what cannot is
+        if not listed:  # no module was called: list the leaves that are cut off
             named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
             return tuple(
                 Parameter(label, meta, True, node, got_gradient=key in self._reached)
@@ -111,7 +114,7 @@ class Weights(Listener):
         weights = {} if norms is None else norms.fetch()
         updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
         node_of, position = backward.parameters, backward.position
-        if backward.ran is not None:  # without those of a module that was called after it alone
+        if backward.ran is not None:  # leave out modules that were first called after this backward
             since, never = self._since, math.inf
             listed = [
                 (name, tensor)
@@ -122,7 +125,7 @@ class Weights(Listener):
         nodes, keys = list(map(node_of.get, names)), list(map(id, tensors))
         metas = [None if node is None else outputs[node][0] for node in nodes]
         known = [None if node is None else weights.get(node) for node in nodes]
-        ranks = [type(tensor) not in PLAIN for tensor in tensors]  # as few: may ranks divide it
+        ranks = [type(tensor) not in PLAIN for tensor in tensors]  # True if it may be sharded
         found = _rows(
             len(listed),
             name=names,
@@ -134,15 +137,15 @@ class Weights(Listener):
                 for name, node in zip(names, nodes, strict=True)
             ],
             has_grad=[t.grad is not None if had is None else name in had for name, t in listed],
-            stepped=_among(keys, updated),
+            stepped=_membership(keys, updated),
             got_gradient=[
                 name in self._got or (False if self._looked_at else None) for name in names
             ],
-            in_optimizer=_among(keys, optimized),
+            in_optimizer=_membership(keys, optimized),
             norm=[None if each is None else each.norm for each in known],
             extent=["" if each is None else each.extent for each in known],
             placement=[placement(t) if one else "" for t, one in zip(tensors, ranks, strict=True)],
-            in_other_optimizer=_among(keys, self._waiting),
+            in_other_optimizer=_membership(keys, self._waiting),
         )
         for i, tensor in compress(enumerate(tensors), ranks):
             mine = shard_position(tensor)
@@ -156,11 +159,11 @@ class Weights(Listener):
 
 
 def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
-    """Return parameter rows without a Python loop: there are many.
+    """Return parameter rows, built without a Python loop: there may be thousands.
 
     Args:
-        count: how many.
-        columns: the values of their fields; of one that is left out its default stands.
+        count: number of rows.
+        columns: values by field of `Parameter`; other fields get their defaults.
     """
     made = list(map(object.__new__, repeat(Parameter, count)))
     for field in fields(Parameter):
@@ -169,13 +172,13 @@ def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
     return made
 
 
-def _among(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
-    """Return, for each key, whether it is known; None if nothing is known."""
+def _membership(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
+    """Return, for each key, whether it is in the set; None if the set is None."""
     return [None] * len(keys) if known is None else [key in known for key in keys]
 
 
-def _of_parts(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
-    """Return statistics of this rank's part of sharded gradients, by parameter name."""
+def _sharded_gradients(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
+    """Return statistics of this rank's shard of sharded gradients, by parameter name."""
     grads = [(i, tensor.grad) for i, (_, tensor) in enumerate(listed) if tensor.grad is not None]
     divided = {i: grad for i, grad in grads if type(grad) not in PLAIN and placement(grad)}
     descriptions = Descriptions()

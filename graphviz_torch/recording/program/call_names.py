@@ -1,7 +1,7 @@
-"""Names of the calls that made nodes: torch's function, and the user's own functions around it.
+"""Names of the calls that created nodes: torch's function, and the user's functions around it.
 
-A call of `F.cross_entropy` makes two nodes, and a loss that the user wrote makes many: a picture
-groups these nodes under the name that the user typed.
+`F.cross_entropy` creates two nodes, and a loss that the user wrote creates many; a picture groups
+them under the name in the user's code.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Container
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-# The user's functions around a call, the outermost first: the code of each, and the position at
-# which its caller called it, which tells two calls of one function apart.
+# The user's functions around a call, outermost first: the code of each, and the position in its
+# caller, which distinguishes two calls of one function.
 Functions = tuple[tuple[CodeType, int], ...]
 
 
 class Call(NamedTuple):
-    """A call into torch, and the user's functions that run between the recording and that call."""
+    """A call into torch, with the user's functions between the recording and that call."""
 
     name: str  # as PyTorch has it: "cross_entropy", "__matmul__"
     functions: Functions = ()
@@ -27,7 +27,7 @@ NO_CALL: Final = Call("")
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a function of torch's, or "" if the function has none."""
+    """Return the name of a torch function; "" if it has none."""
     name = getattr(function, "__name__", "")
     if name == "__get__":  # of an attribute, such as `x.T`
         name = getattr(getattr(function, "__self__", None), "__name__", "")
@@ -35,7 +35,7 @@ def name_of(function: Any) -> str:
 
 
 class CallNames:
-    """The names of calls in the order in which the program made them.
+    """The names of calls, in the order in which the program made them.
 
     Args:
         leading: functions that are left out, because they call modules or backward.
@@ -50,15 +50,16 @@ class CallNames:
     def __init__(self, leading: Container[CodeType]) -> None:
         self._leading = leading
         self._counts: Counter[tuple[str, str]] = Counter()  # of calls, by scope and name
-        self._functions: Functions = ()  # of the last call, without those that lead to modules
-        self._path = ""  # their names
+        self._functions: Functions = ()  # of the last call, without leading ones
+        self._path = ""  # their names, joined by "/"
 
     def name(self, call: Call, scope: str, several: bool) -> str:
         """Return the name of the next call, such as "dice_loss/sigmoid" or "normalize#1".
 
         Args:
-            scope: the module call that made it; numbers start again in each.
-            several: did the call make more than one node.
+            call: the call.
+            scope: the module call around it; numbers start again in each scope.
+            several: True if the call created more than one node.
         """
         name = call.name.strip("_")
         if call.functions or self._functions:
@@ -67,7 +68,7 @@ class CallNames:
         return f"{name}#{self._count(scope, name)}" if several and name else name
 
     def _enter(self, functions: Functions) -> None:
-        """Name the functions around a call; those that ran around the last call keep their name."""
+        """Name the functions around a call; functions that are still running keep their name."""
         inner = 0
         for at, (code, _) in enumerate(functions):
             if code in self._leading:

@@ -1,8 +1,8 @@
 """Running module forwards of a thread, and the user's line that called each.
 
-Unknown are the inside of a compiled region, and the line of a node that no Python call is seen to
-create. Nodes of other threads are unknown; a node of another thread whose number this thread also
-reached may be taken for this thread's.
+Unknown: modules inside a compiled region, the line of a node that no observed call created, and
+nodes of other threads. A node of another thread whose sequence number this thread also reached may
+be taken for this thread's.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from .parameters import ParameterTable
 from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
-_MOST_DATA = 100  # tensors that calls before the last were given
-_MOST_FRAMES = 20  # from a call outwards
+_MAX_INPUTS = 100  # remembered inputs of earlier outermost calls
+_MAX_FRAMES = 20  # frames searched from a call outwards
 
 
-class ModuleCall:
+class RunningModule:
     """A running module call."""
 
     __slots__ = ("counts", "frame", "library", "module", "names", "place", "start", "wrapped")
 
     def __init__(self, module: Module, names: Names, frame: FrameType, start: int) -> None:
-        self.start = start  # number of the next node when it began
+        self.start = start  # sequence number of the next node when it began
         self.module = module
         self.names = names  # path and scope
-        self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
-        self.place: CodePosition | None = None  # beyond that frame
+        self.frame = frame  # frame that calls the forward
+        self.place: CodePosition | None = None  # cached: the user's line outside of that frame
         self.library: CodePosition | None = None
         self.counts: dict[str, int] | None = None  # calls of each child so far
         self.wrapped = wrapped_module(module) if module._modules else None
@@ -55,32 +55,32 @@ class CallStack:
     """The running module calls of one thread.
 
     Args:
-        table: of the modules. One that is called and not there goes by the variable that holds it,
-            else by its class. The first of all is the model, unless the code that calls it holds
-            several.
-        origins: is told which modules and lines make the nodes.
+        table: names modules. A called module that is not in it is named after the variable that
+            holds it, else after its class. The first one is the model, unless the calling code
+            holds several.
+        origins: receives the modules and lines that create nodes.
     """
 
     def __init__(self, table: ParameterTable, origins: Origins[Source]) -> None:
         self.files = Files()
         self._table = table
         self._origins = origins
-        self._running: list[ModuleCall] = []
+        self._running: list[RunningModule] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
-        self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
-        # Was the last call that made nodes seen by no function mode but the recording's.
+        self._forwards: dict[CodeType, bool] = {}  # True for the forward of a custom Function
+        # True if no other function mode was active at the last call that created nodes.
         self.is_alone = True
-        # Called when an outermost module call begins, and when a module call made no node.
+        # Called when an outermost module call begins, and when a module call created no node.
         self.on_outermost_call: Callable[[Module, FrameType], None] | None = None
-        self.on_call_without_node: Callable[[ModuleCall, Any, FrameType], None] | None = None
+        self.on_call_without_node: Callable[[RunningModule, Any, FrameType], None] | None = None
         self.ends: list[GradientEdge] = []  # outputs of the last outermost module call
         self._inputs: list[Ref] = []  # given to outermost calls since the last backward
-        self.frame: FrameType | None = None  # the user's that is recorded
+        self.frame: FrameType | None = None  # the user's frame that is recorded
         self.leading: set[CodeType] = set()  # functions that call modules or backward
 
     @property
     def module(self) -> str:
-        """Path of the module whose forward is running; "" for none, and for the root module."""
+        """Return the path of the module whose forward is running; "" for none and for the root."""
         return self._running[-1].names[0] if self._running else ""
 
     @property
@@ -90,13 +90,13 @@ class CallStack:
 
     @property
     def is_outermost(self) -> bool:
-        """Return True if the running module call is inside no other."""
+        """Return True if exactly one module call is running."""
         return len(self._running) == 1
 
     def inputs(self) -> list[Tensor]:
-        """Return the live input tensors of outermost calls with gradients since the last backward.
+        """Return the live inputs of outermost calls with gradients since the last backward.
 
-        Results of one call that another call took are activations, and left out.
+        Results that one call passes to another are activations, and left out.
         """
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
@@ -115,11 +115,11 @@ class CallStack:
             self._table.add(call.module, call.names[0])
 
     def on_module_start(self, event: ModuleBegan) -> None:
-        """Handle the beginning of a module's forward."""
+        """Handle the start of a module's forward."""
         module, args, frame = event
         running = self._running
         if running and running[-1].wrapped is module:
-            return  # a compiled module calls what it wraps: one call, not two
+            return  # a compiled module and the module that it wraps are one call
         table = self._table
         path = table.call(module)
         if path is None:
@@ -130,7 +130,7 @@ class CallStack:
         counts, scope, below = self._counts, "", path
         if running:
             for call in reversed(running):
-                # The scope hangs below the innermost running call whose path leads here.
+                # The scope extends that of the innermost running call whose path is a prefix.
                 above, name = call.names
                 if not above or path.startswith(above + "."):
                     scope, below = name, path[len(above) + 1 :] if above else path
@@ -142,12 +142,14 @@ class CallStack:
             self.lead(frame)
             if self.on_outermost_call is not None:
                 self.on_outermost_call(module, frame)
-            table.note(module)  # before another may be put in the place of one
-            if torch.is_grad_enabled():  # else it keeps none of them for backward
+            table.note(module)  # before the program may replace a parameter
+            if torch.is_grad_enabled():  # else nothing is saved for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)
-                # A loss may come from several calls; the first one after a backward begins anew.
-                before = self._inputs[-_MOST_DATA:] if self._counts else []
+                # A loss may depend on several calls: inputs are reset at the first
+                # one after a backward.
+
+                before = self._inputs[-_MAX_INPUTS:] if self._counts else []
                 self._inputs = before + [Ref(t) for t in given if t.grad_fn is None]
         count = counts[below] = counts.get(below, 0) + 1
         if count > 1:
@@ -155,8 +157,8 @@ class CallStack:
         names = (path, f"{scope}.{below}" if scope and below else scope or below)
         number = sequence_number()
         if number != self._origins.end:
-            self.skipped(number, frame)
-        running.append(ModuleCall(module, names, frame, number))
+            self.nodes_without_call(number, frame)
+        running.append(RunningModule(module, names, frame, number))
         self._origins.enter(number, names)
 
     def _name(self, module: Module, frame: FrameType) -> str:
@@ -170,14 +172,14 @@ class CallStack:
         """Handle the end of a module's forward."""
         module, output, frame = event
         number = sequence_number()
-        if number != self._origins.end:  # made unseen, inside this call: the line that called it
+        if number != self._origins.end:  # nodes without an observed call get the module's line
             self.made(self._origins.end, number, frame)
         running = self._running
         depth = len(running) - 1
         while depth >= 0 and running[depth].module is not module:
-            depth -= 1  # its end was not seen: an interrupt that somebody caught
+            depth -= 1  # its end was not observed: the program caught an interrupt
         if depth < 0:
-            return  # its begin was not seen: another's hook raised before ours
+            return  # its start was not observed: another hook raised before ours
         call = running[depth]
         del running[depth:]
         if number == call.start and output is not None and self.on_call_without_node is not None:
@@ -192,7 +194,7 @@ class CallStack:
         _, _, _, _, frame, start, end = event
         origins = self._origins
         if start != origins.end:
-            self.skipped(start, frame)
+            self.nodes_without_call(start, frame)
         if end != start:
             self.is_alone = not function_mode_count()
             code = frame.f_code
@@ -200,14 +202,14 @@ class CallStack:
                 call = Call(name_of(event.func))
             else:
                 call = Call(name_of(event.func), self._functions(frame))
-            if self.files[code.co_filename] == OWN:  # as most, and as `source` would find
+            if self.files[code.co_filename] == OWN:  # the usual case, without calling `source`
                 origins.made(start, end, ((code, frame.f_lasti), None), call)
             else:
                 self.made(start, end, frame, call)
 
     @not_compiled
     def made(self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL) -> None:
-        """Note that the nodes start <= number < end were created by a call in `frame`."""
+        """Note that a call in `frame` created the nodes with start <= sequence number < end."""
         source = self.source(frame)
         self._origins.made(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
 
@@ -220,10 +222,10 @@ class CallStack:
 
     @not_compiled
     def _functions(self, frame: FrameType) -> Functions:
-        """Return the user's own functions that run between the recording's frame and a call."""
+        """Return the user's functions that run between the recording's frame and a call."""
         found: list[tuple[CodeType, int]] = []
         one: FrameType | None = frame
-        for _ in range(_MOST_FRAMES):
+        for _ in range(_MAX_FRAMES):
             if one is None or one is self.frame or one.f_code in self.leading:
                 break
             outer = one.f_back
@@ -234,11 +236,11 @@ class CallStack:
         return tuple(found[::-1])
 
     @not_compiled
-    def skipped(self, start: int, frame: FrameType | None) -> None:
-        """Before a call in `frame` nodes were made, up to `start`, by no call seen.
+    def nodes_without_call(self, start: int, frame: FrameType | None) -> None:
+        """Handle nodes up to `start` that no observed call created, before a call in `frame`.
 
-        If `frame` is inside a custom Function's forward, they are that Function's. If it is in the
-        forward of a module of PyTorch's, they are of the line that called that.
+        If `frame` is in the forward of a custom Function, they belong to that Function. If it is in
+        the forward of a PyTorch module, they belong to the line that called the module.
         """
         outer = self.custom_function(frame)
         if outer is not None:
@@ -248,13 +250,17 @@ class CallStack:
         self._origins.skip(start)
 
     def custom_function(self, frame: FrameType | None) -> FrameType | None:
-        """The frame of the innermost custom Function whose forward runs, from `frame` outwards."""
+        """Return the frame of the innermost running forward of a custom Function, from `frame`
+        outwards; None if there is none.
+        """
         while frame is not None and not self._is_of_function(frame.f_code):
             frame = frame.f_back
         return frame
 
     def _runs_torch(self, frame: FrameType | None) -> bool:
-        """Is all that runs in the innermost module call, from `frame` outwards, PyTorch's own."""
+        """Return True if all frames of the innermost module call, from `frame` outwards, are
+        PyTorch's.
+        """
         last = self._running[-1].frame if self._running else None
         while frame is not None and frame is not last:
             if self.files[frame.f_code.co_filename] != OTHER:
@@ -263,16 +269,18 @@ class CallStack:
         return frame is not None
 
     def place(self, frame: FrameType | None) -> CodePosition | None:
-        """The innermost place in the user's own code from `frame` outwards."""
+        """Return the innermost position in the user's own code, from `frame` outwards."""
         return self.source(frame)[0]
 
     def source(self, frame: FrameType | None) -> tuple[CodePosition | None, CodePosition | None]:
-        """That place, and the innermost one in a library on the way there."""
+        """Return the innermost position in the user's own code, and the innermost one in a library
+        on the way there.
+        """
         if frame is None:
             return None, None
         files, running = self.files, self._running
         code = frame.f_code
-        if files[code.co_filename] == OWN:  # as most: a call in the forward itself
+        if files[code.co_filename] == OWN:  # the usual case: a call in the forward itself
             return (code, frame.f_lasti), None
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
@@ -300,13 +308,13 @@ class CallStack:
                 depth -= 1
                 call = running[depth] if depth >= 0 else None
             frame = frame.f_back
-        if depth < innermost:  # met calls whose line was not known yet
+        if depth < innermost:  # cache the line for the calls passed on the way
             for call in running[depth + 1 :]:
                 call.place = found
         return found, library
 
     def _is_of_function(self, code: CodeType) -> bool:
-        # By the forward itself: apply, which calls it, has no frame from torch 2.14 on.
+        # Recognized by `forward`: `apply` has no Python frame from torch 2.14 on.
         if code.co_name != "forward":
             return False
         known = self._forwards.get(code)
@@ -316,7 +324,7 @@ class CallStack:
 
 
 def _forwards() -> set[CodeType]:
-    """The code of the forward of every custom Function."""
+    """Return the code of the forward of every custom Function."""
     found, stack = set(), [torch.autograd.Function]
     while stack:
         kind = stack.pop()

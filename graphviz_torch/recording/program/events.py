@@ -1,8 +1,8 @@
-"""What a recording says beside its nodes: events, and what it could not read.
+"""Facts of a recording that belong to no node: events, and notes about failed reads.
 
-An event is what the program does that no node shows: it is noted once for each line. A step of a
-run has those that happened in it; how often they did is counted from the run's begin. A remark is
-of the recording as a whole.
+An event is program behavior that no node shows; it is noted once per source line. A step contains
+the events that happened in it; their counts start at the beginning of the run. A note describes the
+recording as a whole.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
 
 Answer = TypeVar("Answer")
-_MISSED = 10  # reasons
-_TEXT = 200  # characters of one
+_MAX_MISSED = 10  # notes about failed reads
+_MAX_TEXT = 200  # characters of an error message
 _EAGER = 'run as written, with no compiled code (compiled="eager"): the numbers are eager\'s'
 
 
-class Remarks:
-    """The remarks of a recording, each once."""
+class RecordingNotes:
+    """The notes of a recording as a whole, without duplicates."""
 
     def __init__(self) -> None:
-        self.missed: dict[str, None] = {}  # what could not be read of this step
+        self.missed: dict[str, None] = {}  # notes about failed reads in this step
         self._eager = False
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """They, what holds for every step first."""
+        """Return the notes; those that hold for every step come first."""
         return (*((_EAGER,) if self._eager else ()), *self.missed)
 
     def ran_eager(self) -> None:
-        """Say that the program runs without its compiled code."""
+        """Note that the program runs without its compiled code."""
         self._eager = True
 
     def begin_step(self) -> None:
-        """Forget what the last one said."""
+        """Forget the notes of the last step."""
         self.missed = {}
 
     def leave_out(self, what: str) -> None:
-        """Say that something is not recorded, in words that follow "not recorded:"."""
+        """Note that `what` is not recorded."""
         self.missed[f"not recorded: {what}"] = None
 
     def miss(self, error: Exception) -> None:
-        """Something of the program could not be read: it is not recorded, and runs on."""
-        if len(self.missed) < _MISSED:
-            with suppress(Exception):  # an error of the user's may refuse to be written
-                text = next(iter(str(error).splitlines()), "")[:_TEXT]
+        """Note an exception raised while the recording read something; the program continues."""
+        if len(self.missed) < _MAX_MISSED:
+            with suppress(Exception):  # the user's __str__ may raise
+                text = next(iter(str(error).splitlines()), "")[:_MAX_TEXT]
                 self.leave_out(f"{type(error).__name__}: {text}")
 
     def attempt(self, read: Callable[..., Answer], *args: Any) -> Answer | None:
-        """The answer of a reading of ours; None if it fails, which is noted and ends nothing."""
+        """Return `read(*args)`; on an exception, note it as "not recorded" and return None."""
         try:
             return read(*args)
         except Exception as error:
@@ -65,59 +65,59 @@ class Remarks:
 
 
 class TensorRecord(NamedTuple):
-    """A tensor of an event. It holds nothing of the program."""
+    """A tensor of an event, as plain values."""
 
     label: str
     tensor: TensorMeta
-    number: int | None  # sequence number of the node that made it
+    number: int | None  # sequence number of the node that created it
     leaf: int  # id() of the tensor
 
     @classmethod
-    def of(cls, tensor: Tensor, label: str = "") -> TensorRecord:
-        """Of a live tensor."""
+    def create(cls, tensor: Tensor, label: str = "") -> TensorRecord:
+        """Create the record of a live tensor."""
         fn = tensor.grad_fn if tensor.requires_grad else None
         number = None if fn is None else int(fn._sequence_nr())
         return cls(label, tensor_meta(tensor), number, id(tensor))
 
 
 class NodeLine(NamedTuple):
-    """The line that made a node, by its sequence number."""
+    """A placeholder for the source line of a node, by its sequence number."""
 
     number: int
 
 
 @dataclass(slots=True)
 class EventRecord:
-    """An event as it was seen last."""
+    """An event, as it was noted last."""
 
     event: Event  # without its line and nodes
     place: CodePosition | None
-    first: int  # how many backwards had begun when it was seen first
-    numbers: tuple[int, ...] = ()  # sequence numbers of the nodes that it is about
-    leaves: tuple[int, ...] = ()  # id() of the leaves that it is about
-    latest: dict[str, Any] = field(default_factory=dict)  # fields of `event` as of the last time
-    times: int = 0  # in the run
+    first: int  # number of backwards started when it was noted first
+    numbers: tuple[int, ...] = ()  # sequence numbers of the nodes concerned
+    leaves: tuple[int, ...] = ()  # id() of the leaves concerned
+    latest: dict[str, Any] = field(default_factory=dict)  # latest values of changing fields
+    times: int = 0  # occurrences in the run
 
 
-_REMEMBERED = 10_000  # events of earlier steps whose number is known
+_MAX_EARLIER = 10_000  # counts kept of events of earlier steps
 
 
 class Events:
     """The events of a recording."""
 
     def __init__(self) -> None:
-        self.backwards = 0  # that have begun
+        self.backwards = 0  # number of backwards started
         self._records: dict[tuple[Event, CodePosition | None], EventRecord] = {}
         self._times: dict[tuple[Event, CodePosition | None], int] = {}  # in earlier steps
 
     def begin_backward(self) -> None:
-        """Backward is about to run."""
+        """Handle the start of a backward."""
         self.backwards += 1
 
     def begin_step(self) -> None:
-        """What was seen belongs to a step that is over."""
+        """Keep only the counts of events, at the end of a training step."""
         self._times |= {key: record.times for key, record in self._records.items()}
-        while len(self._times) > _REMEMBERED:
+        while len(self._times) > _MAX_EARLIER:
             del self._times[next(iter(self._times))]
         self.backwards, self._records = 0, {}
 
@@ -130,15 +130,16 @@ class Events:
         since: int | None = None,
         **latest: Any,
     ) -> None:
-        """Note an event; one that was seen before is counted.
+        """Note an event; an event that was noted before is counted.
 
         Args:
-            event: without its line and nodes; equal ones of one place are one.
-            place: that it is at.
-            numbers, leaves: of the nodes that it is about, as of the last time.
-            since: how many backwards had begun when it happened; None: as many as now.
-            latest: fields that may differ from time to time; they have their last values. A
-                `TensorRecord` becomes an Operand, a `NodeLine` a text.
+            event: without line and nodes; equal events at one place are one.
+            place: its position in the program.
+            numbers: sequence numbers of the nodes concerned.
+            leaves: id() of the leaves concerned.
+            since: number of backwards started when it happened; None: now.
+            latest: fields that change between occurrences; the last values are kept. A
+                `TensorRecord` becomes an Operand, a `NodeLine` a source line.
         """
         record = self._records.get((event, place))
         if record is None:
@@ -149,10 +150,10 @@ class Events:
         record.times += 1
 
     def forget(self, *kinds: type[Event]) -> None:
-        """Take back what was noted of these kinds in this step."""
+        """Remove the events of these classes noted in this step."""
         self._records = {k: r for k, r in self._records.items() if not isinstance(r.event, kinds)}
 
-    def until(
+    def noted_before(
         self,
         backwards: int,
         node: Callable[[int], int | None],
@@ -160,14 +161,16 @@ class Events:
         line: Callable[[CodePosition | None], str],
         made: Callable[[int], str],
     ) -> tuple[Event, ...]:
-        """Those that were seen before so many backwards had begun, as plain values: by kind.
+        """Return the events noted before a number of backwards had begun, as plain values, sorted
+        by class.
 
         Args:
-            backwards: a number.
-            node: the id of a node by its sequence number, None where the graph does not have it.
-            leaf: the id of a leaf's node by the id() of the leaf.
-            line: the line of a place.
-            made: the line that made the node with a sequence number.
+            backwards: that number.
+            node: returns the id of a node by its sequence number, None if the graph does not
+                contain it.
+            leaf: returns the id of a leaf's node by the id() of the leaf.
+            line: formats a position.
+            made: returns the line that created the node with a sequence number.
         """
 
         def plain(value: Any) -> Any:
@@ -181,18 +184,20 @@ class Events:
 
         found: list[Event] = []
         seen = [record for record in self._records.values() if record.first <= backwards]
-        # Of a moment in which several listeners note something their order tells nothing.
+        # Sorted, because the order in which listeners note events is arbitrary.
         for record in sorted(seen, key=lambda record: type(record.event).__name__):
             ids = (*map(node, record.numbers), *map(leaf, record.leaves))
-            latest = {name: _each(plain, value) for name, value in record.latest.items()}
+            latest = {name: _map_nested(plain, value) for name, value in record.latest.items()}
             latest.setdefault("where", line(record.place))
             nodes = tuple([i for i in ids if i is not None])
             found.append(replace(record.event, nodes=nodes, times=record.times, **latest))
         return tuple(found)
 
 
-def _each(plain: Callable[[Any], Any], value: Any) -> Any:
-    """A value, or those in tuples. Not a closure: one that calls itself is a cycle of garbage."""
+def _map_nested(plain: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to a value, or to each value in nested tuples. A recursive closure would be
+    a reference cycle.
+    """
     if type(value) is tuple:
-        return tuple([_each(plain, part) for part in value])
+        return tuple([_map_nested(plain, part) for part in value])
     return plain(value)

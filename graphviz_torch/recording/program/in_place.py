@@ -1,8 +1,9 @@
-"""What was changed in place while recording, and by which line: to tell why a backward failed.
+"""In-place changes during a recording and the lines that made them, to explain a failed
+backward.
 
-Noted are the calls that the recording's thread makes into torch and that raise the version of a
-tensor they are given (`add_`, `x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`),
-and the steps of optimizers. Not seen: what other threads, scripted and compiled code change.
+Recorded: calls of the recording's thread into torch that raise the version of an argument (`add_`,
+`x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`), and optimizer steps. Not
+observed: changes by other threads, by scripted or compiled code.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
 from .tracking import name_of
 
-_CHANGES = 10_000  # changes; the oldest are forgotten
-_STEPS = 100
-_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change what it is given
+_MAX_CHANGES = 10_000  # the oldest are dropped
+_MAX_STEPS = 100  # the oldest are dropped
+_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # keywords for in-place changes
 
 
 class Change(NamedTuple):
-    """What raised the version of a tensor."""
+    """A call that raised the version of a tensor."""
 
     operation: str  # "add_", "setitem", "relu(inplace=)", "step" of an optimizer
     place: CodePosition | None
     before: int  # version
     after: int
-    number: int = -1  # sequence number of the node that it made, if it made one
-    storage: int = 0  # identifies the memory ...
-    memory: Any = None  # ... which, while this is there, belongs to nothing else
+    number: int = -1  # sequence number of the node that it created; -1: none
+    storage: int = 0  # storage id
+    memory: Any = None  # weak reference to the storage, so that its id is not reused
     tensor: Ref | None = None
     shape: tuple[int, ...] = ()
-    view: bool = False  # is it a view of another tensor
+    view: bool = False  # True if the tensor is a view
 
 
-Versions = list[tuple[Tensor, int]]  # tensors that a call may change, and what they have
+Versions = list[tuple[Tensor, int]]  # tensors that a call may change, with their versions
 
 
-class _Step(NamedTuple):
-    """A step of an optimizer: the versions of its parameters before and after."""
+class _StepVersions(NamedTuple):
+    """An optimizer step: the versions of its parameters before and after."""
 
     optimizer: weakref.ref[Optimizer]
     place: CodePosition | None
@@ -60,55 +61,55 @@ class _Step(NamedTuple):
     after: list[int]
 
 
-class Stepper(Protocol):
-    """Knows what is an optimizer's step."""
+class OptimizerFrames(Protocol):
+    """The interface of `Steps` that `Changes` needs."""
 
-    def own(self, frame: FrameType | None) -> bool:
-        """Is a call from this frame an optimizer's own."""
+    def is_own_call(self, frame: FrameType | None) -> bool:
+        """Return True if a call from this frame is the optimizer's own."""
 
     def step_by_hand(self) -> None:
-        """The program has done what a step does."""
+        """Note that the program updated a parameter by hand."""
 
 
 class Changes:
-    """The changes of a recording, the last ones.
+    """The latest in-place changes of a recording.
 
     Args:
-        place: the user's line that a frame is called from.
-        steps: are told of one that the program makes by hand.
+        place: returns the user's line from which a frame is called.
+        steps: notified of updates by hand.
     """
 
     def __init__(
-        self, place: Callable[[FrameType | None], CodePosition | None], steps: Stepper
+        self, place: Callable[[FrameType | None], CodePosition | None], steps: OptimizerFrames
     ) -> None:
         self.functions = IN_PLACE | _OPTIONS
         self._place = place
         self._program_steps = steps
-        self._changes: deque[Change] = deque(maxlen=_CHANGES)
-        self._steps: deque[_Step] = deque(maxlen=_STEPS)
-        self._before: Versions = []  # what the call that is running may change
-        self._read: set[int] = set()  # leaves whose gradient the program itself has read
+        self._changes: deque[Change] = deque(maxlen=_MAX_CHANGES)
+        self._steps: deque[_StepVersions] = deque(maxlen=_MAX_STEPS)
+        self._before: Versions = []  # tensors that the running call may change
+        self._read: set[int] = set()  # leaves whose gradient the program has read: id(), storage id
 
     def on_call_start(self, event: Calling) -> None:
-        """A call is about to change something, perhaps."""
+        """Record the versions of the tensors that a call may change."""
         func, kwargs = event.func, event.kwargs
-        if self._program_steps.own(event.frame):
+        if self._program_steps.is_own_call(event.frame):
             return
         module = str(event.frame.f_globals.get("__name__"))
         if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
-            return  # of a step, which is noted as one
-        for tensor in tensors(_changed(func, event.args, kwargs or {})):
+            return  # the step is recorded as a whole
+        for tensor in tensors(_in_place_argument(func, event.args, kwargs or {})):
             with suppress(RuntimeError):  # an inference tensor has no version
                 self._before.append((tensor, tensor._version))
 
     def on_call_end(self, event: Called) -> None:
-        """Handle a finished call."""
+        """Record the changes that a call made."""
         if self._before:
             before, self._before = self._before, []
             self._look(before, event)
 
     def on_call_error(self, event: Raised) -> None:
-        """Handle a call that raised."""
+        """Forget the tensors of a call that raised."""
         self._before = []
 
     def _look(self, versions: Versions, event: Called) -> None:
@@ -119,7 +120,7 @@ class Changes:
         for tensor, before in versions:
             if tensor._version > before:
                 place = place or self._place(event.frame)
-                with suppress(RuntimeError, NotImplementedError):  # some have no memory
+                with suppress(RuntimeError, NotImplementedError):  # tensors without memory
                     memory = storage_ref(tensor)
                     storage = storage_id(tensor)
                     if storage in self._read:
@@ -129,23 +130,23 @@ class Changes:
                     self._changes.append(Change(*row, memory, *more))
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
-        """Handle the beginning of an optimizer step."""
+        """Record the versions of the parameters before an optimizer step."""
         optimizer, place = event.optimizer, self._place(event.frame)
-        self._steps.append(_Step(weakref.ref(optimizer), place, _versions(optimizer), []))
+        self._steps.append(_StepVersions(weakref.ref(optimizer), place, _versions(optimizer), []))
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        """Handle the end of an optimizer step."""
+        """Record the versions of the parameters after an optimizer step."""
         for step in reversed(self._steps):
             if step.optimizer() is event.optimizer:
                 step.after.extend(_versions(event.optimizer))
                 break
 
-    def read(self, leaf: Tensor) -> None:
-        """Note that the program itself read the gradient of a leaf."""
+    def on_grad_read(self, leaf: Tensor) -> None:
+        """Note that the program read the gradient of a leaf."""
         self._read |= {id(leaf), storage_id(leaf)}
 
-    def replaced(self, leaf: Tensor) -> None:
-        """Note that `leaf.data` was set."""
+    def on_data_assignment(self, leaf: Tensor) -> None:
+        """Note that the program assigned to `leaf.data`."""
         if id(leaf) in self._read:
             self._program_steps.step_by_hand()
 
@@ -153,19 +154,19 @@ class Changes:
         """Forget the gradients that were read before this backward."""
         self._read.clear()
 
-    def since(self, tensor: Tensor, version: int) -> list[Change]:
-        """Return the changes that raised a tensor's version to its current value, oldest first.
+    def changes_since(self, tensor: Tensor, version: int) -> list[Change]:
+        """Return the changes from `version` to a tensor's current version, oldest first.
 
-        Empty unless all changes are known with certainty.
+        Empty unless every change is known with certainty.
         """
-        known = [*self._of(tensor), *self._of_steps(tensor)]
+        known = [*self._calls_on(tensor), *self._steps_on(tensor)]
         found: list[Change] = []
         now = tensor._version
         while now > version:
-            # What an optimizer did inside its step is the step.
+            # Changes inside a step are part of the step: take the widest range.
             ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
             widest = [change for change in ending if change.before == ending[0].before]
-            # Of a step the parameter itself is known.
+            # Prefer the step, whose parameter is known, to calls on the same memory.
             widest = [change for change in widest if change.operation == "step"] or widest
             if len({change.place for change in widest}) != 1:
                 return []
@@ -174,7 +175,8 @@ class Changes:
         return found[::-1]
 
     def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[Change]:
-        """Return the changes that raised a version when a checkpoint ran for the first time.
+        """Return the changes that raised a version when a checkpointed segment ran for the first
+        time.
 
         The second run is inside backward, where calls are not observed. Empty if uncertain.
         """
@@ -189,28 +191,29 @@ class Changes:
             version = same[0].after
         return found
 
-    def last(self, tensor: Tensor) -> Change | None:
-        """Return the last call that wrote into a tensor's memory, by `.data` too; None if none did.
+    def last_write(self, tensor: Tensor) -> Change | None:
+        """Return the last call that wrote into a tensor's memory, also through `.data`; None if
+        none did.
 
-        What optimizers write is left out.
+        Writes by optimizers are left out.
         """
-        with suppress(RuntimeError, NotImplementedError):  # some have no memory
+        with suppress(RuntimeError, NotImplementedError):  # tensors without memory
             storage = storage_id(tensor)
             return next((c for c in reversed(self._changes) if c.storage == storage), None)
         return None
 
-    def _of(self, tensor: Tensor) -> list[Change]:
+    def _calls_on(self, tensor: Tensor) -> list[Change]:
         storage = storage_id(tensor)
         found = []
         for change in self._changes:
             if change.storage == storage:
                 changed = None if change.tensor is None else change.tensor()
-                # `x.data` has the memory of x, and versions of its own.
+                # `x.data` shares the memory of x, but has its own version counter.
                 if changed is None or changed._version == tensor._version:
                     found.append(change)
         return found
 
-    def _of_steps(self, tensor: Tensor) -> list[Change]:
+    def _steps_on(self, tensor: Tensor) -> list[Change]:
         found = []
         for step in self._steps:
             optimizer = step.optimizer()
@@ -226,7 +229,7 @@ class Changes:
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors share all elements, as a weight and its transpose do."""
+    """Return True if two dense tensors share all elements, as a weight and its transpose do."""
     dense = one.layout is torch.strided and other.layout is torch.strided
     if not dense or storage_id(one) != storage_id(other):
         return False
@@ -241,11 +244,11 @@ def _versions(optimizer: Optimizer) -> list[int]:
     return []
 
 
-def _changed(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the tensors that a call may change in place."""
+def _in_place_argument(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the argument that a call may change in place; None if there is none."""
     if kwargs.get("out") is not None:
         return kwargs["out"]
-    if kwargs.get("max_norm") is not None:  # of an embedding: its weight
+    if kwargs.get("max_norm") is not None:  # an embedding renormalizes its weight
         return args[1] if len(args) > 1 else kwargs.get("weight")
     if func in IN_PLACE or kwargs.get("inplace"):
         return args[0] if args else next(iter(kwargs.values()), None)
@@ -262,10 +265,10 @@ def _in_place() -> frozenset[Any]:
     return frozenset(found)
 
 
-_KEEP = {"requires_grad_", "detach_", "share_memory_"}  # the values
+_KEEP = {"requires_grad_", "detach_", "share_memory_"}  # these leave the values unchanged
 _OPERATORS = {f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod")}
 _OPERATORS |= {f"__i{name}__" for name in ("pow", "and", "or", "xor", "lshift", "rshift")}
 _OPERATORS.add("__setitem__")
 
-# Calls that change what they are given first.
+# Functions that change their first argument.
 IN_PLACE = _in_place()

@@ -1,7 +1,7 @@
-"""Optimizer steps of a recording: their number, their parameters, and the loss scale.
+"""Optimizer steps of a recording: their count, their parameters, and the loss scale.
 
-An optimizer's own code cuts no gradient and makes only the changes of its step. A closure given to
-the step is the program's code; its calls are recognized by their frames.
+The optimizer's own code cuts no gradient, and its in-place changes count as one step. A closure
+given to `step` is the program's code; calls from it are recognized by their frames.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 
 
-class _Step:
-    """A running step."""
+class _RunningStep:
+    """A running optimizer step."""
 
     __slots__ = ("closure", "frame", "optimizer")
 
     def __init__(self, optimizer: Optimizer, closure: CodeType | None, frame: FrameType) -> None:
         self.optimizer = optimizer
         self.closure = closure
-        self.frame = frame  # of PyTorch's around the step
+        self.frame = frame  # PyTorch's frame around the step
 
 
 class Steps:
     """The optimizer steps of a recording.
 
     Args:
-        own: gives the id() of the parameters of the model.
+        own: returns the id() of the model's parameters.
     """
 
     def __init__(self, own: Callable[[], set[int]] = set) -> None:
         self._own = own
         self.count = 0
-        self.updated: set[int] | None = None  # id() of what they updated; None before the first
-        self.ever: set[int] = set()  # the same, of all steps of a run
-        self.held: set[frozenset[int]] = set()  # id() of what each of the optimizers holds
-        self.running: list[_Step] = []  # outside first
+        # Id() of updated parameters; None before the first step.
+        self.updated: set[int] | None = None
+        self.ever: set[int] = set()  # id() of parameters updated at any step of the run
+        self.held: set[frozenset[int]] = set()  # id() of the parameters of each optimizer
+        self.running: list[_RunningStep] = []  # outermost first
         self._by_hand = False
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
-        """Handle the beginning of a step."""
+        """Handle the start of a step."""
         optimizer = event.optimizer
         self.count += 1
         self.held.add(frozenset(map(id, parameters_of(optimizer))))
@@ -59,14 +60,14 @@ class Steps:
             self.ever |= parameters
         closure = closure_code(event.args)
         self.running = [step for step in self.running if _is_running(step, event.frame)]
-        self.running.append(_Step(optimizer, closure, event.frame))
+        self.running.append(_RunningStep(optimizer, closure, event.frame))
 
     def parameters(self, optimizer: Optimizer) -> set[int] | None:
         """Return the id() of the parameters that an optimizer updates; None if it holds copies of
         them.
 
-        ZeRO and other optimizers with master copies hold the model's parameters flat, in
-        one-dimensional tensors, and write them back after the step.
+        ZeRO and other optimizers with master copies hold flat, one-dimensional copies of the
+        model's parameters, and write them back after the step.
         """
         parameters = parameters_of(optimizer)
         keys = set(map(id, parameters))
@@ -74,7 +75,7 @@ class Steps:
         return None if flat and keys.isdisjoint(self._own()) else keys
 
     def begin_step(self) -> None:
-        """Forget the optimizers of the last step of a run."""
+        """Forget the optimizers of the last training step."""
         self.updated, self.held = None, set()
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
@@ -89,13 +90,13 @@ class Steps:
         self._by_hand = True
 
     def begin_backward(self) -> int:
-        """Return the number of steps, including those by hand, before this backward."""
+        """Return the number of steps before this backward, including updates by hand."""
         self.count += self._by_hand
         self._by_hand = False
         return self.count
 
-    def own(self, frame: FrameType | None) -> bool:
-        """Return True if a call from this frame is the optimizer's own, not its closure's."""
+    def is_own_call(self, frame: FrameType | None) -> bool:
+        """Return True if a call from this frame is an optimizer's own, and not its closure's."""
         if not self.running:
             return False
         closures = {step.closure for step in self.running}
@@ -106,7 +107,7 @@ class Steps:
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self.running = []  # they have raised: no event is made for them
+        self.running = []  # these steps raised; a raising step has no end event
         return False
 
 
@@ -115,7 +116,7 @@ def closure_code(args: Iterable[Any]) -> CodeType | None:
     return next((code for value in args if (code := _code(value)) is not None), None)
 
 
-def _is_running(step: _Step, frame: FrameType | None) -> bool:
+def _is_running(step: _RunningStep, frame: FrameType | None) -> bool:
     while frame is not None:
         if frame is step.frame:
             return True
@@ -124,7 +125,7 @@ def _is_running(step: _Step, frame: FrameType | None) -> bool:
 
 
 def _code(closure: Any) -> CodeType | None:
-    """Return the code that runs first when a closure is called."""
+    """Return the code that runs first when a closure is called; None if unknown."""
     while isinstance(closure, partial):
         closure = closure.func
     function = getattr(closure, "__func__", closure)
@@ -139,7 +140,7 @@ def _code(closure: Any) -> CodeType | None:
 
 
 class Scaling:
-    """The factor that a GradScaler multiplied the loss by since the last backward."""
+    """The factor by which a GradScaler multiplied the loss since the last backward."""
 
     functions = frozenset((TensorBase.mul, TensorBase.__mul__, TensorBase.__rmul__, torch.mul))
 
@@ -147,13 +148,13 @@ class Scaling:
         self._scaler: torch.amp.GradScaler | None = None
 
     def on_call_end(self, event: Called) -> None:
-        """Take the factor if a scaler computed this product."""
+        """Remember the scaler if this product is its scaled loss."""
         code = event.frame.f_code
         if code.co_name in SCALING and code in SCALING.values():
             self._scaler = event.frame.f_locals["self"]
 
     def on_graph_read(self, live: object) -> None:
-        """Assign the factor to the loss whose backward begins."""
+        """Forget the scaler after the graph of the scaled loss was read."""
         self._scaler = None
 
     def scale(self) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Modules of a recording by path, and names of their parameters."""
+"""Paths of a recording's modules, and names of their parameters."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from ...tracing.names import classes_along
 
 
 class _Block:
-    """Modules that were added together, each with its path."""
+    """Modules that were added together, with their paths and parameters."""
 
     __slots__ = ("modules", "parameters")
 
     def __init__(self) -> None:
         self.modules: list[tuple[Module, str]] = []
-        self.parameters: list[Tensor | None] = []  # theirs, when they were last named
+        self.parameters: list[Tensor | None] = []  # as of the last naming
 
-    def now(self) -> list[Tensor | None]:
-        """Return the parameters of the modules, without a Python loop: there are many."""
+    def current_parameters(self) -> list[Tensor | None]:
+        """Return the current parameters of the modules, without a Python loop: there may be
+        thousands.
+        """
         members = map(attrgetter("_parameters"), map(itemgetter(0), self.modules))
         return list(chain.from_iterable(map(methodcaller("values"), members)))
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Return True if a parameter was replaced since the parameters were named."""
-        now = self.now()
+        now = self.current_parameters()
         return len(now) != len(self.parameters) or not all(map(is_, now, self.parameters))
 
 
@@ -38,32 +40,33 @@ class ParameterTable:
     """Names of modules, parameters and buffers.
 
     Args:
-        model: its submodules are called as in `named_modules()`. None: the first module that is
-            added is the model; its path is "" unless the code that calls it holds several.
+        model: names submodules as in `named_modules()`. None: the first module added is the model,
+            and its path is "" unless the calling code holds several models.
     """
 
     def __init__(self, model: Module | None) -> None:
-        self._traced = False  # what compiled graphs call
-        # In `unchanged`: was it looked whether parameters were replaced; None elsewhere.
+        self._traced = False  # True if module calls in compiled graphs are known
+        # Inside `unchanged`: True once replaced parameters were searched. None elsewhere.
         self._looked: bool | None = None
         self.clear(model)
 
     def clear(self, model: Module | None) -> None:
-        """Forget all modules but this model's."""
+        """Forget all modules except this model's."""
         self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
-        self._blocks: list[_Block] = []  # the model's, if it was given, is the first
-        self._unnamed: list[_Block] = []  # added since names were last given
-        self._bare: list[_Block] = []  # without parameters, as a pooling that each forward makes
-        self._paths: set[str] = set()  # of all of them
-        self._counts: dict[str, int] = {}  # the last number that each of these got at its end
-        self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
+        self._blocks: list[_Block] = []  # the first is the given model's
+        self._unnamed: list[_Block] = []  # added since the last naming
+        self._bare: list[_Block] = []  # no parameters, such as a pooling created in forward
+        self._paths: set[str] = set()  # of all modules
+        self._counts: dict[str, int] = {}  # last suffix given to a path, "head_2"
+        # Cached: number of modules, and their classes by path.
+        self._classes: tuple[int, Mapping[str, str]] | None = None
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
-        # May a compiled graph have called modules that are not known.
+        # True if a compiled graph may have called unknown modules.
         self.unknown_calls = not self._traced
         self._named: list[tuple[str, Tensor]] = []
         self._names: dict[int, str] = {}  # the same by id()
-        self._named_own = 0  # how many of them are the first block's
-        self._replaced: list[tuple[str, Tensor]] = []  # that had a name until others took it
+        self._named_own = 0  # how many of them belong to the first block
+        self._replaced: list[tuple[str, Tensor]] = []  # parameters that others replaced
         self.is_given = model is not None
         if model is not None:
             self.add(model, "")
@@ -77,14 +80,14 @@ class ParameterTable:
         return None if known is None else known[1]
 
     def path_of(self, key: int, kind: str) -> str | None:
-        """Return the path of the module with this id(); None if unknown, or of another class."""
+        """Return the path of the module with this id() and class name; None if there is none."""
         known = self._modules.get(key)
         return known[1] if known is not None and type(known[0]).__name__ == kind else None
 
     def add(self, module: Module, path: str) -> str:
         """Add a module and its submodules, and return its path.
 
-        The path ends in a number if another module has it already.
+        If another module has the path, the new one ends in a number: "head_2".
         """
         if id(module) in self._modules:
             return self._modules[id(module)][1]
@@ -92,7 +95,7 @@ class ParameterTable:
         while path and path in self._paths:
             count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
             path = f"{wanted}_{count}"
-        # As named_modules(), in half the time; a module that is there twice has its first name.
+        # As named_modules(), in half the time: a shared module has its first name.
         stack, block = [(path, module)], _Block()
         while stack:
             path, module_ = stack.pop()
@@ -107,7 +110,7 @@ class ParameterTable:
             self._paths.add(path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
-                    # A wrapper has the name of what it wraps.
+                    # A wrapper has the name of the wrapped module.
                     below = "" if is_wrapped_child(module_, name) else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         if self._blocks and not module._modules and not module._parameters:
@@ -118,9 +121,9 @@ class ParameterTable:
         return self._modules[id(module)][1]
 
     def take_in(self, module: Module) -> str | None:
-        """Return the path of a module that was put into the model, possibly in place of another.
+        """Return the path of a module that was put into the model after it was added.
 
-        None if it is not in the model, or has nothing to learn.
+        None if the module is not in the model, or has neither parameters nor submodules.
         """
         if not (module._parameters or module._modules):
             return None
@@ -140,14 +143,16 @@ class ParameterTable:
     def classes(self) -> Mapping[str, str]:
         """Return the classes of the modules along each path."""
         if self._classes is None or len(self._modules) != self._classes[0]:
-            # A compiled module is of the class of what it wraps.
+            # A compiled module has the class of the wrapped module.
             own = [row for row in self._modules.values() if "_orig_mod" not in row[0]._modules]
             named = [(path, module) for module, path, _ in own]
             self._classes = len(self._modules), classes_along(named)
         return self._classes[1]
 
     def call(self, module: Module) -> str | None:
-        """Note that the module's forward runs, and return its path; None if unknown."""
+        """Note that the module's forward runs, and return its path; None if it is not in the
+        table.
+        """
         known = self._modules.get(id(module))
         if known is None:
             return None
@@ -159,11 +164,11 @@ class ParameterTable:
         self._traced, self.unknown_calls = True, False
 
     def call_inside(self, modules: Iterable[tuple[int, str, str]] | None, above: str) -> None:
-        """Note that a compiled graph called these modules (None: unknown which).
+        """Note that a compiled graph called these modules.
 
         Args:
-            modules: id(), path below `above`, and class of each.
-            above: path of the module that it runs in.
+            modules: id(), path below `above`, and class of each; None: unknown.
+            above: path of the module in which the graph runs.
         """
         for key, text, kind in modules or ():
             path = self.path_inside(key, text, kind, above)
@@ -177,8 +182,8 @@ class ParameterTable:
         Args:
             key: its id().
             text: its path below `above`.
-            kind: its class.
-            above: path of the module that the graph runs in.
+            kind: its class name.
+            above: path of the module in which the graph runs.
         """
         path = self.path_of(key, kind)
         if path is None or (above and path != above and not path.startswith(above + ".")):
@@ -193,7 +198,7 @@ class ParameterTable:
         """Return True if the forward of the module at this path ran."""
         return path in self._called
 
-    def called(self) -> list[tuple[Module, str]]:
+    def called_modules(self) -> list[tuple[Module, str]]:
         """Return the modules whose forward ran, with their paths."""
         return [(module, path) for module, path in self.modules() if path in self._called]
 
@@ -203,11 +208,13 @@ class ParameterTable:
 
     def own(self) -> set[int]:
         """Return the id() of the model's parameters; without a given model, of the first called
-        one's.
+        module's.
         """
         found: list[Tensor | None] = []
         if self._blocks:
-            found = self._blocks[0].parameters if self._looked else self._blocks[0].now()
+            found = (
+                self._blocks[0].parameters if self._looked else self._blocks[0].current_parameters()
+            )
         return set(map(id, found)) - {id(None)}
 
     def every(self) -> set[int]:
@@ -215,8 +222,10 @@ class ParameterTable:
         return {id(parameter) for _, parameter in self.parameters()}
 
     def learns(self, module: Module) -> bool:
-        """Return True if a parameter that was added with the module requires a gradient."""
-        found = self._modules[id(module)][2].now()
+        """Return True if a parameter that was added together with the module requires a
+        gradient.
+        """
+        found = self._modules[id(module)][2].current_parameters()
         return any(parameter is not None and parameter.requires_grad for parameter in found)
 
     def buffers(self) -> list[Tensor]:
@@ -229,14 +238,16 @@ class ParameterTable:
         """Return names and parameters of the model and of all other called modules."""
         self._name_new()
         if not self._looked:
-            if any(block.changed() for block in self._blocks):
+            if any(block.has_changed() for block in self._blocks):
                 self._name()
             self._looked = None if self._looked is None else True
         return self._named
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Read all parameters once for the whole block, in which the program does not run."""
+        """Check for replaced parameters only once in this block, in which the program does
+        not run.
+        """
         self._looked = False
         try:
             yield
@@ -244,10 +255,10 @@ class ParameterTable:
             self._looked = None
 
     def note(self, module: Module) -> None:
-        """Name the current parameters of this module and of those added with it."""
+        """Name the current parameters of this module and of the modules added with it."""
         self._name_new()
         block = self._modules[id(module)][2]
-        if block.changed():
+        if block.has_changed():
             if block in self._bare:
                 self._bare.remove(block)
                 self._blocks.append(block)
@@ -259,7 +270,9 @@ class ParameterTable:
         return [self._names.get(id(tensor), "") for tensor in tensors]
 
     def known(self) -> list[tuple[str, Tensor]]:
-        """Return also the parameters replaced since the last backward: a graph may hold them."""
+        """Return names and parameters, including those replaced since the last backward, which its
+        graph may contain.
+        """
         known = self.parameters() + self._replaced
         if not is_sharded(set(map(type, map(itemgetter(0), self._modules.values())))):
             return known
@@ -272,30 +285,35 @@ class ParameterTable:
         return known + whole
 
     def listed(self) -> list[tuple[str, Tensor]]:
-        """Return the model's parameters; without a given model, those of all called modules."""
+        """Return the given model's parameters; without a given model, those of all called
+        modules.
+        """
         named = self.parameters()
         return named[: self._named_own] if self.is_given else named
 
     def begin_step(self) -> None:
-        """Forget replaced parameters: no later graph holds them."""
+        """Forget replaced parameters: no later graph contains them."""
         self._replaced = []
 
     def _name(self) -> None:
-        """Name all parameters again; removed ones keep their names until a backward was read."""
+        """Name all parameters again; removed ones keep their names until the next backward was
+        read.
+        """
         before, self._named, self._names = self._named, [], {}
         self._unnamed = list(self._blocks)
         self._name_new()
-        # The last ones alone, for they would keep the memory of all before them.
+        # Only the latest ones: all of them would keep too much memory alive.
         gone = [pair for pair in before if id(pair[1]) not in self._names]
         self._replaced = gone or self._replaced
 
     def _name_new(self) -> None:
         for block in self._unnamed:
-            block.parameters = block.now()
+            block.parameters = block.current_parameters()
             for module, path in block.modules:
                 for name, parameter in module._parameters.items():
                     key = id(parameter)
-                    if parameter is not None and key not in self._names:  # a shared one's first
+                    # A shared parameter has its first name.
+                    if parameter is not None and key not in self._names:
                         self._names[key] = f"{path}.{name}" if path else name
                         self._named.append((self._names[key], parameter))
             if block is self._blocks[0]:

@@ -32,14 +32,14 @@ from ...internals.hooks.grad_mode import GradModeSwitches
 from ...internals.tensors.pytree import ATOMS, flatten, is_nesting
 from ...tracing.names import caller_names, with_outer
 from .call_stack import CallStack
-from .events import Events, Remarks
+from .events import Events, RecordingNotes
 from .in_place import Changes
 from .optimizers import Scaling, Steps
 from .parameters import ParameterTable
 from .source_lines import Origins, Source, lines, sources
 from .tracking import Tracker
 
-Compiled = Literal["open", "closed", "eager", "gradients"]  # how a recording takes compiled code
+Compiled = Literal["open", "closed", "eager", "gradients"]  # `compiled` of `record`
 
 
 class Options(NamedTuple):
@@ -55,56 +55,60 @@ class Options(NamedTuple):
 
     @property
     def with_gradients(self) -> bool:
-        """True if gradients are recorded."""
+        """Return True if gradients are recorded."""
         return self.gradients is not False
 
     @property
     def light(self) -> bool:
-        """True if only non-finite values are searched, with as little work per call as possible."""
+        """Return True with gradients="finite": only non-finite values are searched, with little
+        work per call.
+        """
         return self.gradients == "finite"
 
     @property
     def every_call(self) -> bool:
-        """True if listeners may observe every call."""
+        """Return True if listeners may observe every call."""
         return not self.light
 
     @property
     def opens_regions(self) -> bool:
-        """True if the inside of compiled regions is read."""
+        """Return True if the operations inside compiled regions are read."""
         return self.compiled != "closed" and not self.light
 
     @property
     def inside_regions(self) -> bool:
-        """True if gradients inside compiled regions are computed."""
+        """Return True if gradients inside compiled regions are computed."""
         return self.compiled == "gradients" and self.gradients is True
 
     @property
     def distributed(self) -> bool:
-        """True if this process is a rank; else there are no DTensors and no wrappers for ranks."""
-        started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # its group may come later
+        """Return True if this process is, or may become, a rank; else there are no DTensors and no
+        wrappers.
+        """
+        started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # set by torchrun
         return dist.is_available() and (dist.is_initialized() or started)
 
 
-_STEPS = 3  # whose nodes are still known by module and line
+_KEPT_STEPS = 3  # training steps whose nodes keep module and line
 
 
 class Program:
-    """The code of one thread, and in asyncio of one task, while it is recorded.
+    """The code of one thread (in asyncio: of one task) while it is recorded.
 
-    Its services receive every event before the listeners: `stack` and `origins` know modules and
+    Its services receive every event before the listeners do. `stack` and `origins` know modules and
     lines, `table` the parameters, `steps` the optimizer steps, `changes` the in-place changes,
-    `scaling` the loss scale; `tracker` recognizes tensors that are used again; listeners note facts
-    without a node in `events`.
+    `scaling` the loss scale. `tracker` recognizes tensors that are used again. In `events`
+    listeners note facts that belong to no node.
 
     Args:
-        model: gives modules and parameters their names; None: the first module called is it.
-        frame: the one that enters the recording.
-        options: of the recording.
+        model: names modules and parameters; None: the first called module is the model.
+        frame: the frame that enters the recording.
+        options: the options of the recording.
     """
 
     def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
         self.frame = frame
-        self.step = 0  # its number, for who counts steps
+        self.step = 0  # number of the current training step
         self.options = options
         self.origins: Origins[Source] = Origins(sequence_number())
         self.table = ParameterTable(model)
@@ -115,15 +119,18 @@ class Program:
         self.scaling = Scaling()
         self.tracker = Tracker()
         self.events = Events()
-        self.remarks = Remarks()
+        self.remarks = RecordingNotes()
         self.switches = GradModeSwitches()
-        self.cuts = 0  # how often a result lost the history of an operand
-        # Does a compiled graph run: without gradients, though the program has them.
+        self.cuts = 0  # number of cuts so far
+        # True while a compiled graph runs, under no_grad although the program has gradients
+        # enabled.
+
         self.in_compiled_graph = False
-        self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
+        # The last steps, at these numbers.
+        self._began = deque([sequence_number()], maxlen=_KEPT_STEPS)
         self._model = model
         self.thread = get_ident()
-        self.key = object()  # is among `active_programs()` where this program runs
+        self.key = object()  # in `active_programs()` while this program runs
 
     def __enter__(self) -> Program:
         """Make code that runs from here on, and in tasks created here, part of the program."""
@@ -134,18 +141,18 @@ class Program:
         leave_program(self.key)
 
     def is_here(self) -> bool:
-        """Return True if the program runs, and not another thread or task."""
+        """Return True if this program's thread and task is running."""
         return self.key in active_programs() and get_ident() == self.thread
 
     @property
     def services(self) -> tuple[object, ...]:
-        """Return the services that receive events, the stack first, so that listeners read current
-        data.
+        """Return the services that receive events; the stack comes first, because others read
+        it.
         """
         return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:
-        """Handle the beginning of a compiled graph that records gradients for the program."""
+        """Handle the start of a compiled graph for which the program has gradients enabled."""
         self.in_compiled_graph = True
 
     def compiled_graph_ended(self) -> None:
@@ -153,15 +160,15 @@ class Program:
         self.in_compiled_graph = False
 
     def on_backward_start(self, event: Any) -> None:
-        """Handle the beginning of a backward: notes from here on came after its forward."""
+        """Handle the start of a backward: later events come after its forward."""
         self.stack.lead(event.frame)
         self.events.begin_backward()
 
     def on_graph_read(self, live: Any) -> None:
-        """Begin the records of the next graph, now that a graph was read.
+        """Start the records of the next graph, now that one was read.
 
-        A later graph continues that of an autograd.grad that keeps its graph, as the inner steps of
-        MAML do.
+        The graph of an autograd.grad with retain_graph, such as an inner step of MAML, is continued
+        by the next graph.
         """
         self.stack.on_release(None)
         self.table.begin_step()
@@ -169,7 +176,7 @@ class Program:
             self.stack.begin_step()
 
     def on_step_end(self, event: None) -> None:
-        """Forget names of modules, nodes and lines at the end of a step of a run."""
+        """Forget modules, nodes and lines at the end of a training step."""
         self.stack.on_release(None)
         self.step += 1
         self.remarks.begin_step()
@@ -179,23 +186,23 @@ class Program:
         self.steps.begin_step()
         self.events.begin_step()
         self.tracker.clear()
-        if len(self._began) == _STEPS:
+        if len(self._began) == _KEPT_STEPS:
             self.origins.forget(self._began[0])
         self._began.append(sequence_number())
 
     def resume(self, frame: FrameType | None) -> None:
-        """Continue in this frame of the user's."""
+        """Continue in this frame of the user."""
         self.frame = self.stack.frame = frame
         self.origins.skip(sequence_number())
 
     @property
     def module(self) -> str:
-        """Path of the module whose forward is running; "" for none, and for the root module."""
+        """Return the path of the module whose forward is running; "" for none and for the root."""
         return self.stack.module
 
     @property
     def in_forward(self) -> bool:
-        """True if a module's forward is running."""
+        """Return True if a module's forward is running."""
         return self.stack.in_forward
 
     def parameters(self) -> list[tuple[str, Tensor]]:
@@ -207,7 +214,7 @@ class Program:
         return self.stack.place(frame)
 
     def line(self) -> Callable[[CodePosition | None], str]:
-        """Return a function that turns a position into "train.py:41", with enough folders to be
+        """Return a function that formats a position as "train.py:41", with enough folders to be
         unambiguous.
         """
         return lines([file for file, owner in self.stack.files.items() if owner != OTHER])
@@ -217,15 +224,15 @@ class Program:
         return self.source_in(self.line())(number)
 
     def source_in(self, line: Callable[[CodePosition | None], str]) -> Callable[[int], str]:
-        """Return a function from sequence number to line; `line` formats positions."""
+        """Return a function from sequence number to source line. `line` formats positions."""
         return partial(self.origins.source, text=sources(line))
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
-        """Return the user's name for a tensor, in this frame or in the model."""
+        """Return the user's name for a tensor, in this frame or in the model; "" if unknown."""
         return self.labels((tensor,), frame)[0]
 
     def labels(self, given: Sequence[Tensor], frame: FrameType | None) -> list[str]:
-        """Return the user's names for several tensors."""
+        """Return the user's names for several tensors; "" for unknown ones."""
         found = self.table.names(given)
         if "" in found and frame is not None:
             names: dict[int, str] = {}
@@ -235,7 +242,7 @@ class Program:
         return found
 
     def optimizer_name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
-        """Return the name of an optimizer in the code that steps it, or in its callers; else its
+        """Return the variable that holds an optimizer in the code that steps it, or else its
         class.
         """
         for one in user_frames(frame, self.frame):
@@ -245,7 +252,7 @@ class Program:
         return type(optimizer).__name__
 
     def variable(self, tensor: Tensor) -> str:
-        """Return the variable that holds a tensor, directly or in a container."""
+        """Return the variable that holds a tensor, directly or in a container; "" if none does."""
         for frame in (user_frame(sys._getframe(1)), self.frame):
             for name, value in local_variables(frame).items() if frame is not None else ():
                 if any(part is tensor for _, part in flatten(value, ask=False)):
@@ -253,7 +260,8 @@ class Program:
         return ""
 
     def names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
-        """Return names and tensors of a frame's variables, and of its callers up to the recording.
+        """Return names and tensors of the variables of a frame and its callers, up to the
+        recording.
 
         Includes tensors of modules among the variables if no model was given.
         """
@@ -276,5 +284,5 @@ class Program:
         return named
 
     def callers(self, frame: FrameType | None) -> list[CodePosition]:
-        """Return the user's lines from the frame that entered the recording to this one."""
+        """Return the user's lines from the frame that entered the recording to this frame."""
         return [(one.f_code, one.f_lasti) for one in user_frames(frame, self.frame)]

@@ -1,8 +1,8 @@
 """The user's line of a call, and the line and module of each node.
 
-A position is a code object and an instruction: a frame has both, and the line number is looked up
-only when needed. Every autograd node has a sequence number of its thread. Noted are the numbers at
-which module calls begin and end, and the line of every call that created nodes.
+A position is a code object and an instruction offset; the line number is looked up only when
+needed. Every autograd node has a sequence number of its thread. Recorded are the sequence numbers
+at which module calls begin and end, and the line of every call that created nodes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ...graph.text import called_at
 from ...internals.frames import OWN, CodePosition, code_owner, notebook_cell
 from .call_names import NO_CALL, Call, CallNames
 
-# A place of the user's, and the library's where that called into one and the call was made there.
+# The user's position, and the library's position if the user's line called into a library.
 Source = tuple[CodePosition, CodePosition | None]
 
 
 class Files(dict[str, int]):
-    """The owners of source files, cached."""
+    """A cache of the owners of source files."""
 
     def __missing__(self, file: str) -> int:
         found = self[file] = code_owner(file)
@@ -37,7 +37,9 @@ class Files(dict[str, int]):
 
 
 def raised(error: BaseException, files: Files) -> CodePosition | None:
-    """Return the innermost position in the user's own code that an exception passed."""
+    """Return the innermost position in the user's own code that an exception passed; None if it
+    passed none.
+    """
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -54,7 +56,9 @@ def place_of(file: str, line: int) -> CodePosition:
 
 
 def assigned(frame: FrameType | None, name: str) -> CodePosition | None:
-    """Return the position where a running function last assigned to one of its variables."""
+    """Return the position where a running function last assigned to this variable; None if
+    unknown.
+    """
     found = None
     if frame is not None and name:
         for step in dis.get_instructions(frame.f_code):
@@ -66,9 +70,10 @@ def assigned(frame: FrameType | None, name: str) -> CodePosition | None:
 
 
 def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
-    """Return a function that turns a position in one of the files into "train.py:41"; "" for None.
+    """Return a function that formats a position in one of the files as "train.py:41"; None as
+    "".
 
-    The name has enough folders to be unambiguous. A notebook's cell is "In[3]".
+    Names have enough folders to be unambiguous. A notebook's cell is "In[3]".
     """
     names = short_names(set(files))
     known: dict[tuple[int, int], str] = {}
@@ -85,7 +90,7 @@ def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
 
 
 def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], str]:
-    """Return a function that turns a source into "train.py:41", or "modeling.py:312, called at
+    """Return a function that formats a Source as "train.py:41", or as "modeling.py:312, called at
     train.py:41".
     """
     known: dict[tuple[int, ...], str] = {}
@@ -160,11 +165,11 @@ def short_names(files: set[str]) -> dict[str, str]:
 
 
 Names = tuple[str, str]  # a module's path, and the scope of a call of it
-Line = TypeVar("Line")  # what stands for a line
+Line = TypeVar("Line")  # the representation of a source line
 
 
 class Origins(Generic[Line]):
-    """The lines and modules of the nodes from number `first` on.
+    """The lines and modules of the nodes from sequence number `first` on.
 
     >>> origins = Origins[str](10)
     >>> origins.enter(12, ("fc", "fc"))
@@ -179,11 +184,11 @@ class Origins(Generic[Line]):
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self.end = first  # the nodes before this number have been looked at
-        # From this number on, nodes were made in this module and scope, or in no module.
+        self.end = first  # the origins of nodes before this number are decided
+        # (number, names): nodes from this number on belong to this module and scope; None: to none.
         self._entered: list[tuple[int, Names | None]] = [(first, None)]
-        self.moments = 1  # calls of modules that have begun or ended so far, and the beginning
-        # start <= number < end were made there, by this call.
+        self.moments = 1  # incremented when a module call begins or ends
+        # (start, end, line, call): the call at this line created the nodes start <= number < end.
         self._lines: list[tuple[int, int, Line, Call]] = []
 
     def forget(self, before: int) -> None:
@@ -196,13 +201,13 @@ class Origins(Generic[Line]):
     def enter(self, number: int, names: Names | None) -> None:
         """Note that nodes from this number on belong to this module and scope (None: to none)."""
         self.moments += 1
-        if number == self._entered[-1][0]:  # no node was made since, as under no_grad
+        if number == self._entered[-1][0]:  # no node was created since
             self._entered[-1] = number, names
         else:
             self._entered.append((number, names))
 
     def made(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
-        """Note that this line created the nodes start <= number < end (None: unknown)."""
+        """Note that this line created the nodes start <= number < end (None: unknown line)."""
         self.end = end
         if line is not None:
             self._lines.append((start, end, line, call))
@@ -222,13 +227,18 @@ class Origins(Generic[Line]):
         classes: Mapping[str, str],
         leading: Container[CodeType] = (),
     ) -> dict[str, list[str]]:
-        """Return columns for the nodes with these numbers: module, module_class, scope, where,
-        call.
+        """Return the columns module, module_class, scope, where and call of nodes; "" for unknown
+        values.
 
-        A value is "" if unknown. `text` formats a line, `classes` has the classes along each path,
-        `leading` the functions that are not named because they call modules or backward.
+        Args:
+            numbers: sequence numbers of the nodes; -1 for leaves.
+            text: formats a line.
+            classes: classes of the modules along each path.
+            leading: functions that are not named, because they call modules or backward.
         """
-        # Those of one backward lie close together, among those of all that the block has made.
+        # Only the range of this graph's numbers is filled: the block may have created many
+        # more nodes.
+
         last = max(self.end, self._entered[-1][0])
         known = [min(number, last) for number in numbers if number >= self.first]
         first = min(known, default=last)
@@ -257,7 +267,7 @@ class Origins(Generic[Line]):
                 sources[start:end] = [text(line)] * (end - start)
                 said = called.name(call, names[start][2], several=True) if start < length else ""
                 calls[start:end] = [said] * (end - start)
-        # Before the block nothing is known, and a leaf has the number -1.
+        # The last row is for leaves and for nodes from before the block.
         names.append(nowhere)
         sources.append("")
         calls.append("")

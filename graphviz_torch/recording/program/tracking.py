@@ -10,11 +10,11 @@ from torch import Tensor
 from ...internals.dynamo import not_compiled
 from ...internals.tensors.weak import Ref
 
-_USES = 32  # nodes that used the result of one cut: the last ones are noted
+_MAX_USES = 32  # nodes recorded as users of one trail; older ones are dropped
 
 
 class Copy(Protocol):
-    """Receives the later uses of a tensor."""
+    """An object that is notified of later uses of a tensor."""
 
     def on_use(self) -> None:
         """Called when a call takes the tensor."""
@@ -24,14 +24,14 @@ class Copy(Protocol):
 
 
 class Trail:
-    """The history of a tensor behind cuts: a node in a graph of its own.
+    """The history of a tensor behind cuts: a node of a graph beside autograd's.
 
-    A call creates at most one, however long the history is. Tensors that a call computes from a
-    single trail, without a new cut, share that trail.
+    A call creates at most one trail, however long the history is. Tensors that a call computes from
+    a single trail, without a new cut, share that trail.
 
     Args:
-        starts: what cut the tensor off here, where a call did.
-        behind: the trails of the tensors that it was computed from.
+        starts: the cut of this call, if it made one.
+        behind: the trails of the call's operands.
     """
 
     __slots__ = ("after", "behind", "starts")
@@ -39,7 +39,7 @@ class Trail:
     def __init__(self, starts: tuple[Any, ...], behind: tuple[Trail, ...]) -> None:
         self.starts = starts
         self.behind = behind
-        self.after: list[int] | None = None  # numbers of the nodes that used it, once there are any
+        self.after: list[int] | None = None  # sequence numbers of nodes that used the tensor
 
     def nearest(self) -> Iterator[Any]:
         """Yield the cuts of the history, nearest first."""
@@ -54,7 +54,7 @@ class Trail:
 
 
 def inwards(trails: Iterable[Trail]) -> list[Trail]:
-    """Return these trails and all before them, each before those that it comes from."""
+    """Return these trails and all their predecessors, each before its predecessors."""
     order: list[Trail] = []
     met: set[Trail] = set()
     for start in trails:
@@ -75,36 +75,33 @@ def inwards(trails: Iterable[Trail]) -> list[Trail]:
 
 
 class _Followed(Ref):
-    """A tensor that is followed."""
+    """A weak reference to a followed tensor."""
 
     __slots__ = ("copies", "key", "trail")
 
-    key: int  # id() of it
+    key: int  # id() of the tensor
     trail: Trail | None
     copies: tuple[Copy, ...]
 
 
 class Tracker:
-    """Followed tensors, by identity."""
+    """Tensors that are followed, by identity."""
 
     def __init__(self) -> None:
         self.known: dict[int, _Followed] = {}
-        self.used: dict[Trail, None] = {}  # of what nodes were made from
+        self.used: dict[Trail, None] = {}  # trails of tensors that nodes used
 
     def add(self, tensor: Tensor, copy: Copy) -> None:
-        """Let `copy` receive the uses of a tensor."""
-        followed = self._followed(tensor)
+        """Notify `copy` of the uses of a tensor."""
+        followed = self._follow(tensor)
         followed.copies = (*followed.copies, copy)
 
     def lead(self, tensor: Tensor, trail: Trail) -> None:
-        """Assign a trail to a tensor that was just created.
-
-        Note the trail of a tensor that was made just now.
-        """
-        self._followed(tensor).trail = trail
+        """Assign a trail to a tensor that was just created."""
+        self._follow(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
-        """Return the distinct trails of a call's tensors, and notify their copies."""
+        """Return the distinct trails of a call's arguments, and notify their copies of the use."""
         found: dict[Trail, None] = {}
         known = self.known
         for tensor in given:
@@ -113,19 +110,19 @@ class Tracker:
                 for copy in followed.copies:
                     copy.on_use()
                 trail = followed.trail
-                # A custom Function gave the result a node: the gradient reaches it again.
+                # A custom Function may have given the tensor a node since: then it is not cut off.
                 if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                     found[trail] = None
         return found
 
     def use(self, behind: Iterable[Trail], numbers: Iterable[int]) -> None:
-        """Note that nodes with these numbers were created from tensors with these trails."""
+        """Note that nodes with these sequence numbers used tensors with these trails."""
         for trail in behind:
-            trail.after = [*(trail.after or ()), *numbers][-_USES:]
+            trail.after = [*(trail.after or ()), *numbers][-_MAX_USES:]
             self.used[trail] = None
 
     def forget_trails(self) -> None:
-        """Follow only copies from now on."""
+        """Forget all trails; copies are still followed."""
         self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None
@@ -133,19 +130,19 @@ class Tracker:
                 self.known.pop(key, None)
 
     def clear(self) -> None:
-        """Follow nothing from now on."""
+        """Stop following all tensors."""
         self.known.clear()
 
-    def _followed(self, tensor: Tensor) -> _Followed:
+    def _follow(self, tensor: Tensor) -> _Followed:
         key = id(tensor)
         found = self.known.get(key)
         if found is None or found() is not tensor:
-            found = self.known[key] = _Followed(tensor, self._freed)
+            found = self.known[key] = _Followed(tensor, self._on_free)
             found.key, found.trail, found.copies = key, None, ()
         return found
 
     @not_compiled  # a compiled region may free a tensor
-    def _freed(self, followed: _Followed) -> None:
+    def _on_free(self, followed: _Followed) -> None:
         if self.known.get(followed.key) is followed:
             del self.known[followed.key]
             for copy in followed.copies:

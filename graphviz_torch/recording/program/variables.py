@@ -15,15 +15,15 @@ from ...internals.frames import local_variables, user_frame
 
 _CONTAINERS = (list, tuple, dict)
 _EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
-_CONTAINED = 1000  # values of one that are looked at
+_MAX_ITEMS = 1000  # larger containers are not searched
 
 
 def variable(module: Module, caller: FrameType) -> str:
-    """Return the name that holds a module: "head", or "heads.1" in a list, dict or module; "" if
-    none does.
+    """Return the name of a module in the calling code: "head", or "heads.1" in a list, dict or
+    module.
 
-    The holder is a variable or an attribute of `self`. The iterated container says more than a
-    loop's variable.
+    Searched are variables, and attributes of `self`; "" if none holds the module. In a loop over a
+    container the container's name is preferred to the loop variable.
     """
     modules = list(modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
@@ -32,9 +32,9 @@ def variable(module: Module, caller: FrameType) -> str:
     for name, value in modules:
         parts = dict(_parts(value))
         if value is module or (len(parts) < 2 and not isinstance(value, Module)):
-            continue  # the only one of a list: its class tells more
+            continue  # the only module of a list: its class is a better name
         for path, part in parts.items():
-            inner = next((inner for inner, one in _named(part) if one is module), None)
+            inner = next((inner for inner, one in _named_modules(part) if one is module), None)
             if inner is not None:
                 return ".".join(filter(None, (name, path, inner)))
     return own
@@ -59,7 +59,7 @@ def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]
 
 
 def _loop_variables(caller: FrameType) -> frozenset[str]:
-    """Return the loop variables of the user's calling code."""
+    """Return the loop variables of the calling code."""
     frame = user_frame(caller)
     return frozenset() if frame is None else _bound_by_loops(frame.f_code)
 
@@ -72,7 +72,7 @@ def _bound_by_loops(code: CodeType) -> frozenset[str]:
         if instruction.opname == "FOR_ITER":
             binds = True
         elif binds and instruction.opname.startswith("STORE_"):
-            names = instruction.argval  # from 3.13 on of two at once
+            names = instruction.argval  # from Python 3.13 on, a tuple of two names
             found.update((names,) if isinstance(names, str) else names)
         else:
             binds = binds and instruction.opname.startswith("UNPACK_")
@@ -80,7 +80,7 @@ def _bound_by_loops(code: CodeType) -> frozenset[str]:
 
 
 def has_another_model(module: Module, caller: FrameType) -> bool:
-    """Return True if the user's code holds another model beside this one, as the two players of a
+    """Return True if the calling code holds another model beside this one, like the networks of a
     GAN.
 
     The other one has parameters, and neither contains the other.
@@ -94,15 +94,15 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
 
 
 def modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield modules, lists and dicts in the variables of the user's calling code and in the
-    attributes of `self`.
+    """Yield modules, lists and dicts in the variables of the calling code and in attributes of
+    `self`.
 
-    Of a notebook's or script's variables only those that its code names.
+    From a notebook or script only variables that its code names are yielded.
     """
     frame = user_frame(caller)
     while frame is not None:
         yield from _modules_in(frame)
-        # What loops inside an expression has a frame of its own.
+        # A comprehension has a frame of its own.
         frame = user_frame(frame.f_back) if frame.f_code.co_name in _EXPRESSIONS else None
 
 
@@ -113,7 +113,7 @@ def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if name in named and (issubclass(type(value), Module) or type(value) in _CONTAINERS):
             yield name, value
-    with suppress(AttributeError):  # without `self`, or one without a dict
+    with suppress(AttributeError):  # no `self`, or a `self` without __dict__
         attributes = object.__getattribute__(values.get("self"), "__dict__")
         for name, value in (attributes | attributes.get("_modules", {})).items():
             listed = type(value) in _CONTAINERS and name[0] != "_"
@@ -122,18 +122,18 @@ def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Module]]:
-    """Yield the modules in a list or dict, by position; a module itself."""
+    """Yield the modules in a list or dict, with their keys; a module itself with key ""."""
     if isinstance(value, Module):
         yield "", value
-    elif len(value) <= _CONTAINED:
+    elif len(value) <= _MAX_ITEMS:
         pairs = value.items() if type(value) is dict else enumerate(value)
         for place, part in pairs:
             if issubclass(type(part), Module) and type(place) in (str, int):
                 yield str(place), part
 
 
-def _named(module: Module) -> Iterator[tuple[str, Module]]:
-    """Yield `named_modules()` without running the user's code."""
+def _named_modules(module: Module) -> Iterator[tuple[str, Module]]:
+    """Yield the pairs of `named_modules()` without running the user's code."""
     found = {id(module)}
     stack = [("", module)]
     while stack:
@@ -147,12 +147,12 @@ def _named(module: Module) -> Iterator[tuple[str, Module]]:
 
 def _ids(module: Module) -> set[int]:
     """Return the id() of a module and its submodules."""
-    return {id(inner) for _, inner in _named(module)}
+    return {id(inner) for _, inner in _named_modules(module)}
 
 
 def _has_parameters(module: Module) -> bool:
     return any(
         parameter is not None
-        for _, inner in _named(module)
+        for _, inner in _named_modules(module)
         for parameter in inner.__dict__.get("_parameters", {}).values()
     )

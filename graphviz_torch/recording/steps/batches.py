@@ -1,8 +1,7 @@
 """Detect batches that a DataLoader returned before.
 
-A batch is kept as hashes of up to 65,536 values of each tensor. Tensors of one sample, tensors
-whose first two samples are equal (as in made-up data), and short tensors such as labels are
-ignored.
+A batch is kept as hashes of up to 65,536 values of each tensor. Ignored are tensors of one sample,
+tensors whose first two samples are equal (as in synthetic data), and short tensors such as labels.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from ...internals.tensors.pytree import flatten
 from ..listener import Listener, Resumed, Watches
 from ..program import Program
 
-_ENOUGH = 2  # batches that another worker had given
-_STEPS = 3  # with the first batch of a new pass
-_LOADERS = 16  # that are remembered
-_FEW = 16  # numbers; of whole ones eight times as many
-_VALUES = 1 << 16
+_MIN_REPEATS = 2  # repeated batches, for a report
+_MIN_PASSES = 3  # consecutive passes of one equal batch, for a report
+_MAX_LOADERS = 16
+_MIN_ELEMENTS = 16  # elements of a hashed tensor; eight times as many for integers
+_MAX_VALUES = 1 << 16  # hashed values of one tensor
 
-_Hashes = dict[str, int]  # of the tensors of a batch, by their path
+_Hashes = dict[str, int]  # hashes of a batch's tensors, by path
 
 
 @dataclass(slots=True)
@@ -39,25 +38,22 @@ class _Pass:
     """The batches of a DataLoader since its current pass began."""
 
     first: _Hashes
-    others: deque[_Hashes]  # the last one of each other worker
-    count: int = 0  # batches
-    again: int = 0  # of them, what another worker had just given
-    same: int = 1  # passes in a row, each ended by its first batch: this one
+    others: deque[_Hashes]  # the last batch of each other worker
+    count: int = 0  # number of batches
+    again: int = 0  # batches that another worker had just returned
+    same: int = 1  # consecutive passes that ended after the same first batch
 
 
 class Batches(Listener):
-    """Reports batches that are equal to earlier ones.
-
-    Notes batches that were there before.
-    """
+    """Listener that reports batches equal to earlier ones."""
 
     needs = ("every_call",)
     watches: ClassVar[Watches] = {"on_batch": BatchWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._passes: dict[int, _Pass] = {}  # by the loader
-        self._stepped = False  # has an optimizer, since a batch came
+        self._passes: dict[int, _Pass] = {}  # by id() of the loader
+        self._stepped = False  # True if an optimizer stepped since the last batch
 
     def on_batch(self, event: BatchCame) -> None:
         """Check whether a batch is equal to an earlier one."""
@@ -66,7 +62,7 @@ class Batches(Listener):
         if event.number == 0 or before is None:
             others = deque[_Hashes](maxlen=max(0, event.workers - 1))
             now = self._passes[event.loader] = _Pass(hashes, others)
-            while len(self._passes) > _LOADERS:
+            while len(self._passes) > _MAX_LOADERS:
                 del self._passes[next(iter(self._passes))]
             if before is not None and before.count == 1 and stepped and hashes == before.first:
                 now.same = before.same + bool(hashes)
@@ -75,16 +71,18 @@ class Batches(Listener):
         now.count += 1
         now.again += any(not hashes.items().isdisjoint(other.items()) for other in now.others)
         now.others.append(hashes)
-        if now.again >= _ENOUGH:
+        if now.again >= _MIN_REPEATS:
             self._note(event, now.again, now.count)
-        elif now.same >= _STEPS and event.number == 0 and event.left and len(self._passes) == 1:
+        elif (
+            now.same >= _MIN_PASSES and event.number == 0 and event.left and len(self._passes) == 1
+        ):
             self._note(event, now.same)
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepped = True
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget the current passes: batches of the pause were not seen."""
+        """Forget the current passes: batches during the pause were not observed."""
         self._passes.clear()
 
     def _note(self, event: BatchCame, count: int, among: int = 0) -> None:
@@ -99,12 +97,15 @@ def _hashes(batch: Any) -> _Hashes:
         return {
             path: _hash(tensor)
             for path, tensor in flatten(batch, ask=False)
-            if type(tensor) is Tensor and tensor.is_cpu and has_memory(tensor) and _tells(tensor)
+            if type(tensor) is Tensor
+            and tensor.is_cpu
+            and has_memory(tensor)
+            and _is_distinctive(tensor)
         }
 
 
-def _tells(tensor: Tensor) -> bool:
-    few = _FEW if tensor.dtype.is_floating_point else 8 * _FEW
+def _is_distinctive(tensor: Tensor) -> bool:
+    few = _MIN_ELEMENTS if tensor.dtype.is_floating_point else 8 * _MIN_ELEMENTS
     if TensorBase.dim(tensor) == 0 or tensor.shape[0] < 2 or TensorBase.numel(tensor) < few:
         return False
     return not torch.equal(torch.select(tensor, 0, 0), torch.select(tensor, 0, 1))
@@ -112,5 +113,5 @@ def _tells(tensor: Tensor) -> bool:
 
 def _hash(tensor: Tensor) -> int:
     flat = TensorBase.reshape(tensor, (-1,))
-    part = TensorBase.contiguous(flat[:: 1 + len(flat) // _VALUES])
+    part = TensorBase.contiguous(flat[:: 1 + len(flat) // _MAX_VALUES])
     return hash(bytes(TensorBase.numpy(TensorBase.view(part, torch.uint8))))

@@ -1,14 +1,14 @@
 """Check whether a program clears and clips gradients between backward and step.
 
 Clearing: one parameter of each optimizer is sampled when the optimizer steps, and before and after
-each backward. If its gradient changed outside of backward, it was cleared. Within a run the
-parameter and its gradient are kept by weak references. From one recording to the next only the
-optimizer is, and the memory of that gradient: a weak reference to a tensor would make
+each backward. If its gradient changed outside of backward, it was cleared. Within a run, parameter
+and gradient are kept by weak references. Between two recordings only weak references to the
+optimizer and to the gradient's memory remain, because a weak reference to a tensor would make
 `torch.utils.swap_tensors` fail.
 
-Clipping: is the bound reached always, or never? `clip_grad_norm_` and `clip_grads_with_norm_`
-compute bound / norm and clamp the quotient at 1; that call is observed. For `clip_grad_value_` the
-bound is compared with the largest and the mean absolute value.
+Clipping: a bound that is always reached, or never, is reported. `clip_grad_norm_` and
+`clip_grads_with_norm_` compute bound / norm and clamp it at 1; that call is observed. For
+`clip_grad_value_` the bound is compared with the largest and the mean absolute value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
 
-_OPTIMIZERS = 64  # of which a sample is known: the last ones
+_MAX_OPTIMIZERS = 64  # sampled optimizers; older ones are dropped
 
 
 class _SteppedGradient(NamedTuple):
@@ -55,7 +55,7 @@ class _SteppedGradient(NamedTuple):
     version: int
 
 
-_between: dict[int, _SteppedGradient] = {}  # by id() of the optimizer, until it goes
+_between: dict[int, _SteppedGradient] = {}  # between recordings, by id() of the optimizer
 
 
 def _forget(key: int, _: object) -> None:
@@ -63,18 +63,18 @@ def _forget(key: int, _: object) -> None:
 
 
 @dataclass(slots=True)
-class _Sample:
-    """A parameter, with the gradient that it had at the last check."""
+class _GradientSample:
+    """A parameter of an optimizer, with its gradient at the last check."""
 
     optimizer: weakref.ref[Optimizer]
     parameter: Ref
     gradient: Ref | None
     version: int
-    stepped: bool = True  # has an optimizer stepped with a part of this gradient
-    added: bool = False  # and has backward added to it since
+    stepped: bool = True  # True if an optimizer stepped with this gradient
+    added: bool = False  # True if a backward added to it since
 
     def look(self) -> bool:
-        """Take the current gradient, and return True if it changed."""
+        """Take the current gradient, and return True if it changed or is None."""
         parameter = self.parameter()
         gradient = None if parameter is None else parameter.grad
         version = -1 if gradient is None or TensorBase.is_inference(gradient) else gradient._version
@@ -85,8 +85,8 @@ class _Sample:
         return changed or gradient is None
 
     def memory(self) -> tuple[Any, int, int] | None:
-        """Return a weak reference to the gradient's memory, its key and its version; None if it has
-        no memory of its own.
+        """Return weak reference, id and version of the gradient's storage; None if it has no dense
+        memory.
         """
         gradient = None if self.gradient is None else self.gradient()
         if gradient is None or not is_dense(gradient) or not (number := storage_id(gradient)):
@@ -95,14 +95,17 @@ class _Sample:
 
 
 class ClearedGradients(Listener):
-    """Reports an optimizer that steps with gradients that it stepped with before."""
+    """Listener that reports an optimizer that steps with gradients it stepped with before."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._samples: dict[int, _Sample] = {}  # by id() of the optimizer: not all can be hashed
-        self._closures: dict[int, CodePosition | None] = {}  # steps with one that run, by the same
-        self._place: CodePosition | None = None  # the last
-        self._places: dict[int, CodePosition | None] = {}  # of each graph, the last then
+        # By id() of the optimizer, which may be unhashable.
+        self._samples: dict[int, _GradientSample] = {}
+        # Running steps with a closure, likewise.
+        self._closures: dict[int, CodePosition | None] = {}
+        self._place: CodePosition | None = None  # the last step with stale gradients
+        # The same when a graph was read, by graph.
+        self._places: dict[int, CodePosition | None] = {}
         with unseen_calls():
             self._remember()
 
@@ -112,7 +115,7 @@ class ClearedGradients(Listener):
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Keep weak references to the gradients that an optimizer stepped with."""
+        """Keep weak references to the gradients with which optimizers stepped."""
         for key, sample in self._samples.items():
             optimizer = sample.optimizer()
             if optimizer is None or not sample.stepped or sample.look():
@@ -139,7 +142,7 @@ class ClearedGradients(Listener):
         place = self.program.place(event.frame)
         if closure_code(event.args) is None:
             self._use(event.optimizer, place)
-        else:  # what it computes is there at the end
+        else:  # a closure computes gradients during the step
             self._closures[id(event.optimizer)] = place
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
@@ -151,7 +154,7 @@ class ClearedGradients(Listener):
         self._place, self._places = None, {}
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget changed gradients: they may be from a step during the pause."""
+        """Forget changed gradients: a step during the pause may have used them."""
         for sample in self._samples.values():
             sample.stepped = not sample.look() and sample.stepped
             sample.added = False
@@ -168,7 +171,7 @@ class ClearedGradients(Listener):
         self._sample(optimizer)
         if sample is not None and sample.stepped and sample.added:
             self._place = place
-            if self._places:  # of the last graph, too
+            if self._places:  # also for the last graph
                 self._places[max(self._places)] = place
 
     def _remember(self) -> None:
@@ -186,31 +189,27 @@ class ClearedGradients(Listener):
                 self._samples[id(known)] = sample
 
     def _sample(self, optimizer: Optimizer) -> None:
-        """Sample one parameter of the optimizer that has a gradient."""
+        """Sample the optimizer's first parameter that has a gradient."""
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         first = next((p for p in parameters if p.grad is not None), None)
         self._samples.pop(id(optimizer), None)
         if first is not None and not TensorBase.is_inference(first.grad):
             gradient = first.grad
-            self._samples[id(optimizer)] = _Sample(
+            self._samples[id(optimizer)] = _GradientSample(
                 weakref.ref(optimizer), Ref(first), Ref(gradient), gradient._version
             )
-        while len(self._samples) > _OPTIMIZERS:
+        while len(self._samples) > _MAX_OPTIMIZERS:
             del self._samples[next(iter(self._samples))]
 
 
-_FILE = clip_grad.__file__
-_ENOUGH = 5  # times that a line clips
-_MOST = 64  # shares of a line that are remembered
-_LOW, _HIGH = 0.1, 100.0  # in the median; and each time
+_CLIP_GRAD_FILE = clip_grad.__file__
+_MIN_CLIPS = 5  # clippings of a line, for a report
+_MAX_CLIPS = 64  # remembered clippings of a line
+_LOW, _HIGH = 0.1, 100.0  # bounds on bound / norm: median below, or every one above
 
 
 class ClipBounds(Listener):
-    """Reports a clipping bound that shortens every gradient to a small part, or is far above all of
-    them.
-
-    Notes a bound that leaves a small part of every gradient, or is far above all of them.
-    """
+    """Listener that reports a clipping bound far below, or far above, all gradient norms."""
 
     needs = ("every_call",)
     functions = frozenset((torch.clamp, FOREACH_CLAMP_MIN))
@@ -218,13 +217,13 @@ class ClipBounds(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By the line that clips, and the function that it calls.
+        # By line and clipping function: bound / norm of each call, at most 1 if clipped.
         self._shares: dict[tuple[CodePosition | None, str], list[float | Tensor]] = {}
-        # The same of a bound for values: of the largest, and of their mean.
+        # The same for clip_grad_value_: bound / largest and bound / mean absolute value.
         self._sizes: dict[tuple[CodePosition | None, str], list[Tensor]] = {}
 
     def on_call_start(self, event: Calling) -> None:
-        if event.frame.f_code.co_filename != _FILE:
+        if event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
             return
         grads, bound = event.args
         if not all(map(has_memory, grads)):
@@ -237,10 +236,10 @@ class ClipBounds(Listener):
             mean = total / sum(map(TensorBase.numel, grads))
             sizes = self._sizes.setdefault(key, [])
             sizes.append(-bound / torch.stack([largest.max(), mean]))
-        del sizes[:-_MOST]
+        del sizes[:-_MAX_CLIPS]
 
     def on_call_end(self, event: Called) -> None:
-        if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _FILE:
+        if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
             return
         if not has_memory(event.args[0]):
             return
@@ -248,23 +247,26 @@ class ClipBounds(Listener):
         key = self.program.place(event.frame), clipping_function(event.frame)
         shares = self._shares.setdefault(key, [])
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            # A number of the library's own, that nothing else holds.
+            # The library's temporary: nothing else refers to it.
             shares.append(TensorBase.item(share) if share.is_cpu else TensorBase.detach(share))
-        del shares[:-_MOST]
+        del shares[:-_MAX_CLIPS]
 
     def _judge(
         self, key: tuple[CodePosition | None, str], low: list[float], high: list[float]
     ) -> None:
-        """Note a bound that is always reached (`low`), or never (`high`).
+        """Report a bound that is always reached, or never.
 
-        Note a bound that is always reached, by the share `low`, or never, by that of `high`.
+        Args:
+            key: line and clipping function.
+            low: ratios that show that the bound is always reached.
+            high: ratios that show that it is never reached.
         """
         place, name = key
-        if len(low) >= _ENOUGH and max(low) < 1 and median(low) < _LOW:
+        if len(low) >= _MIN_CLIPS and max(low) < 1 and median(low) < _LOW:
             self.events.note(
                 ExtremeClipNorm(function=name), place, count=len(low), share=median(low)
             )
-        elif len(high) >= _ENOUGH and min(high) > _HIGH:
+        elif len(high) >= _MIN_CLIPS and min(high) > _HIGH:
             self.events.note(
                 ExtremeClipNorm(function=name), place, count=len(high), share=median(high)
             )

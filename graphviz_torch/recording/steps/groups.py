@@ -15,23 +15,20 @@ from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events
 
-_LEAST = 2.0**-25  # half of the least number of float16 above 0: it rounds to 0
+_HALF_UNDERFLOW = 2.0**-25  # half of float16's smallest positive number: it rounds to 0
 
 
-def look_at_groups(
+def note_group_problems(
     events: Events, program: Program, optimizer: Optimizer, name: str, place: CodePosition | None
 ) -> None:
-    """Note empty groups, decay of parameters that another group exists for, and an epsilon of 0.
-
-    Note groups that are empty, that decay what another one is there for, and an epsilon of 0.
-    """
+    """Note empty groups, weight decay on norms and biases, and an epsilon that is 0 in float16."""
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         if not group["params"] and len(groups) > 1:
             empty = EmptyParameterGroup(optimizer=name, group=i, groups=len(groups))
             events.note(empty, place)
         epsilon = group.get("eps")
-        if type(epsilon) is float and 0 < epsilon <= _LEAST:
+        if type(epsilon) is float and 0 < epsilon <= _HALF_UNDERFLOW:
             small = [p for p in group["params"] if p.dtype is torch.float16]
             if small:
                 idle = VanishedEpsilon(optimizer=name, epsilon=epsilon)
@@ -53,7 +50,7 @@ def _look_at_decay(
     small = _biases_and_norms(program)
     spared = [group["params"] for group, decay in zip(groups, decays, strict=True) if decay == 0]
     if all(params and not any(id(p) in small for p in params) for params in spared):
-        return  # it is there for something else
+        return  # the group without decay serves another purpose
     for i, (group, decay) in enumerate(zip(groups, decays, strict=True)):
         decayed = [id(p) for p in group["params"] if id(p) in small]
         if type(decay) is float and decay > 0 and decayed:
@@ -62,7 +59,7 @@ def _look_at_decay(
 
 
 def _biases_and_norms(program: Program) -> set[int]:
-    """Return the id() of parameters usually not decayed: biases and weights of norms."""
+    """Return the id() of parameters that are usually not decayed: biases and weights of norms."""
     found: set[int] = set()
     for module, _ in program.table.modules():
         norm = "Norm" in type(module).__name__

@@ -1,11 +1,10 @@
 """Find graphs of earlier steps that are still alive at a backward, and the variable that keeps
 them.
 
-A few nodes of each graph are watched by a weak reference to the dictionary of their hooks, which
-dies with the node: a node lives as long as a result computed from it. Steps are separated by
-optimizer steps. A graph is compared with graphs whose loss came from the same line and reached the
-same optimized parameters: one function may run backward for two losses, and each of them has one
-live graph.
+A few nodes of each graph are marked by weak references to their hook dictionaries, which die with
+the nodes; a node lives as long as any result computed from it. Steps are separated by optimizer
+steps. A graph is compared only with graphs whose loss comes from the same line and reaches the same
+optimized parameters, because one function may run backward for two losses.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from ..program import Program
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 
-# A graph of the step before may be held by a variable that is about to be assigned again.
+# A variable may keep the graph of the previous step until it is assigned again.
 STEPS = 2
-_MARKS = 8  # in a graph, where parts of it may be held alone
+_MAX_MARKS = 8  # marked nodes per graph, because parts of it may stay alive
 
 
 class _Mark:
     __slots__ = ("hooks", "number", "step")
 
     def __init__(self, hooks: OrderedDict[Any, Any], number: int, step: int) -> None:
-        self.hooks = weakref.ref(hooks)  # the dictionary of its node
-        self.number = number  # sequence number of its node
+        self.hooks = weakref.ref(hooks)  # hook dictionary of the node
+        self.number = number  # sequence number of the node
         self.step = step
 
     def alive(self) -> bool:
@@ -52,7 +51,7 @@ class _Mark:
 
 
 Marks = list[_Mark]
-# Sequence number of the node that made what holds, what the caller calls it, what it holds.
+# A tensor that keeps graphs alive: sequence number of its node, name, marks that it keeps.
 _Holder = tuple[int | None, str, list[_Mark]]
 
 
@@ -60,31 +59,31 @@ class Retention(NamedTuple):
     """Graphs of earlier steps that are alive at a later backward of the same line."""
 
     steps: int
-    number: int | None = None  # sequence number of what holds them, if that is known
-    label: str = ""  # what the caller calls that
-    source: str = ""  # the line that made that
-    inside: bool = False  # are they part of what runs backward now
+    number: int | None = None  # sequence number of the tensor that keeps them alive
+    label: str = ""  # the caller's name of that tensor
+    source: str = ""  # the line that created it
+    inside: bool = False  # True if the running backward passes through them
 
 
 class _Alive(NamedTuple):
-    """A graph that ran backward, as far as it is alive."""
+    """A graph that ran backward, with the marks on its nodes."""
 
     step: int
     marks: Marks
-    reached: frozenset[int]  # id() of the variables that its backward reached
+    reached: frozenset[int]  # id() of the leaves that its backward reached
 
 
 @dataclass(slots=True)
-class _Line:
-    """The backwards of one line, for losses of one other line."""
+class _LineBackwards:
+    """The backwards of one line, for losses created at one other line."""
 
-    first: int = 0  # nodes from this sequence number on were made since it ran last
+    first: int = 0  # nodes from this sequence number on are newer than its last backward
     graphs: list[_Alive] = field(default_factory=list)
-    enough: int = STEPS  # steps that must be alive to look for what holds them
+    enough: int = STEPS  # number of live steps that triggers the next search for the holder
     holder: tuple[int | None, str, str] | None = None  # number, label and source, as above
-    holder_marks: Marks = field(default_factory=list)  # that made this the holder
+    holder_marks: Marks = field(default_factory=list)  # the marks that it kept alive
 
-    def before(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
+    def earlier_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
         """Return the live graphs of earlier steps that reached the same optimized parameters."""
         alive = (one._replace(marks=[m for m in one.marks if m.alive()]) for one in self.graphs)
         self.graphs = [one for one in alive if one.marks]
@@ -93,16 +92,16 @@ class _Line:
 
 
 class GraphHistory(Listener):
-    """Searches, at every backward, for live graphs of earlier backwards."""
+    """Listener that searches, at every backward, for live graphs of earlier backwards."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._lines: dict[tuple[CodePosition | None, str], _Line] = {}
+        self._lines: dict[tuple[CodePosition | None, str], _LineBackwards] = {}
         self._begins = sequence_number()
         self._found: dict[int, Retention | None] = {}  # by graph
-        self._going_on: set[int] = set()  # graphs that are computed from what was made before
+        self._going_on: set[int] = set()  # graphs that contain nodes of earlier steps
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         live = event.live
@@ -136,19 +135,19 @@ class GraphHistory(Listener):
         """Find retained graphs, and mark nodes of this one.
 
         Args:
-            nodes: the nodes of the graph, leaves left out, inputs before users.
-            live: what is about to run.
+            nodes: the nodes of the graph without leaves, inputs before users.
+            live: the graph that is about to run backward.
         """
         step = live.call.step
         made = self.program.source(max(nodes.values(), default=-1))
-        line = self._lines.setdefault((live.call.place, made), _Line())
-        before = partial(line.before, step, self.program.steps.ever, live.reached)
+        line = self._lines.setdefault((live.call.place, made), _LineBackwards())
+        before = partial(line.earlier_graphs, step, self.program.steps.ever, live.reached)
         begins = max(line.first, self._begins)
         if min(nodes.values(), default=begins) < begins:
             self._going_on.add(live.position)
         retention = self._retention(line, before, nodes, live.own)
         new = [fn for fn, number in nodes.items() if number >= line.first]
-        some = new[:: -(-len(new) // _MARKS) or 1]
+        some = new[:: -(-len(new) // _MAX_MARKS) or 1]
         found = zip(some, hook_dictionaries(some), strict=True)
         marks = [_Mark(hooks, nodes[fn], step) for fn, hooks in found]
         line.graphs.append(_Alive(step, marks, live.reached))
@@ -157,7 +156,7 @@ class GraphHistory(Listener):
 
     def _retention(
         self,
-        line: _Line,
+        line: _LineBackwards,
         graphs_before: Callable[[], list[_Alive]],
         nodes: Numbers,
         running: Container[GradFn],
@@ -167,7 +166,7 @@ class GraphHistory(Listener):
         if count < STEPS:
             return None
         if any(number < line.first for number in nodes.values()):
-            inside, junction = _inside(nodes, running, _marks(before), line.first)
+            inside, junction = _steps_inside(nodes, running, _marks(before), line.first)
             if len(inside) >= STEPS:
                 return Retention(len(inside), junction, "", self._source(junction), inside=True)
         if count < line.enough:
@@ -175,16 +174,16 @@ class GraphHistory(Listener):
             return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
-            gc.collect()  # what only waits for this is not a leak
+            gc.collect()  # graphs in unreachable cycles are no leak
             before = graphs_before()
         line.enough = 2 * max(count, line.enough)
         count = _steps(before)
         if count < STEPS:
             return None
         number, name, marks = self._holder(_marks(before), running)
-        if number is None:  # soon again
+        if number is None:  # search again soon
             line.enough = count + max(1, count // 2)
-        # Written at once: the program forgets the lines of what earlier steps made.
+        # The line is looked up now: the program forgets the nodes of earlier steps.
         line.holder, line.holder_marks = (number, name, self._source(number)), marks
         return Retention(count, *line.holder)
 
@@ -192,11 +191,11 @@ class GraphHistory(Listener):
         return "" if number is None else self.program.source(number)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
-        """Return the variable that keeps graphs of the most steps; without a number if none keeps
-        several.
+        """Return the tensor that keeps graphs of the most steps alive; number None if no tensor
+        keeps several.
         """
         tensors = [each for each in tensors_made_since(min(marks)) if each[1] not in running]
-        tensors.sort(key=lambda each: -each[0])  # the newest first: what others hold too is its
+        tensors.sort(key=lambda each: -each[0])  # newest first: shared predecessors count for it
         ids, edges = collect_nodes([fn for _, fn, _ in tensors])
         sources: list[list[int]] = [[] for _ in ids]
         for source, target, _, _ in edges:
@@ -205,7 +204,7 @@ class GraphHistory(Listener):
         visited: set[int] = set()
         holders: dict[str, _Holder] = {}
         for number, fn, tensor in tensors:
-            found = [marked[i] for i in _behind(ids[fn], sources, visited) if i in marked]
+            found = [marked[i] for i in _predecessors(ids[fn], sources, visited) if i in marked]
             if found:
                 name = self.program.variable(tensor)
                 key = name or self.program.source(number) or str(number)
@@ -229,11 +228,11 @@ def _step_count(holder: _Holder) -> int:
     return len({mark.step for mark in holder[2]})
 
 
-def _inside(
+def _steps_inside(
     nodes: Numbers, running: Container[GradFn], marks: Mapping[int, _Mark], first: int
 ) -> tuple[set[int], int | None]:
-    """Return the steps with marks on nodes about to run, and the number of the first new node
-    downstream of one.
+    """Return the steps whose marked nodes are about to run, and the sequence number of the first
+    new node that uses one.
     """
     behind: set[GradFn] = set()
     steps: set[int] = set()
@@ -251,7 +250,7 @@ def _inside(
     return steps, junction
 
 
-def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
+def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
     """Yield a node and its unvisited predecessors, and mark them as visited."""
     stack = [start]
     while stack:
@@ -263,8 +262,9 @@ def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator
 
 
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
-    """Return the mark on a node. Sequence numbers repeat between threads, so the node itself is
-    compared.
+    """Return the mark on a node; None if there is none.
+
+    Sequence numbers repeat between threads, so the node's hook dictionary is compared.
     """
     mark = marks.get(fn._sequence_nr())
     return mark if mark is not None and hook_dictionaries([fn])[0] is mark.hooks() else None

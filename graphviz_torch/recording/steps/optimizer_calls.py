@@ -1,4 +1,4 @@
-"""Steps of optimizers, schedulers and scalers without the intended effect, noted as events.
+"""Steps of optimizers, schedulers and GradScalers without the intended effect, noted as events.
 
 A scheduler that steps before its optimizer, more often, past its end, or whose optimizer never
 steps; an optimizer, scheduler or scaler re-created for each step; steps with a learning rate of 0
@@ -37,19 +37,19 @@ from ..backward import Backward
 from ..events.code import called, codes, is_made_by_call
 from ..listener import BackwardEnded, Listener
 from ..program import Program
-from .groups import look_at_groups
-from .schedulers import Schedule, look_at_lone_schedulers, look_at_schedule, schedulers
+from .groups import note_group_problems
+from .schedulers import Schedule, note_schedule_problems, note_unused_schedulers, schedulers
 
-_MOST = 64  # optimizers that are remembered
-_PARAMETERS = 10_000  # whose optimizers are remembered
-_FEW = 3  # steps: fewer may have a reason
-_LOOKS = 4  # steps at which is looked whether a scheduler or scaler is still the same
+_MAX_OPTIMIZERS = 64
+_MAX_PARAMETERS = 10_000  # parameters whose optimizer is remembered
+_MIN_STEPS = 3  # steps, for a report; fewer may be intended
+_CHECKED_STEPS = 4  # first steps, at which schedulers and scalers are compared
 
 
 @dataclass(slots=True)
 class _Rates:
-    """For a parameter group: number of steps with rate 0, current run of such steps, and steps with
-    a rate below 0.
+    """For a parameter group: steps with learning rate 0, current run of such steps, steps with rate
+    < 0.
     """
 
     idle: int = 0
@@ -66,30 +66,25 @@ class _Optimizer:
     place: CodePosition | None
     schedules: list[Schedule]
     steps: int = 0
-    empty: int = 0  # of them, without any gradient
+    empty: int = 0  # steps without any gradient
     rates: list[_Rates] = field(default_factory=list)  # by group
-    # What stepped it in its first steps: a scaler, and its schedulers, by name.
+    # At each of the first steps: the scaler that stepped it, and its schedulers, by name.
     met: dict[RecreatedKind, list[dict[str, weakref.ref[object]]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Moments:
-    """Steps of optimizers with the same first parameter: how many had no state, and how many had
-    some.
-    """
+class _StateCounts:
+    """Steps of optimizers with the same first parameter, with and without optimizer state."""
 
     name: str
     place: CodePosition | None
-    fresh: int = 0
-    old: int = 0
-    keeps: bool = False  # has it state after a step
+    fresh: int = 0  # steps without state before them
+    old: int = 0  # steps with state before them
+    keeps: bool = False  # True if there is state after a step
 
 
 class OptimizerCalls(Listener):
-    """Reports optimizers, schedulers and scalers whose steps have no effect.
-
-    Notes what optimizers, schedulers and scalers do in vain.
-    """
+    """Listener that reports optimizers, schedulers and scalers whose steps have no effect."""
 
     needs = ("every_call",)
 
@@ -98,27 +93,27 @@ class OptimizerCalls(Listener):
         self._optimizers: dict[int, _Optimizer] = {}  # by id()
         self._schedules: dict[int, Schedule] = {}  # of optimizers that have not stepped, by id()
         self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
-        self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
-        self._has_run = False  # a backward, since the recording began
-        self._reached: set[int] = set()  # id() of what backwards reached and no step has used
+        self._moments: dict[int, _StateCounts] = {}  # by id() of the first parameter
+        self._has_run = False  # True once a backward ran
+        self._reached: set[int] = set()  # id() of leaves that backwards reached and no step used
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
             self._has_run = True
             self._reached |= event.backward.reached
-            if len(self._reached) > _PARAMETERS:  # inputs that need a gradient among them
+            if len(self._reached) > _MAX_PARAMETERS:  # drop inputs that require a gradient
                 self._reached &= self.program.table.every()
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer = event.optimizer
         known = self._optimizers.get(id(optimizer))
-        if known is None and len(self._optimizers) < _MOST:
+        if known is None and len(self._optimizers) < _MAX_OPTIMIZERS:
             known = self._optimizers[id(optimizer)] = self._met(optimizer, event)
         if known is None:
             return
         known.steps += 1
         groups = optimizer.param_groups
-        if known.steps <= _LOOKS:
+        if known.steps <= _CHECKED_STEPS:
             self._look_around(known, optimizer, event.frame)
         if self._has_run and len(event.args) < 2:  # a closure may run backward
             held = {id(p): p.grad is not None for g in groups for p in g["params"]}
@@ -134,50 +129,50 @@ class OptimizerCalls(Listener):
                 count.idle += rate == 0
                 count.last = count.last + 1 if rate == 0 else 0
                 count.negative += rate < 0
-        moments = self._of(optimizer, known)
+        moments = self._moments_of(optimizer, known)
         moments.fresh += not optimizer.state
         moments.old += bool(optimizer.state)
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         known = self._optimizers.get(id(event.optimizer))
         if known is not None:
-            self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
+            self._moments_of(event.optimizer, known).keeps |= bool(event.optimizer.state)
 
     def on_step_end(self, event: None) -> None:
-        while len(self._moments) > _MOST:
+        while len(self._moments) > _MAX_OPTIMIZERS:
             del self._moments[next(iter(self._moments))]
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         scaled = any(backward.call.loss_scale is not None for backward in backwards)
         for known in self._optimizers.values():
             for schedule in known.schedules:
-                look_at_schedule(
+                note_schedule_problems(
                     self.events, self.program, schedule, known.name, known.steps, scaled
                 )
             self._look_at_rates(known)
             self._look_at_gradients(known)
             self._look_at_what_stepped(known)
         optimizers = [known.optimizer() for known in self._optimizers.values()]
-        look_at_lone_schedulers(self.events, self.program, self._schedules.values(), optimizers)
+        note_unused_schedulers(self.events, self.program, self._schedules.values(), optimizers)
         self._look_at_moments()
 
-    def _of(self, optimizer: Optimizer, known: _Optimizer) -> _Moments:
+    def _moments_of(self, optimizer: Optimizer, known: _Optimizer) -> _StateCounts:
         first = next((p for group in optimizer.param_groups for p in group["params"]), None)
-        return self._moments.setdefault(id(first), _Moments(known.name, known.place))
+        return self._moments.setdefault(id(first), _StateCounts(known.name, known.place))
 
     def _met(self, optimizer: Optimizer, event: Stepping) -> _Optimizer:
         """Create the records of an optimizer at its first step."""
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)
-        look_at_groups(self.events, self.program, optimizer, name, place)
+        note_group_problems(self.events, self.program, optimizer, name, place)
         self._look_for_owners(optimizer, name, place)
         found: dict[int, Schedule] = {}
         for values in variables:
             for label, scheduler in schedulers(values):
                 own = scheduler.optimizer is optimizer
-                if own or len(self._schedules) < _MOST:
-                    schedule = Schedule.of(scheduler, label)
+                if own or len(self._schedules) < _MAX_OPTIMIZERS:
+                    schedule = Schedule.create(scheduler, label)
                     (found if own else self._schedules).setdefault(id(scheduler), schedule)
         return _Optimizer(weakref.ref(optimizer), name, place, list(found.values()))
 
@@ -210,9 +205,9 @@ class OptimizerCalls(Listener):
         for what, looks in known.met.items():
             for name in looks[0]:
                 refs = [look[name] for look in looks if name in look]
-                # One object has one weak reference.
-                anew = all(one is not other for one, other in pairwise(refs))
-                if len(refs) == len(looks) >= _FEW and anew:
+                # weakref.ref returns the same reference for the same object.
+                recreated = all(one is not other for one, other in pairwise(refs))
+                if len(refs) == len(looks) >= _MIN_STEPS and recreated:
                     made = RecreatedObject(what=what, name=name)
                     self.events.note(made, known.place, count=len(refs))
 
@@ -226,16 +221,16 @@ class OptimizerCalls(Listener):
             idle = ZeroLearningRate(what="negative", optimizer=known.name)
             self.events.note(idle, known.place, count=number, steps=steps)
         still = [count.idle == steps for count in held]
-        if steps >= _FEW and held and all(still):
+        if steps >= _MIN_STEPS and held and all(still):
             idle = ZeroLearningRate(what="all", optimizer=known.name)
             self.events.note(idle, known.place, count=steps, steps=steps)
-        elif held and min(count.last for count in held) >= _FEW:
+        elif held and min(count.last for count in held) >= _MIN_STEPS:
             idle = ZeroLearningRate(what="end", optimizer=known.name)
             number = min(count.last for count in held)
             self.events.note(idle, known.place, count=number, steps=steps)
         else:
             for i, (count, size) in enumerate(zip(rates, sizes, strict=False)):
-                if size and steps >= _FEW and count.idle == steps:
+                if size and steps >= _MIN_STEPS and count.idle == steps:
                     idle = ZeroLearningRate(
                         what="group", optimizer=known.name, group=i, groups=len(sizes)
                     )
@@ -254,7 +249,7 @@ class OptimizerCalls(Listener):
             self.events.note(empty, known.place, leaves=keys, count=known.steps)
 
     def _look_for_owners(self, optimizer: Optimizer, name: str, place: CodePosition | None) -> None:
-        """Report a parameter that another stepping optimizer holds."""
+        """Report parameters that another optimizer holds as well."""
         both: dict[str, list[int]] = {}
         for key in map(id, parameters_of(optimizer)):
             known = self._owners.get(key)
@@ -262,7 +257,7 @@ class OptimizerCalls(Listener):
             if known is not None and other is not None and other is not optimizer:
                 if not any(a is b for a in other.param_groups for b in optimizer.param_groups):
                     both.setdefault(known[1], []).append(key)
-            elif len(self._owners) < _PARAMETERS:
+            elif len(self._owners) < _MAX_PARAMETERS:
                 self._owners[key] = weakref.ref(optimizer), name
         for label, keys in both.items():
             shared = SharedParameters(optimizer=name, other=label)
@@ -271,7 +266,7 @@ class OptimizerCalls(Listener):
     def _look_at_moments(self) -> None:
         """Report an optimizer that is re-created for each step and so loses its state."""
         for moments in self._moments.values():
-            if moments.keeps and moments.fresh >= _FEW and not moments.old:
+            if moments.keeps and moments.fresh >= _MIN_STEPS and not moments.old:
                 made = RecreatedObject(what="optimizer", name=moments.name)
                 self.events.note(made, moments.place, count=moments.fresh)
 
@@ -287,25 +282,19 @@ def _rate(rate: object) -> float:
 
 
 class EarlySchedulers(Listener):
-    """Reports a scheduler that stepped before its optimizer.
+    """Listener that reports a scheduler that stepped before its optimizer.
 
-    Schedulers are found in the frame that enters the recording, directly or in a list or object,
-    and among variables that a function has assigned since, together with their optimizer. A scaler
-    may have skipped earlier steps.
-
-    Notes a scheduler that has stepped before its optimizer did.
-
-    Known are those that the frame which enters the recording holds, by themselves or in a list or
-    an object, and those that a function has made since, together with their optimizer. A scaler may
-    have skipped the steps before.
+    Schedulers are searched in the frame that enters the recording, directly or in lists and
+    objects, and in variables that a function has assigned since together with their optimizer. With
+    a GradScaler nothing is reported: it may have skipped earlier steps.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         values = {} if program.frame is None else local_variables(program.frame)
-        self._scaled = False  # has a loss been multiplied by a loss scale
+        self._scaled = False  # True once a loss was scaled
         self._names = frozenset(values)
-        self._met: set[int] = set()  # id() of the optimizers that have stepped
+        self._met: set[int] = set()  # id() of optimizers that have stepped
         self._waiting = [
             (name, weakref.ref(value))
             for name, value in schedulers(values)
@@ -338,7 +327,7 @@ class EarlySchedulers(Listener):
     def _made_since(
         self, frame: FrameType, optimizer: Optimizer
     ) -> Iterator[tuple[str, LRScheduler]]:
-        """Yield the frame's variables with a scheduler created since the recording began."""
+        """Yield the frame's variables that hold a scheduler created since the recording began."""
         values = local_variables(frame)
         own = [name for name, value in values.items() if value is optimizer]
         new = frame is not self.program.frame or self._names.isdisjoint(own)

@@ -1,6 +1,6 @@
 """Optimizer steps as events: name, learning rates, and parameters that are not the model's.
 
-Also part of a light recording: a step shows that the program trains.
+Also used in a light recording: a step shows that the program trains.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from ..listener import Listener
 
 
 class OptimizerSteps(Listener):
-    """Notes each optimizer step, once per line.
-
-    Notes each step, once for each line.
-    """
+    """Listener that notes each optimizer step, once per line."""
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer, program = event.optimizer, self.program
         parameters = program.steps.parameters(optimizer) or set()
         strangers = parameters - program.table.own()
-        if len(strangers) < len(parameters):  # of another model that learns, they say nothing
+        if len(strangers) < len(parameters):  # else it is the optimizer of another model
             leaves = (p for p in parameters_of(optimizer) if id(p) in strangers and p.is_leaf)
-            strangers = {id(p) for p in leaves if p.grad is None}  # else PyTorch warns
+            # PyTorch warns about .grad of non-leaves.
+            strangers = {id(p) for p in leaves if p.grad is None}
         rates = tuple([_rate(group) for group in optimizer.param_groups])
         name = program.optimizer_name(optimizer, user_frame(event.frame))
         step = OptimizerStep(optimizer=name, foreign=len(strangers))

@@ -1,9 +1,9 @@
-"""Whether a training moves at all: parameters that no step changes, a loss that has one value.
+"""Detect a training that does not move: parameters that no step changes, or a constant loss.
 
-At the first backward the elements with the largest gradients are noted of a few parameters; they
-are compared at the next backward, which ends it for a training that moves. Where none changed, all
+At the first backward, the elements with the largest gradients of a few parameters are sampled. They
+are compared at the next backward; for a training that moves, this is all. If none changed, all
 parameters are compared. The first value of each loss is compared with the next ones in the same
-way. On a device nothing is waited for: the answers are fetched at the end of the step.
+way. On a device nothing waits: results are copied at the end of the step.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ from ..live import leaves_of
 from ..program import Program
 
 _FEW_PARAMETERS, _MAX_PARAMETERS = 8, 512
-_ELEMENTS, _SEARCHED = 8, 4096  # of a parameter: that are compared, and the first ones searched
+_ELEMENTS, _SEARCHED = 8, 4096  # elements compared; first elements searched for them
 _MIN_STEPS, _MIN_BACKWARDS = 2, 3
-_MAX_TRIES = 16  # backwards after which no sample is looked for
-_MAX_LINES = 64  # that run backward
+_MAX_TRIES = 16  # backwards without a readable gradient, before giving up
+_MAX_LINES = 64  # source lines of backwards
 
 
-class _Sample(NamedTuple):
+class _LargestElements(NamedTuple):
     """The elements of a parameter that had the largest gradients."""
 
     parameter: Ref
     places: Tensor  # positions in the flat parameter
     values: Tensor
-    learns: Tensor  # which of them have a gradient that is not zero
+    learns: Tensor  # mask of elements with a non-zero gradient
 
 
 @dataclass(slots=True)
 class _Loss:
-    """What is known of the losses that one line runs backward."""
+    """The losses that one line runs backward."""
 
-    first: Tensor | None  # None: they differ
+    first: Tensor | None  # the first value; None: they differ
     value: float
-    same: list[Tensor]  # on the device: was it the first value again; to be fetched
-    steps: set[tuple[int, int]]  # in which it had that value
+    same: list[Tensor]  # device results of the comparisons with `first`
+    steps: set[tuple[int, int]]  # steps in which it had that value
     count: int = 1
 
 
 class Progress(Listener):
-    """Notes a training in which no parameter changes, and a loss that has one value."""
+    """Listener that reports a training in which no parameter changes, and a constant loss."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._moves = False  # has any parameter changed, or is that not to be known
-        self._samples: list[_Sample] = []
-        self._of_all = False  # are they of all parameters
-        self._changed: list[Tensor] = []  # on the device: did any element change; to be fetched
-        self._first_step, self._last_step = 0, 0  # steps of optimizers at these backwards
-        self._tries = 0  # backwards without a gradient that can be read
-        self._backwards, self._compared = 0, 0  # of all: how many found all parameters the same
+        self._moves = False  # True if a parameter changed, or changes cannot be observed
+        self._samples: list[_LargestElements] = []
+        self._of_all = False  # True if they are of all parameters
+        self._changed: list[Tensor] = []  # device results: did any element change
+        self._first_step, self._last_step = 0, 0  # optimizer steps before these backwards
+        self._tries = 0  # backwards without a readable gradient
+        self._backwards, self._compared = 0, 0  # unchanged backwards; those that compared all
         self._place: CodePosition | None = None
         self._losses: dict[CodePosition | None, _Loss] = {}
 
@@ -111,7 +111,7 @@ class Progress(Listener):
             self._moves = self._moves or any(map(TensorBase.item, changed))
             there = [each for each in self._samples if not each.learns.is_cpu]
             if not all(TensorBase.item(each.learns[0]) for each in there):
-                self._samples = []  # a gradient of zeros tells nothing
+                self._samples = []  # zero gradients change nothing
             for loss in self._losses.values():
                 same, loss.same = loss.same, []
                 if not all(map(TensorBase.item, same)):
@@ -137,10 +137,10 @@ class Progress(Listener):
         ]
         learns = any(id(parameter) in held for parameter in parameters)
         if not (steps or learns or self.program.step):
-            return  # gradients alone are asked for
+            return  # the program only computes gradients
         event, written = StalledTraining(), None
         for parameter in parameters if steps else ():
-            written = written or self.program.changes.last(parameter)
+            written = written or self.program.changes.last_write(parameter)
         line = self.program.line()
         self.events.note(
             event,
@@ -155,14 +155,16 @@ class Progress(Listener):
         """Compare the samples before a backward that reaches their parameters."""
         pairs = [(each, each.parameter()) for each in self._samples]
         alive = [(each, p) for each, p in pairs if p is not None and id(p) in reached]
-        if len(alive) < len(pairs):  # it trains other tensors now
+        if len(alive) < len(pairs):  # the program trains other parameters now
             self._samples, self._of_all = [], False
             return
         with _quiet():
             readable = [(each, p) for each, p in alive if may_be_read(p)]
             changed = [
                 torch.any(
-                    torch.logical_and(torch.ne(_at(p, each.places), each.values), each.learns)
+                    torch.logical_and(
+                        torch.ne(_elements_at(p, each.places), each.values), each.learns
+                    )
                 )
                 for each, p in readable
             ]
@@ -203,8 +205,13 @@ class Progress(Listener):
                 known.first = None
 
 
-def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_Sample]:
-    """Yield the samples of the leaves that have a gradient: of a few, spread evenly, or of all."""
+def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElements]:
+    """Yield samples of leaves that have a readable gradient.
+
+    Args:
+        leaves: candidates.
+        few: True to sample about eight of them, spread evenly; False: those in an optimizer.
+    """
     if few:  # most trainings move; a search for optimizers would cost more than a small step
         leaves = leaves[:: max(1, len(leaves) // _FEW_PARAMETERS)]
     else:
@@ -222,17 +229,17 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_Sample]:
         largest = torch.topk(slopes, min(_ELEMENTS, slopes.shape[0]))
         if slopes.is_cpu and not TensorBase.item(torch.amax(largest.values)):
             continue
-        values = _at(leaf, largest.indices)
-        # A gradient that is NaN changes its weight, too.
+        values = _elements_at(leaf, largest.indices)
+        # `not <= 0` includes NaN gradients, which change the weight, too.
         learns = torch.logical_not(torch.le(largest.values, 0))
-        yield _Sample(Ref(leaf), largest.indices, values, learns)
+        yield _LargestElements(Ref(leaf), largest.indices, values, learns)
 
 
 def _flat(tensor: Tensor) -> Tensor:
     return TensorBase.view(TensorBase.detach(tensor), -1)
 
 
-def _at(tensor: Tensor, places: Tensor) -> Tensor:
+def _elements_at(tensor: Tensor, places: Tensor) -> Tensor:
     return torch.index_select(_flat(tensor), 0, places)
 
 

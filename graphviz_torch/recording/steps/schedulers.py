@@ -1,4 +1,4 @@
-"""Learning rate schedulers of a program, and the number of their steps."""
+"""Learning rate schedulers of a program, and their number of steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..events.code import called, codes
 from ..program import Program
 from ..program.events import Events
 
-_ITEMS = 16  # of a list that are looked at
+_MAX_ITEMS = 16  # searched items of a list
 
 
 def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
@@ -37,7 +37,7 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
         if issubclass(type(value), LRScheduler):
             yield name, value
         elif type(value) in (list, tuple):
-            items = ((f"{name}[{i}]", item) for i, item in enumerate(value[:_ITEMS]))
+            items = ((f"{name}[{i}]", item) for i, item in enumerate(value[:_MAX_ITEMS]))
             yield from ((n, item) for n, item in items if issubclass(type(item), LRScheduler))
         elif not isinstance(value, (torch.nn.Module, ModuleType, type)):
             with suppress(AttributeError):
@@ -46,7 +46,7 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
                         yield f"{name}.{key}", part
 
 
-_FEW = 3  # steps: fewer may have a reason
+_MIN_STEPS = 3  # steps, for a report; fewer may be intended
 
 
 @dataclass(slots=True)
@@ -58,12 +58,12 @@ class Schedule:
     started: int
 
     @classmethod
-    def of(cls, scheduler: LRScheduler, name: str) -> Schedule:
+    def create(cls, scheduler: LRScheduler, name: str) -> Schedule:
         """Create from a live scheduler."""
         return cls(weakref.ref(scheduler), name, _count(scheduler))
 
 
-def look_at_schedule(
+def note_schedule_problems(
     events: Events,
     program: Program,
     schedule: Schedule,
@@ -73,10 +73,13 @@ def look_at_schedule(
 ) -> None:
     """Note a scheduler that steps more often than its optimizer, or past its end.
 
-    Note a scheduler that steps more often than its optimizer, or goes on past its end.
-
     Args:
-        scaled: may a scaler have skipped steps of the optimizer.
+        events: receives the events.
+        program: names lines.
+        schedule: the scheduler.
+        optimizer: name of its optimizer.
+        optimizer_steps: number of steps of the optimizer.
+        scaled: True if a GradScaler may have skipped steps.
     """
     scheduler = schedule.scheduler()
     if scheduler is None:
@@ -94,7 +97,7 @@ def look_at_schedule(
             events.note(past, place, count=last, end=int(each.T_max))
 
 
-def look_at_lone_schedulers(
+def note_unused_schedulers(
     events: Events,
     program: Program,
     schedules: Iterable[Schedule],
@@ -102,21 +105,22 @@ def look_at_lone_schedulers(
 ) -> None:
     """Note schedulers that step although their optimizer never does.
 
-    Note the schedulers that step while their optimizers never do.
-
     Args:
-        optimizers: those that step.
+        events: receives the events.
+        program: names lines.
+        schedules: the schedulers.
+        optimizers: the optimizers that step.
     """
     stepped = {id(group) for each in optimizers if each for group in each.param_groups}
     for schedule in schedules:
         scheduler = schedule.scheduler()
         if scheduler is None or any(scheduler.optimizer is each for each in optimizers):
             continue
-        # What is wrapped around an optimizer has its groups.
+        # A wrapper around an optimizer shares its groups.
         if any(id(group) in stepped for group in scheduler.optimizer.param_groups):
             continue
         steps = _count(scheduler) - schedule.started
-        if steps >= _FEW:
+        if steps >= _MIN_STEPS:
             place = called(codes(program), "step", schedule.name.rpartition(".")[2])
             events.note(UnusedScheduler(scheduler=schedule.name), place, count=steps)
 
@@ -135,5 +139,5 @@ def _active(scheduler: LRScheduler) -> list[LRScheduler]:
 
 
 def _count(scheduler: LRScheduler) -> int:
-    """Return the number of its steps, a private attribute (2.13)."""
+    """Return the number of steps of a scheduler, from a private attribute (2.13)."""
     return int(getattr(scheduler, "_step_count", 0))

@@ -1,29 +1,29 @@
-"""Where a step of a training ends: where the next one begins, whoever changes the parameters.
+"""Find where a training step ends: where the next one begins, whatever changes the parameters.
 
     before ──► an optimizer steps, or a GradScaler skips its step ──► tail ──► the next step begins
 
-The tail belongs to the step: other optimizers that step after the same backward, clipping, logs,
+The tail belongs to the step: other optimizers that step after the same backward, clipping, logging,
 averages of weights, schedulers. The next step begins at the first of these:
 
-    a batch is asked for            of a DataLoader
+    a batch is requested            from a DataLoader
     a module's forward              the outermost one, of a module with parameters
-    a call that takes a parameter   and may make a node of it: where the forward calls no module
-    gradients are cleared           by `zero_grad`, or a `.grad` that is set to None; then any call
-                                    that takes a tensor, for another optimizer may step before it
+    a call on a parameter           that may create a node, if the forward calls no module
+    gradients are cleared           by `zero_grad` or `.grad = None`; then at the next call with a
+                                    tensor, because another optimizer may step before it
     a backward
-    the same optimizer steps again  or another one, where nodes of autograd were made in between
-    a CUDA graph is captured        what is captured belongs to no step
+    the same optimizer steps again  or another one, if nodes were created in between
+    a CUDA graph capture            captured operations belong to no step
 
-Without an optimizer no tail is told apart:
+Without an optimizer there is no tail:
 
-    a change by hand                ends it where the program changes the first parameter after a
-                                    backward, by an in-place call or by `.data`, and has read its
+    update by hand                  the step ends where the program changes the first parameter
+                                    after a backward, in place or through `.data`, having read its
                                     gradient
-    no change                       ends it where the first gradient is set to None after a
+    no update                       it ends where the first gradient is set to None after a
                                     backward; else at each backward, from the eighth on
 
-Told is the thread that opens it. What the program calls is looked at until the first optimizer
-steps, and then in tails; with a GradScaler to the end. Not seen: what C++ and compiled code change.
+Only the opening thread is notified. Calls are observed until the first optimizer steps, and then
+only in tails; with a GradScaler always. Not observed: updates by C++ and compiled code.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ _grad: Any = Tensor.grad
 _data: Any = Tensor.data
 _BACKWARDS = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 _CHANGES = IN_PLACE - {UNSCALE, UPDATE_SCALE}
-# What takes the values of a parameter without a node.
+# Functions that read the values of a parameter and create no node.
 _VALUES = frozenset(
     (TensorBase.detach, TensorBase.item, TensorBase.tolist, TensorBase.numpy, _data.__get__)
 )
-_MOST = 8  # backwards in a step of a program without optimizer that changes nothing
+_MAX_BACKWARDS = 8  # backwards per step, without an optimizer and without updates
 
 
 class StepEnds:
-    """Calls a function wherever a training step ends in this thread, until `close()`.
+    """Calls a function at the end of each training step in this thread, until `close()`.
 
     A step ends where the next one begins, after an optimizer has stepped: at a batch, a forward or
     a `zero_grad`; the last step ends at `close()`. Without an optimizer it ends where the program
     changes a parameter by hand after a backward, else at each backward.
 
     Args:
-        ended: is called without arguments. What it raises comes out of the training.
-        stepped: is called with each optimizer that has stepped, with None where a scaler has
-            skipped the step. Returns whether it matters where exactly the next step begins: if not,
-            it is told where an optimizer steps in it. None: it always does.
+        ended: called without arguments. Its exceptions propagate into the training.
+        stepped: called with each optimizer that stepped, or with None if a GradScaler skipped the
+            step. It returns True if the exact beginning of the next step matters; if False, `ended`
+            may be called later, at the next optimizer step. None: it always matters.
 
     >>> weight, losses = torch.ones(2, requires_grad=True), []
     >>> optimizer = torch.optim.SGD([weight], lr=0.25)
@@ -104,35 +104,35 @@ class StepEnds:
         stepped: Callable[[Optimizer | None], bool] | None = None,
     ) -> None:
         self._ended = ended
-        self.other_threads = Counter[str]()  # backwards in threads that are not watched, by name
+        self.other_threads = Counter[str]()  # number of backwards in other threads, by thread name
         self._engine = EngineWatch(lambda _: None, lambda _: None, self._note_thread)
         self._told = stepped
         self._thread = 0
         self._key = object()
-        self._steps = StepWatch(self._stepping, self._stepped)
+        self._steps = StepWatch(self._on_step_start, self._on_step_end)
         self._captures = CaptureWatch(on_begin=self._before_capture)
-        self._looks: _Look | None = None  # at calls
-        self._optimizers: set[int] = set()  # id() of those that have stepped, in a tail
-        self._number = 0  # of the next node of autograd, when one had
-        self._tail: _Tail | None = None  # where it matters where that ends
-        self._over: _Tail | None = None  # it ended in a call, which it still looks at
-        self._running = False  # an optimizer's step
-        self._scales = False  # with a GradScaler
-        self._most = float(_MOST)  # backwards in a step
+        self._calls: _CallObserver | None = None  # observes calls while open
+        self._optimizers: set[int] = set()  # id() of optimizers that stepped, during a tail
+        self._number = 0  # sequence number when the last of them stepped
+        self._tail: _Tail | None = None  # set if the end of the tail matters
+        self._over: _Tail | None = None  # a tail that ended inside a call and is still open
+        self._running = False  # True during an optimizer step
+        self._scales = False  # True if the program uses a GradScaler
+        self._most = float(_MAX_BACKWARDS)  # backwards in a step
         self._backwards = 0  # since the last step ended
         self._read: set[int] = set()  # storages of leaves whose gradient the program has read
 
     def open(self) -> None:
-        """Start watching this thread."""
+        """Start observing this thread."""
         self._thread = get_ident()
         enter_program(self._key)
         self._steps.open()
         self._captures.open()
         self._engine.open()
-        self._looks = _Look(self, self._key)
+        self._calls = _CallObserver(self, self._key)
 
     def close(self) -> None:
-        """Stop watching; a step whose optimizer has stepped ends here."""
+        """Stop observing; a step whose optimizer has stepped ends here."""
         self._steps.close()
         self._captures.close()
         tail = self._leave_tail()
@@ -143,16 +143,16 @@ class StepEnds:
             self._end()
 
     def rest(self, *, last: bool = False) -> None:
-        """Let only optimizers end steps from now on; no call is observed before one stepped.
+        """Stop observing calls until an optimizer has stepped.
 
         Args:
-            last: count no backward of another thread any more.
+            last: True to stop counting backwards of other threads, too.
         """
         if last:
             self._engine.close()
-        if self._looks is not None:
-            self._looks.close()
-            self._looks = None
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
 
     def _note_thread(self) -> None:
         self.other_threads[current_thread().name] += 1
@@ -165,7 +165,7 @@ class StepEnds:
         self.close()
 
     def on_call_end(self, event: Called) -> None:
-        """Handle a call into torch that may end a step."""
+        """End the step if this call into torch updates a parameter by hand or clears gradients."""
         ends = False
         with suppress(Exception):  # a tensor that cannot be read
             ends = not (self._running or self._optimizers) and self._is_end(event)
@@ -187,7 +187,7 @@ class StepEnds:
             self._scales = True
         elif not self._backwards and not self._read:
             return False
-        elif func is UPDATE_SCALE:  # the optimizer has not stepped, else this were its tail
+        elif func is UPDATE_SCALE:  # outside of a tail: the GradScaler skipped the step
             self._begin_tail(None)
         elif func == _grad.__get__:
             if code_owner(event.frame.f_code.co_filename) != OTHER:
@@ -196,7 +196,7 @@ class StepEnds:
             return args[1] is None and self._backwards > 0 and not optimized_parameters()
         elif any(storage_id(each) in self._read for each in tensors(args[0])):
             self._read.clear()
-            if not optimized_parameters():  # else it perturbs them, as an attack does
+            if not optimized_parameters():  # else the program perturbs them, as an attack does
                 self._most = math.inf
                 return True
         return False
@@ -205,26 +205,24 @@ class StepEnds:
         """Note that the program reads the gradients of these parameters."""
         self._read.update(storage_id(each) for each in parameters if each.is_leaf)
 
-    def _stepping(self, event: Stepping) -> None:
+    def _on_step_start(self, event: Stepping) -> None:
         if get_ident() == self._thread:
             known = self._optimizers
             if known and (id(event.optimizer) in known or sequence_number() != self._number):
-                self._end()  # where it began was not looked for, or not seen
+                self._end()  # the beginning of this step was not observed
             if self._over is not None:
                 self._forget_tail()
             self._running = True
-            if self._looks is not None and not self._scales:
+            if self._calls is not None and not self._scales:
                 self.rest()
 
-    def _stepped(self, event: Stepped) -> None:
+    def _on_step_end(self, event: Stepped) -> None:
         if get_ident() == self._thread:
             self._running = False
             self._begin_tail(event.optimizer)
 
     def _before_capture(self) -> None:
-        """End the step before a CUDA graph capture: results can be read now, and not during the
-        capture.
-        """
+        """End the step before a CUDA graph capture, during which results cannot be read."""
         if self._optimizers:
             self._end()
 
@@ -233,17 +231,17 @@ class StepEnds:
         self._optimizers.add(id(optimizer))
         self._number = sequence_number()
         if self._tail is not None:
-            self._tail.stepped()
+            self._tail.on_optimizer_step()
         elif matters:
-            self._tail = _Tail(self._begins, self._key)
+            self._tail = _Tail(self._on_next_step, self._key)
 
-    def _begins(self) -> None:
-        """Begin the next step."""
+    def _on_next_step(self) -> None:
+        """End the step, because the next one begins."""
         if get_ident() == self._thread and self._tail is not None and not self._running:
             self._end()
 
     def _leave_tail(self) -> bool:
-        """Leave the tail; return True if there was one."""
+        """Close the tail; return True if there was one."""
         found = bool(self._optimizers)
         self._optimizers.clear()
         tail, self._tail = self._tail, None
@@ -263,8 +261,10 @@ class StepEnds:
         self._ended()
 
 
-class _Look:
-    """Observes the calls of a thread, above other function modes, until `close()`."""
+class _CallObserver:
+    """A context that observes the calls of a thread, above other function modes, until
+    `close()`.
+    """
 
     def __init__(self, listener: object, key: object) -> None:
         self._regions = RegionWatch(OperationTrace)
@@ -273,7 +273,7 @@ class _Look:
         self._calls.__enter__()
 
     def close(self) -> None:
-        """Stop observing."""
+        """Stop observing calls."""
         self._calls.__exit__(None, None, None)
         self._regions.__exit__(None, None, None)
 
@@ -289,38 +289,40 @@ class _Tail:
     """Finds the beginning of the next step after an optimizer has stepped.
 
     Args:
-        begins: is called there; more than once, perhaps.
-        key: of the program whose calls it looks at.
+        begins: called there, possibly more than once.
+        key: key of the program whose calls are observed.
     """
 
     functions = before = _All()
 
     def __init__(self, begins: Callable[[], None], key: object) -> None:
-        self._begins = begins
-        self._cleared = False  # are gradients
-        self._calling = False  # is it in a call that it looks at
-        self._modules = ModuleWatch(self._began, lambda event: None, first=True)
+        self._on_next_step = begins
+        self._cleared = False  # True if gradients were cleared
+        self._calling = False  # True inside an observed call
+        self._modules = ModuleWatch(self._on_module_start, lambda event: None, first=True)
         self._batches = BatchWatch(on_request=begins)
         self._modules.open()
         self._batches.open()
-        self._look = _Look(self, key)
+        self._observer = _CallObserver(self, key)
 
-    def stepped(self) -> None:
-        """Handle another optimizer's step: clearing before it did not begin the next step."""
+    def on_optimizer_step(self) -> None:
+        """Handle another optimizer's step: gradients cleared before it belong to this step."""
         self._cleared = False
 
     def close(self) -> bool:
-        """Stop observing; return False inside an observed call, where a mode cannot be left."""
+        """Stop observing; return False inside an observed call, where a function mode cannot be
+        left.
+        """
         self._batches.close()
         self._modules.close()
         if self._calling:
             return False
-        self._look.close()
+        self._observer.close()
         return True
 
-    def _began(self, event: ModuleBegan) -> None:
+    def _on_module_start(self, event: ModuleBegan) -> None:
         if next(iter(event.module.parameters()), None) is not None:
-            self._begins()
+            self._on_next_step()
 
     def on_call_start(self, event: Calling) -> None:
         """Handle a call into torch before it runs."""
@@ -336,7 +338,7 @@ class _Tail:
         ):
             self._calling = True
             try:
-                self._begins()
+                self._on_next_step()
             finally:
                 self._calling = False
         self._cleared = self._cleared or clears

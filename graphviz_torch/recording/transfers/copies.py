@@ -1,11 +1,13 @@
-"""The copies between devices of one recording: where each was made, and what became of its tensor.
+"""Copies between devices, each with its line, and the later use of its result.
 
-Counted: every copy whose source and target devices differ, forward, backward and outside the graph;
-also reads of one number (`item`, `float`, `if tensor`), of how many results there are (`x[mask]`,
+Counted: every copy whose source and target devices differ, in forward, backward and outside of the
+graph; also reads of one number (`item`, `float`, `if tensor`), of the number of results (`x[mask]`,
 `nonzero`, `unique`), and CPU indices into a tensor on another device.
-Not counted: copies inside a kernel, collectives, copies that another thread makes, and what goes
-to a meta tensor, which has no values.
-`seconds` is time on the device's stream; None where it could not be measured. It is never an
+
+Not counted: copies inside kernels, collectives, copies by other threads, and copies to the meta
+device, which moves no data.
+
+`seconds` is measured on the device's stream; None if it could not be measured. It is never an
 estimate.
 """
 
@@ -48,7 +50,7 @@ from .profiler import Memcpy
 
 @dataclass(slots=True, eq=False)
 class CopyRecord:
-    """One copy while the recording runs. Notified of later uses of its result."""
+    """A copy during the recording. It is notified of later uses of its result."""
 
     kind: TransferKind
     source: str
@@ -56,10 +58,10 @@ class CopyRecord:
     tensor: TensorMeta
     pinned: bool | None
     non_blocking: bool
-    numbers: range  # of the nodes it made
-    data: int
-    node: int | None = None  # id of the one that backward was running ...
-    run: int = 0  # ... in this backward run of the recording, from 1; 0 outside any
+    numbers: range  # sequence numbers of the nodes that it created
+    data: int  # id of the copied data: equal for copies of the same values
+    node: int | None = None  # id of the node that backward was running
+    run: int = 0  # which backward was running, counted from 1; 0: none
     place: CodePosition | None = None
     module: str = ""
     in_forward: bool = False
@@ -67,8 +69,8 @@ class CopyRecord:
     operation: str = ""
     label: str = ""
     library: str = ""
-    memory: Any = None  # a weak reference to that of the tensor it made
-    used: bool | None = None
+    memory: Any = None  # weak reference to the storage of its result
+    used: bool | None = None  # None: unknown
     seconds: float | None = None
 
     def locate(
@@ -83,7 +85,7 @@ class CopyRecord:
         self.run, self.node = run, node
 
     def attach_to_call(self, operation: str, label: str, library: str) -> None:
-        """Note that a call of the user or a library made the copy, of a tensor with this label."""
+        """Note that a call of the user or a library copied a tensor with this name."""
         self.operation, self.label, self.library = operation, label, library
 
     def time(self, seconds: float) -> None:
@@ -95,14 +97,14 @@ class CopyRecord:
         self.used = True
 
     def on_free(self) -> None:
-        """Note that the copy was freed; if nothing read it, it was unused."""
+        """Note that the copy was freed; if nothing read it, it is unused."""
         self.used = bool(self.used)
 
     def transfer(self, node: int | None, where: str) -> Transfer:
         """Return the plain value for a graph in which the copy belongs to `node`."""
         used = self.used
         if used is False and self.memory is not None and not self.memory.expired():
-            used = None  # another tensor has its memory, such as a parameter
+            used = None  # another tensor, such as a parameter, shares its memory
         return Transfer(
             self.kind,
             self.source,
@@ -134,9 +136,8 @@ class Transfers:
         self._numbers = 0
 
     def see(self, call: Dispatched) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
-        """Note the copies that a dispatched operator made between devices.
-
-        Note what a dispatched operator copied between devices.
+        """Record the copies that a dispatched operator made between devices, and return each with
+        its source and result.
 
         Returns what was noted, with the tensor that was copied and the tensor that the copy made.
         """
@@ -163,12 +164,12 @@ class Transfers:
         return noted
 
     def forget(self) -> None:
-        """Forget the copies of a step; the identity of their data is kept while the data exists."""
+        """Forget the copies of a step; the ids of live data are kept."""
         self.records = []
         self._data = {key: row for key, row in self._data.items() if not row[0].expired()}
 
     def _number(self, source: Tensor | None) -> int:
-        if source is None:  # new data
+        if source is None:  # a count, which has no tensor
             self._numbers += 1
             return self._numbers - 1
         key = _identity(source)
@@ -195,7 +196,9 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Transfer]:
-    """Assign durations to the noted copies, and return the events without a copy."""
+    """Assign measured durations to recorded copies, and return the events without a recorded
+    copy.
+    """
     open_: dict[tuple[str, int | None], deque[CopyRecord]] = defaultdict(deque)
     for copy in records:
         open_[copy.kind, copy.tensor.nbytes].append(copy)
@@ -217,7 +220,7 @@ def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Trans
 
 
 class Copies(Listener):
-    """The copies of a recording, each with line, module and node."""
+    """Listener that records copies between devices, each with line, module and node."""
 
     needs = ("transfers",)
 
@@ -225,11 +228,11 @@ class Copies(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._unmatched: list[Transfer] = []  # copies that only the profiler has seen
-        self._made: list[tuple[Tensor, CopyRecord]] = []  # by the call that is running
+        self._unmatched: list[Transfer] = []  # copies that only the profiler observed
+        self._made: list[tuple[Tensor, CopyRecord]] = []  # copies made by the running call
         self._transfers = Transfers()
-        self._live: LiveGraph | None = None  # the backward that runs
-        self._backwards = 0  # that have begun
+        self._live: LiveGraph | None = None  # graph of the running backward
+        self._backwards = 0  # number of backwards started
 
     def on_copies_timed(self, event: Sequence[Memcpy]) -> None:
         """Take the profiler's copies with their durations."""
@@ -243,15 +246,15 @@ class Copies(Listener):
         self._live = None
 
     def on_operator(self, event: Dispatched) -> None:
-        live = self._live  # read once: another thread's call may find that it has just ended
+        live = self._live  # read once: the main thread may end the backward in between
         fn = running_node()
         ours = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ours:
-            return  # another recording's; the engine's threads for devices work for this one
+            return  # of another recording; a node of ours may run on a device thread of the engine
         for record, source, made in self._transfers.see(event):
             frame = user_frame(sys._getframe(1))
-            # The engine's threads have no frames of the user's.
+            # The engine's threads have no user frames.
             place = program.place(frame) or (None if live is None else live.call.place)
             moment = program.origins.moments + self._backwards
             record.locate(place, program.module, program.in_forward, moment)
@@ -283,7 +286,7 @@ class Copies(Listener):
             copy.transfer(_node(copy, backward), line(copy.place))
             for copy in self._transfers.records
         ]
-        # Of the copies that trace reads from the graph alone, those that backward did not run.
+        # Copies that `trace` expects from nodes which backward has not run.
         ahead = [
             copy
             for copy in graph.transfers
@@ -293,7 +296,7 @@ class Copies(Listener):
 
 
 def _operation(frame: FrameType) -> str:
-    """Return the name of the copying call, from `frame` outwards, for `Transfer`."""
+    """Return the name of the copying call for `Transfer.operation`, from `frame` outwards."""
     if is_packing(frame):
         return "pack"
     if is_replicating_module(frame):

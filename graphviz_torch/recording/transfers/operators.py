@@ -1,4 +1,4 @@
-"""Copies between devices made by PyTorch's operators: tensors and bytes.
+"""Copies between devices made by PyTorch's operators: which tensors, and how many bytes.
 
 Casts, broadcasts and lookups that PyTorch does before a copy are included as they happen. Each rule
 names the PyTorch source that does so (2.11 to 2.15).
@@ -20,16 +20,16 @@ from ...internals.tensors.metadata import device_label, tensor_meta
 
 
 class DispatchedCopy(NamedTuple):
-    """One copy that an operator made."""
+    """One copy between devices that an operator made."""
 
-    source: Tensor  # what the caller copied
-    part: Tensor  # what was copied of it: all, or one tensor that a sparse one is made of
+    source: Tensor  # the tensor that the caller copied
+    part: Tensor  # `source` itself, or one component of a sparse tensor
     target: torch.device
-    moved: TensorMeta  # what went over
+    moved: TensorMeta  # the data that was transferred
     pinned: bool | None = None
     non_blocking: bool = False
     made: Tensor | None = None  # the new tensor
-    is_count: bool = False  # it moved how many results `source` gives, not `source`
+    is_count: bool = False  # True if only the number of results of `source` was read
 
 
 def dispatched_copies(call: Dispatched) -> Iterator[DispatchedCopy]:
@@ -72,9 +72,8 @@ def _copy(
     for part, into in pairs:
         after = tensor_meta(into)
         moved = tensor_meta(part)._replace(device=after.device)
-        # A cast is made on the CPU if the copy blocks, else on the accelerator (copy_kernel_cuda in
-        # ATen/native/cuda/Copy.cu): so before the copy or after it. A small source of copy_ is
-        # broadcast before it.
+        # A blocking copy casts on the CPU, a non-blocking one on the accelerator (copy_kernel_cuda
+        # in ATen/native/cuda/Copy.cu). copy_ broadcasts a small source before the copy.
         if part.is_cpu != non_blocking:
             moved = moved._replace(dtype=after.dtype)
         if call.operator != "aten::_to_copy" and part is source:
@@ -83,15 +82,15 @@ def _copy(
         if part.is_cpu or into.is_cpu:
             host = part if part.is_cpu else into
             casts = part.dtype != into.dtype and not non_blocking
-            # What is cast or laid out anew on the host goes by way of memory that is not pinned.
-            direct = _alike(part, into) or (
+            # A cast or a layout change on the host uses a temporary in pageable memory.
+            direct = _have_same_layout(part, into) or (
                 TensorBase.is_contiguous(host) and host.shape == into.shape
             )
             pinned = TensorBase.is_pinned(host) and direct and not casts
         yield DispatchedCopy(source, part, into.device, moved, pinned, non_blocking, made)
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
+def _have_same_layout(a: Tensor, b: Tensor) -> bool:
     """Return True if two tensors have the same memory layout without gaps."""
     span = 1 + sum(
         (n - 1) * stride for n, stride in zip(a.shape, TensorBase.stride(a), strict=True)
@@ -112,55 +111,58 @@ def _index_arguments(
 def _indexing(
     into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
 ) -> Iterator[DispatchedCopy]:
-    """Yield the copies to the indexed tensor's device: CPU indices, and a CPU number to assign.
+    """Yield the copies of indexing a tensor on another device: CPU indices, and CPU values to
+    assign.
 
-    For a mask on that device, the number of true elements is read, to know the size of the result.
+    For a mask on that device, the number of its true elements is read, to know the size of the
+    result.
     """
     fills = values is not None and not accumulate and _is_fill(values, into, indices)
     for index in indices:
         if _is_mask(index) and not index.is_cpu and not fills:
             yield _count_of(index, torch.int32)
     if values is not None and values.is_cpu and not fills:
-        yield _moved(values, into.device, tuple(values.shape), values.dtype)
+        yield _host_copy(values, into.device, tuple(values.shape), values.dtype)
     sorts = accumulate or (
         values is not None
         and TensorBase.numel(values) > 1
         and torch.are_deterministic_algorithms_enabled()
     )
     if sorts and into.is_cuda:
-        # Each index goes over broadcast, and a mask as one for each dimension (makeLinearIndex in
-        # ATen/native/cuda/Indexing.cu).
+        # Indices are broadcast before the copy; a mask becomes one index per dimension
+        # (makeLinearIndex in ATen/native/cuda/Indexing.cu).
         known = [index for index in indices if index.is_cpu or not _is_mask(index)]
         lengths = [(_count(i),) if _is_mask(i) else tuple(i.shape) for i in known]
         shape = tuple(torch.broadcast_shapes(*lengths))  # type: ignore[no-untyped-call]
         for index in indices:
             for _ in range(TensorBase.dim(index) if _is_mask(index) else 1):
                 if index.is_cpu:
-                    yield _moved(index, into.device, shape, torch.int64)
+                    yield _host_copy(index, into.device, shape, torch.int64)
         return
     for index in indices:
         if not index.is_cpu:
             continue
         if _is_mask(index):
-            # The places where it is true, for a GPU by way of pinned memory (expandTensors in
-            # ATen/native/IndexingUtils.h).
+            # A CPU mask is copied as the positions of its true elements, to a GPU through pinned
+            # memory (expandTensors in ATen/native/IndexingUtils.h).
             shape = (_count(index), TensorBase.dim(index))
-            copy = _moved(index, into.device, shape, torch.int64)
+            copy = _host_copy(index, into.device, shape, torch.int64)
             yield copy._replace(pinned=into.is_cuda, non_blocking=into.is_cuda)
         else:
-            yield _moved(index, into.device, tuple(index.shape), index.dtype)
+            yield _host_copy(index, into.device, tuple(index.shape), index.dtype)
 
 
 def _count_of(counted: Tensor, dtype: torch.dtype) -> DispatchedCopy:
-    """Return the read of the number of results: one number, from pinned memory where CUDA counts
-    (Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda).
+    """Return the read of a number of results: one number, through pinned memory if CUDA counts.
+
+    Sources: Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda.
     """
     meta = TensorMeta((), str(dtype)[6:], "cpu")
     pinned = dtype == torch.int32 if counted.is_cuda else None
     return DispatchedCopy(counted, counted, torch.device("cpu"), meta, pinned, is_count=True)
 
 
-def _moved(
+def _host_copy(
     source: Tensor, target: torch.device, shape: tuple[int, ...], dtype: torch.dtype
 ) -> DispatchedCopy:
     moved = TensorMeta(shape, str(dtype)[6:], device_label(target))
@@ -168,9 +170,10 @@ def _moved(
 
 
 def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
-    """Return True if a number is assigned where one mask is true: it is read, not copied
-    (canDispatchToMaskedFill in ATen/native/TensorAdvancedIndexingUtils.h). Python creates it
-    on the CPU only for CUDA.
+    """Return True if a number is assigned where one mask is true: it is read, not copied.
+
+    Source: canDispatchToMaskedFill in ATen/native/TensorAdvancedIndexingUtils.h. Python creates the
+    number on the CPU only for CUDA.
     """
     number = TensorBase.numel(values) == 1 and (values.is_cpu or not into.is_cuda)
     mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
@@ -203,7 +206,7 @@ def _on_device(args: Any, result: Any) -> bool:
     return not args[0].is_cpu
 
 
-# Operators whose result is as large as its values say: which argument is counted.
+# Operators whose result size depends on values: position of the counted argument.
 _COUNTED = {
     "aten::nonzero": 0,
     "aten::masked_select": 1,
@@ -212,7 +215,7 @@ _COUNTED = {
     "aten::unique_consecutive": 0,
 }
 
-# What can copy between devices, and how to tell at once that it did not.
+# Operators that may copy between devices, with a quick test whether a call did.
 OPERATORS: dict[str, Callable[..., bool]] = {
     "aten::_to_copy": _changes_device,
     "aten::copy_": _source_is_on_another_device,

@@ -1,13 +1,12 @@
-"""How long copies took on the device, from the profiler's memcpy events.
+"""Durations of copies on the device, from the profiler's memcpy events.
 
-Each event is matched to the first copy of its kind and its bytes that has none yet, in the order in
-which the program asked for both. What PyTorch copies inside a kernel has no copy to match, and is
-listed for itself. Copies within one device are left out, as are those between two that ROCm names
-"Memcpy DtoD".
+Each event is matched to the first unmatched copy of its kind and size, in the order in which the
+program issued both. Copies inside kernels match nothing, and are listed separately. Copies within
+one device are left out, as are those between two devices that ROCm names "Memcpy DtoD".
 
 The format is Kineto's: CuptiActivity.cpp names an event "Memcpy HtoD (Pinned -> Device)" and gives
-its bytes, its correlation (the number of the call that asked for it), and its device, or for a copy
-between two cards both devices.
+its bytes, its correlation id (the number of the issuing call), and its device, or both devices of a
+copy between two cards.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _KINDS: dict[str, TransferKind] = {
 
 
 class Memcpy(NamedTuple):
-    """One copy that a device made."""
+    """A copy that a device made, from the profiler."""
 
     kind: TransferKind
     nbytes: int
@@ -43,7 +42,7 @@ class Memcpy(NamedTuple):
 
 
 class Clock:
-    """A context manager that profiles CUDA's copies. No other profiler can run at the same time."""
+    """A context manager that profiles CUDA copies. No other profiler can run at the same time."""
 
     def __init__(self) -> None:
         self.copies: list[Memcpy] = []
@@ -56,8 +55,8 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         for device in range(torch.cuda.device_count()):
-            if is_set_up(device):  # to wait for another one would set it up
-                with suppress(RuntimeError):  # one that has failed
+            if is_set_up(device):  # synchronizing another device would initialize it
+                with suppress(RuntimeError):  # the device has failed
                     torch.cuda.synchronize(device)
         self._profile.stop()
         with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +69,7 @@ def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
     """Return the copies between devices in a profiler trace, in the order of the calls."""
     copies = [event for event in events if event.get("cat") == "gpu_memcpy"]
     found = []
-    for event in sorted(copies, key=_asked):
+    for event in sorted(copies, key=_call_order):
         name = str(event.get("name", ""))
         kind = _KINDS.get(name[: len("Memcpy HtoD")])
         if kind is not None:
@@ -89,6 +88,6 @@ def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
     return found
 
 
-def _asked(event: dict[str, Any]) -> tuple[int, float]:
-    # Streams run at their own pace: the device's own order is not the program's.
+def _call_order(event: dict[str, Any]) -> tuple[int, float]:
+    # Order of the calls: streams run at different speeds, so the device's order differs.
     return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))

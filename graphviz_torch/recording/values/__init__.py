@@ -1,1 +1,1 @@
-"""Values of forward results: fingerprints, small values, reordered views."""
+"""Fingerprints and values of forward results and leaves."""

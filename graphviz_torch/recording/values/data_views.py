@@ -1,8 +1,8 @@
-"""Views of data that swap the sizes of axes, where a permute was meant.
+"""Detect views of data that swap the sizes of axes where a permute was meant.
 
-Only views without a node, in the user's own code, are examined: for tensors with a history the
-graph knows more, and a library that splits heads may have equal sizes by chance. A view that swaps
-n and n + 1 is a relative shift, as attention applies to positions.
+Only views without a node, in the user's own code, are checked: for tensors with a history the graph
+knows more, and a library that splits heads may have equal sizes by chance. A view that swaps n and
+n + 1 is the relative shift of attention positions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from ..listener import Listener
 
 
 class DataViews(Listener):
-    """Reports views of data with the same sizes in another order.
-
-    Notes views of data that have the same sizes in another order.
-    """
+    """Listener that reports views of data with the same sizes in another order."""
 
     needs = ("every_call",)
     functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
@@ -44,7 +41,7 @@ class DataViews(Listener):
 
 
 def _are_reordered(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Return True if the sizes are a permutation, ignoring sizes of 1.
+    """Return True if the sizes are a permutation of each other, ignoring sizes of 1.
 
     >>> _are_reordered((8, 32, 32, 3), (8, 3, 32, 32)), _are_reordered((8, 1, 32), (8, 32))
     (True, False)

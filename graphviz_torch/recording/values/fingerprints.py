@@ -1,8 +1,8 @@
 """Fingerprints of tensors, computed on their own devices and copied in batches.
 
-Small tensors are copied, and the copies wait for others of their shape; a large one is read at
-once. 16-bit tensors are converted to float32, complex ones to real and imaginary parts. No matrix
-product is used, because the program may allow reduced precision there.
+Small tensors are cloned and queued, to be read together with others of their shape; a large one is
+read at once. 16-bit tensors are converted to float32, complex ones to real and imaginary parts.
+Matrix products are avoided, because the program may allow reduced precision for them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ...internals.hooks.dispatch import unseen
 from ...internals.tensors.memory import may_be_read
 from .vectors import Vectors, VectorTable
 
-_SMALL = 1 << 14  # elements of what waits for others
-_WAITING = 1 << 20  # elements that wait on all devices together
-_BLOCK = 1 << 22  # elements that are read at a time: what is computed meanwhile is as large
-_ROWS = 1 << 14  # rows of numbers that stay on a device
-_DIGITS = 9  # a float32 has no more
+_MAX_QUEUED = 1 << 14  # elements of a queued tensor; larger ones are read at once
+_QUEUE_SIZE = 1 << 20  # queued elements, on all devices together
+_BLOCK = 1 << 22  # elements read at a time; temporaries have the same size
+_MAX_ROWS = 1 << 14  # fingerprints kept on a device before they are copied
+_DIGITS = 9  # significant digits of a float32
 
-_new: Any = tuple.__new__  # a Fingerprint from a row of its fields, without a call of Python's
+_new: Any = tuple.__new__  # creates a Fingerprint without a Python-level call
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Fingerprints(Generic[Key]):
-    """Computes fingerprints of tensors by key."""
+    """Computes fingerprints of tensors, by key."""
 
     def __init__(self) -> None:
         self._vectors = VectorTable()
         self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by shape, dtype, device
         self._waiting = 0
-        # Twelve numbers for each key, on their devices.
+        # By device and dtype: keys, element counts, and [n, 12] numbers on the device.
         self._rows: dict[Any, tuple[list[Key], list[int], list[Tensor]]] = {}
         self._count = 0
         self._found: dict[Key, Fingerprint] = {}
@@ -56,7 +56,7 @@ class Fingerprints(Generic[Key]):
             count = TensorBase.numel(tensor)
             if not count:
                 self._found[key] = Fingerprint(0, 0.0, 0.0, 0.0, 0.0)
-            elif count > _SMALL:
+            elif count > _MAX_QUEUED:
                 self._note([key], count, self._large(tensor))
             else:
                 kind = tensor.shape, dtype, tensor.device
@@ -66,7 +66,7 @@ class Fingerprints(Generic[Key]):
                 group[0].append(key)
                 group[1].append(torch.clone(tensor, memory_format=torch.contiguous_format))
                 self._waiting += count
-                if self._waiting > _WAITING:
+                if self._waiting > _QUEUE_SIZE:
                     self._read_copies()
 
     def fetch(self) -> dict[Key, Fingerprint]:
@@ -74,7 +74,7 @@ class Fingerprints(Generic[Key]):
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
             self._wait()
             self._read_copies()
-            self._bring()
+            self._copy_rows()
         return self._found
 
     def _read_copies(self) -> None:
@@ -84,13 +84,15 @@ class Fingerprints(Generic[Key]):
             stacked = TensorBase.to(
                 TensorBase.view(torch.stack(copies), len(copies), -1, columns), _wide(dtype)
             )
-            self._note(keys, shape.numel(), _numbers(stacked, self._vectors.of(shape, stacked)))
+            self._note(
+                keys, shape.numel(), _numbers(stacked, self._vectors.for_shape(shape, stacked))
+            )
 
     def _large(self, tensor: Tensor) -> Tensor:
         """Return the numbers of a large tensor, [1, 12], read in blocks of rows."""
         columns = tensor.shape[-1]
         rows, wide = TensorBase.reshape(tensor, -1, columns), _wide(tensor.dtype)
-        vectors = self._vectors.of(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
+        vectors = self._vectors.for_shape(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
         size = max(_BLOCK // columns, 1)
         parts = []
         for start in range(0, rows.shape[0], size):
@@ -112,9 +114,9 @@ class Fingerprints(Generic[Key]):
         group[1].extend(repeat(count, len(keys)))
         group[2].append(numbers)
         self._count += len(keys)
-        if self._count > _ROWS:
+        if self._count > _MAX_ROWS:
             self._wait()
-            self._bring()
+            self._copy_rows()
 
     def _wait(self) -> None:
         """Wait for all streams that may have computed the tensors."""
@@ -122,7 +124,7 @@ class Fingerprints(Generic[Key]):
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
 
-    def _bring(self) -> None:
+    def _copy_rows(self) -> None:
         groups, self._rows, self._count = self._rows, {}, 0
         for keys, counts, numbers in groups.values():
             here = TensorBase.numpy(TensorBase.cpu(torch.cat(numbers))).astype(np.float64)
@@ -134,7 +136,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
-    """Return the numbers of matrices [n, rows, columns] as [n, 12]."""
+    """Return the numbers of n matrices [n, rows, columns] as [n, 12]."""
     both = (1, 2)
     return torch.cat(
         [
@@ -156,23 +158,24 @@ def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
     )
 
 
-@np.errstate(all="ignore")  # what is not finite stays so
+@np.errstate(all="ignore")  # non-finite values are kept
 def _fingerprints(counts: list[int], numbers: Any) -> list[Fingerprint]:
     norm = numbers[:, 7]
     total = numbers[:, 0] / np.array(counts)
     cubes = np.where(norm > 0, numbers[:, 11] / norm / norm, 0.0)
     columns = [norm, total, numbers[:, 8], numbers[:, 9], *numbers[:, 1:7].T, numbers[:, 10], cubes]
-    rows = _short(np.stack(columns, 1)).tolist()
+    rows = _round(np.stack(columns, 1)).tolist()
     return [
         _new(Fingerprint, (count, *row[:4], tuple(row[4:])))
         for count, row in zip(counts, rows, strict=True)
     ]
 
 
-def _short(values: Any) -> Any:
-    """Return values rounded to meaningful digits."""
+def _round(values: Any) -> Any:
+    """Return values rounded to nine significant digits; NaN becomes inf."""
     power = np.floor(np.log10(np.abs(values)))
     scale = 10.0 ** (_DIGITS - 1 - power)
     short = np.round(values * scale) / scale
     short = np.where(np.isfinite(short), short, np.where(np.isfinite(values), 0.0, values))
-    return np.where(np.isnan(short), np.inf, short)  # so that equal values are equal
+    # NaN != NaN, and equal fingerprints must compare equal.
+    return np.where(np.isnan(short), np.inf, short)

@@ -1,9 +1,9 @@
-"""Fingerprints of forward results: each result of a call, and each leaf.
+"""Fingerprints of forward results and leaves, as node columns.
 
-Read are results of calls that created nodes, results of modules, and the roots of backward, when
-they are computed; leaves when their graph is read. Not read are the inside of compiled regions,
-results without a node, and tensors without dense memory of their own. A large leaf is sampled in
-every k-th row and column.
+Read when they are computed: results of calls that created nodes, results of modules, and roots of
+backward; leaves are read with their graph. Not read: tensors inside compiled regions, results
+without a node, and tensors without dense memory of their own. Of a large leaf every k-th row and
+column is read.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ..live import LiveGraph
 from ..program import Program
 from .fingerprints import Fingerprints
 
-# Number and output_nr of a result; or, and then True, id of a leaf and position of its graph.
+# (sequence number, output_nr, False) of a result; (node id, position of the graph, True) of a leaf.
 _Key = tuple[int, int, bool]
-_LARGE = 1 << 18  # elements of a leaf: of more, only so many are read
+_MAX_LEAF = 1 << 18  # elements read of one leaf
 
 
-class ResultValues(Listener):
-    """Reads results without waiting for the device until a graph is built."""
+class ResultFingerprints(Listener):
+    """Listener that records fingerprints of results, without waiting for a device."""
 
     needs = ("fingerprints",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._prints: Fingerprints[_Key] = Fingerprints()
-        self._read: set[int] = set()  # numbers of the nodes whose results were read
+        self._read: set[int] = set()  # sequence numbers of nodes whose results were read
 
     def on_call_end(self, event: Called) -> None:
         """Read the result of a call that created a node."""
@@ -60,11 +60,11 @@ class ResultValues(Listener):
             self._see_each(event.output, again=False)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Read the roots of backward."""
+        """Read the roots of the backward, unless they were read before."""
         self._see_each(list(event.outputs), again=False)
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        """Read the leaves."""
+        """Read the leaves of the graph."""
         leaves = set(live.reading.leaves.values())
         with no_functions():
             for fn, node in live.ids.items():
@@ -84,7 +84,7 @@ class ResultValues(Listener):
         self._prints, self._read = Fingerprints(), set()
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drop all queued tensors."""
         self._prints = Fingerprints()
 
     def _see_each(self, value: Any, *, again: bool = True) -> None:
@@ -107,9 +107,9 @@ def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
 
 
 def _sample(leaf: Tensor) -> Tensor:
-    """Return every k-th row and column of a large leaf."""
-    if not is_dense(leaf) or TensorBase.numel(leaf) <= _LARGE:
+    """Return a large leaf reduced to every k-th row and column; smaller ones as they are."""
+    if not is_dense(leaf) or TensorBase.numel(leaf) <= _MAX_LEAF:
         return leaf
-    step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _LARGE))
+    step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _MAX_LEAF))
     leaf = TensorBase.detach(leaf)
     return leaf[::step, ::step] if TensorBase.dim(leaf) > 1 else leaf[:: step * step]

@@ -1,8 +1,8 @@
-"""The values of small results, of the loss and of small leaves, for their nodes.
+"""Values of small results, of the loss and of small leaves, as node columns.
 
-Read are the results of calls that made nodes, when they are there; leaves when their graph is read;
-and what backward starts from. Not read: results inside a compiled region, and those of calls that
-made no node, which no node shows. Of `gradients="finite"` no call is looked at.
+Read when they are computed: results of calls that created nodes, and roots of backward; leaves are
+read with their graph. Not read: results inside compiled regions, and results of calls without a
+node. With `gradients="finite"` calls are not observed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..listener import BackwardBegan, Columns, Listener
 from ..live import LiveGraph
 from ..program import Program
 
-# Number and output_nr of a result; or, and then True, id of a leaf and position of its graph.
+# (sequence number, output_nr, False) of a result; (node id, position of the graph, True) of a leaf.
 _Key = tuple[int, int, bool]
 
 
 class SmallResults(Listener):
-    """Asks nothing of another device than the CPU until a graph is made."""
+    """Listener that records small values, without waiting for a device until a graph is built."""
 
     functions: Container[Any] | None
 
@@ -36,7 +36,7 @@ class SmallResults(Listener):
         self._values: SmallValues[_Key] = SmallValues()
 
     def on_call_end(self, event: Called) -> None:
-        """Read the result of a call that made a node."""
+        """Read the result of a call that created a node."""
         _, _, _, result, _, start, end = event
         if end == start:
             return
@@ -45,13 +45,13 @@ class SmallResults(Listener):
             return
         try:
             small = IS_SMALL[result.shape]
-        except (RuntimeError, TypeError):  # as in `is_small`, without a call of Python's
+        except (RuntimeError, TypeError):  # symbolic or nested sizes, as in `is_small`
             return
         if small and result.requires_grad:
             self._values.see((end - 1, result.output_nr, False), result)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Read what backward starts from: no call is known to have made it where that is ours."""
+        """Read the roots of the backward, which may be results of unobserved calls."""
         with no_functions():
             given = [each for each in event.outputs if isinstance(each, Tensor)]
             made = [(one.grad_fn, one) for one in given if is_small(one)]
@@ -60,7 +60,7 @@ class SmallResults(Listener):
         self._values.see_all(keys, [one for _, one in small])
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        """Read the leaves."""
+        """Read the small leaves of the graph."""
         outputs, fns = live.reading.columns["outputs"], list(live.ids)
         small = [
             i

@@ -1,10 +1,10 @@
-"""The vectors that results are projected on: the same on every machine, made once for each size.
+"""Projection vectors for fingerprints, equal on every machine and cached by size.
 
-They come from cosines and squares of the index, never from a generator of random numbers.
+They are computed from cosines and squares of the index, never with a random generator.
 
     wave    cos and sin of a whole number of turns along a dimension: a cyclic shift of the
-            dimension turns the pair, and leaves its length as it is
-    noise   what looks like random numbers: another order of the dimension gives another product
+            dimension rotates the pair of products, and keeps its length
+    noise   pseudo-random numbers: another order along the dimension changes the product
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...internals.functions import TensorBase
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROOT = math.sqrt(2) - 1
-_MOST = 1 << 20  # numbers that are remembered, of all sizes together
+_MAX_CACHED = 1 << 20  # cached elements, of all sizes together
 
 
 class Vectors(NamedTuple):
@@ -28,36 +28,36 @@ class Vectors(NamedTuple):
 
     along: Tensor  # [3, columns]: ones, the wave along the last dimension
     columns: Tensor  # [columns]: noise
-    down: Tensor  # [3, rows]: the wave along the dimension before, noise along the first
+    down: Tensor  # [3, rows]: the wave along the second-last dimension, noise along the first
     rows: Tensor  # [rows]: noise
 
 
 class VectorTable:
-    """Caches projection vectors by shape, dtype and device."""
+    """A cache of projection vectors by shape, dtype and device."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[object, Vectors] = OrderedDict()
         self._size = 0
 
-    def of(self, shape: tuple[int, ...], like: Tensor) -> Vectors:
-        """Return the vectors for a shape, in the dtype and on the device of a tensor."""
-        if like.is_cpu and self is not HERE:
-            return HERE.of(shape, like)
+    def for_shape(self, shape: tuple[int, ...], like: Tensor) -> Vectors:
+        """Return the vectors for a shape, in the dtype and on the device of `like`."""
+        if like.is_cpu and self is not CPU_VECTORS:
+            return CPU_VECTORS.for_shape(shape, like)
         key = shape, like.dtype, like.device
         found = self._known.get(key)
         if found is None:
-            found = _made(shape, like.dtype, like.device)
+            found = _make_vectors(shape, like.dtype, like.device)
             self._known[key] = found
             self._size += _size(found)
-            while self._size > _MOST:
+            while self._size > _MAX_CACHED:
                 self._size -= _size(self._known.popitem(last=False)[1])
         return found
 
 
-HERE = VectorTable()  # of the CPU, for all recordings
+CPU_VECTORS = VectorTable()  # shared by all recordings
 
 
-def _made(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Vectors:
+def _make_vectors(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Vectors:
     columns = shape[-1] if shape else 1
     rows = math.prod(shape[:-1])
     near, first = (shape[-2], shape[0]) if len(shape) > 1 else (1, 1)
@@ -71,7 +71,7 @@ def _made(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> V
 
 def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
     turns = max(round(_GOLDEN**2 * size), 1)
-    while math.gcd(turns, size) > 1:  # else it would return before the end
+    while math.gcd(turns, size) > 1:  # else the wave would repeat itself
         turns -= 1
     angles = places * turns % size * (2 * math.pi / size)
     return torch.cos(angles), torch.sin(angles)
