@@ -51,7 +51,7 @@ class Backward:
     def _by_number(self) -> dict[int, int]:
         return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
-    def freed(self, number: int) -> bool:
+    def has_freed(self, number: int) -> bool:
         """Return True if this backward ran the node with a sequence number and freed its saved
         tensors.
         """
@@ -65,6 +65,6 @@ class Backward:
         """Return the id of the node with this sequence number."""
         return self._by_number.get(number)
 
-    def made(self, numbers: Iterable[int]) -> list[int]:
+    def node_ids(self, numbers: Iterable[int]) -> list[int]:
         """Return the ids of the nodes with these sequence numbers; unknown numbers are skipped."""
         return [i for i in map(self.node, numbers) if i is not None]

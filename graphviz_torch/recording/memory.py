@@ -182,7 +182,7 @@ class Memory:
         if not HAS_SAVED_TENSOR_DATA:
             return {}, {}, []
         with unseen_calls():  # hidden from tensor subclasses
-            return _saved(list(self._fns), self._known, self._named, self._checkpoints)
+            return _read_saved(list(self._fns), self._known, self._named, self._checkpoints)
 
     @property
     def rows(self) -> Rows:
@@ -209,7 +209,7 @@ class Memory:
         self._fns, self._known, self._named = (), (), ()
 
 
-def _saved(
+def _read_saved(
     fns: Sequence[Any],
     known: Iterable[tuple[SavedKind, Tensor]],
     named: Iterable[tuple[str, Tensor]],

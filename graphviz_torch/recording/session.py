@@ -48,7 +48,7 @@ from .live import LiveGraph, leaves_of, numbers_of, sinks
 from .memory import Memory, checkpoints_of
 from .program import Program
 from .program.program import Options
-from .program.source_lines import raised
+from .program.source_lines import raising_position
 
 _REPLAY_NOTE = "the effects of a CUDA graph replay"
 _LEAVES_MODULE = "on_module_end"  # after this event the program is in another module
@@ -126,7 +126,7 @@ class Session:
         program = self.program
         if not program.is_here():
             return None
-        with unseen_calls(), program.table.unchanged():
+        with unseen_calls(), program.table.read_once():
             ends = self._ends_of(event.outputs)
             if not ends or is_trial():
                 return None  # the engine will raise
@@ -176,7 +176,7 @@ class Session:
             trace = trace.tb_next
         if trace is not None and self.program.frame is None:
             self.program.frame = trace.tb_frame
-        place = raised(error, self.program.stack.files)
+        place = raising_position(error, self.program.stack.files)
         self.tell("on_block_error", BlockRaised(error, place))
         with unseen_calls():
             behind = [listener.edges_before_error() for listener in self.listeners]
@@ -223,7 +223,7 @@ class Session:
     def graphs(self) -> list[Graph]:
         """Return a graph for each backward so far; without a backward, the graph of the forward."""
         backwards, frame = list(self.backwards), sys._getframe(1)
-        with unseen_calls(), self.program.table.unchanged():
+        with unseen_calls(), self.program.table.read_once():
             if not backwards and (ends := self._last_ends()):
                 live = self._read(ends, frame, peek=True)
                 backwards = [live.plain()]
@@ -273,7 +273,7 @@ class Session:
             began is None or began.accumulates,
             program.scaling.scale(),
         )
-        named, parameters = program.names_in(here), program.table.known()
+        named, parameters = program.names_in(here), program.table.with_replaced()
         named = parameters + named
         ids, edges = own, _ = collect_nodes([fn for fn, _ in ends])
         hidden: list[GradFn] = []
@@ -316,7 +316,7 @@ class Session:
         """Return the parameters, buffers and inputs that nodes may save, with their kinds."""
         program = self.program
         known: list[tuple[SavedKind, torch.Tensor]] = []
-        known += [("parameter", tensor) for _, tensor in program.table.known()]
+        known += [("parameter", tensor) for _, tensor in program.table.with_replaced()]
         known += [("buffer", tensor) for tensor in program.table.buffers()]
         known += [("input", tensor) for tensor in program.stack.inputs()]
         return known

@@ -193,7 +193,7 @@ class UntrackedCalls(Listener):
         for use in uses[bisect_left(uses, first, key=lambda use: use.end) :]:
             if use.start > last:
                 break
-            made.append((use, backward.made(range(use.start, use.end))))
+            made.append((use, backward.node_ids(range(use.start, use.end))))
         several = {node for _, nodes in made if len(nodes) > 1 for node in nodes}
         fed: dict[int, set[int]] = {node: set() for node in several}
         for edge in graph.edges if several else ():

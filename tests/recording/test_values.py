@@ -69,7 +69,7 @@ def test_what_waits_for_others_has_the_numbers_of_one_read_alone(
 ) -> None:
     x = made(6, 5)
     together = values(lambda: (x * 2).sin().exp().cos())
-    monkeypatch.setattr(fingerprints, "_SMALL", 1)
+    monkeypatch.setattr(fingerprints, "_MAX_QUEUED", 1)
     alone = values(lambda: (x * 2).sin().exp().cos())
     assert len(together) == len(alone) == 4
     for one, other in zip(together, alone, strict=True):

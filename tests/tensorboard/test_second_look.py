@@ -18,7 +18,7 @@ from graphviz_torch.recording.health.checks import WatchReport
 
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_LEAST", 60.0)
+    monkeypatch.setattr(health, "_MIN_COST", 60.0)
 
 
 class Net(nn.Module):

@@ -23,7 +23,7 @@ Fault = Callable[["Net", torch.optim.Optimizer, int], object]
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, all gradients are read in every step."""
-    monkeypatch.setattr(health, "_LEAST", 60.0)
+    monkeypatch.setattr(health, "_MIN_COST", 60.0)
 
 
 class Net(nn.Module):
@@ -247,8 +247,8 @@ def test_memory_that_grows_in_each_sample_is_told_once() -> None:
 def test_a_loss_that_is_not_finite_is_told_in_its_step_though_all_take_too_long_to_read(
     wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_LEAST", 0.0)
-    monkeypatch.setattr(health, "_SHARE", 1e-9)
+    monkeypatch.setattr(health, "_MIN_COST", 0.0)
+    monkeypatch.setattr(health, "_COST_SHARE", 1e-9)
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(40 if wide else 3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -12,7 +12,7 @@ from graphviz_torch.recording.health import health
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, all gradients are read in every step."""
-    monkeypatch.setattr(health, "_LEAST", 60.0)
+    monkeypatch.setattr(health, "_MIN_COST", 60.0)
     torch.manual_seed(0)
 
 

@@ -120,7 +120,7 @@ class PayloadResolver:
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
             self._moment, self._names = moment, {}
-            for name, parameter in self._program.table.known():
+            for name, parameter in self._program.table.with_replaced():
                 self._names[id(parameter)] = name, False
                 if parameter.is_leaf and parameter.grad is not None:
                     self._names[id(parameter.grad)] = name, True

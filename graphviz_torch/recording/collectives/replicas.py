@@ -98,7 +98,7 @@ class Replicas(Listener):
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
         promised, broadcast = self._kept_equal_by_ddp()
-        for name, tensor in table.listed():
+        for name, tensor in table.listed_parameters():
             if type(tensor) in PLAIN:
                 ranks = promised.get(id(tensor))
                 wrapper = "" if ranks is None else DistributedDataParallel.__name__
@@ -121,7 +121,7 @@ class Replicas(Listener):
 
         Recomputed if the parameters changed.
         """
-        known = frozenset(id(tensor) for _, tensor in self.program.table.listed())
+        known = frozenset(id(tensor) for _, tensor in self.program.table.listed_parameters())
         if self._ddp_guarantees is None or self._ddp_guarantees[0] != known:
             promised: dict[int, tuple[int, ...]] = {}
             broadcast: set[int] = set()

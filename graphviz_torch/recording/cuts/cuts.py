@@ -177,7 +177,7 @@ class Cuts(Listener):
             self._forget()
         hidden = operand_makers(cuts) if cuts else []
         if hidden and not failed:
-            names = {id(tensor): "" for _, tensor in self.program.table.known()}
+            names = {id(tensor): "" for _, tensor in self.program.table.with_replaced()}
             logged = operand_makers(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
             # A number read for logging is no cut if an earlier backward reached its parameters.
@@ -219,7 +219,7 @@ class Cuts(Listener):
                 cut.name,
                 cut.tensor,
                 before,
-                tuple(dict.fromkeys(backward.made(cut.after))),
+                tuple(dict.fromkeys(backward.node_ids(cut.after))),
                 line(cut.place),
                 cut.module,
                 label,
@@ -351,7 +351,7 @@ class Cuts(Listener):
         for origin in self._reads:
             origin.cut.pending = True
         found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
-        known_names = self.program.table.known() if found else []
+        known_names = self.program.table.with_replaced() if found else []
         names = {id(tensor): name for name, tensor in reversed(known_names)}
         nodes: dict[int, GradFn] = {}
         cuts = [LiveCut(cut, []) for cut in found]

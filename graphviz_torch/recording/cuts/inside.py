@@ -61,7 +61,7 @@ def used_outside(
     trails = found[-1] if found else {}
     numbers = {cut: trail.after or () for cut, trail in trails.items()}
     return tuple(
-        cut._replace(outside=tuple(dict.fromkeys(backward.made(numbers.get(cut, ())))))
+        cut._replace(outside=tuple(dict.fromkeys(backward.node_ids(numbers.get(cut, ())))))
         for cut in region.cuts
     )
 

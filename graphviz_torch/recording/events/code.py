@@ -34,7 +34,7 @@ def codes(
         found += [part for part in code.co_consts if isinstance(part, CodeType)]
 
 
-def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
+def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
     """Return the only position that calls a method of this name (on this variable); None if
     ambiguous.
     """
@@ -49,7 +49,7 @@ def called(codes: Iterable[CodeType], method: str, name: str = "") -> CodePositi
     return found.pop() if len(found) == 1 else None
 
 
-def stored(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
+def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
     """Return the only position that assigns an attribute of this name; None if ambiguous.
 
     The code of the frame that enters the recording takes precedence.

@@ -31,7 +31,7 @@ from ...internals.hooks.optimizers import Stepping
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..program import Program
-from .code import called, codes
+from .code import codes, find_method_call
 
 _MAX_LINES = 64  # source lines of backwards
 _MAX_GRAPHS = 4  # latest retained graphs of one line
@@ -160,7 +160,9 @@ class EvalModes(Listener):
             # `graphviz-torch run` starts before the script's frames exist, so search from the step.
             frames = user_frames(user_frame(sys._getframe(1)), self.program.frame)
             around = [frame.f_code for frame in frames]
-            self.events.note(mode, called(codes(self.program, more=around), "eval"), numbers)
+            self.events.note(
+                mode, find_method_call(codes(self.program, more=around), "eval"), numbers
+            )
 
     def on_step_end(self, event: None) -> None:
         self._last = None

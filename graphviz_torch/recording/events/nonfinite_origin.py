@@ -152,7 +152,7 @@ class BackwardSnapshot:
         explains it.
         """
         made = known[first]
-        for node in self._unexamined(first, known):
+        for node in self._nodes_before(first, known):
             origin: Origin = "operation"
             reason = self._reason(node, known.get(node, made))
             weights = self._nodes[node].parameters
@@ -170,7 +170,7 @@ class BackwardSnapshot:
         number, title = self._nodes[node][:2]
         return NonfiniteOrigin(number, title, nan, inf, reason, origin, in_loss)
 
-    def _unexamined(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
+    def _nodes_before(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
         """Yield a node and the unexamined nodes before it, latest first."""
         stack, seen = [first], {first}
         while stack:

@@ -36,8 +36,8 @@ from ..listener import BackwardBegan, BlockRaised, Listener, Resumed
 from ..live import leaves_of
 from ..program import Program
 from ..program.events import Events
-from ..program.source_lines import assigned, source_text
-from .code import codes, stored
+from ..program.source_lines import last_assignment, source_text
+from .code import codes, find_assignment
 
 # Misspellings of requires_grad; `trainable` is Keras's name for it.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
@@ -113,7 +113,7 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
             known = known if known is not None else list(codes(program, more=more))
             label = ".".join(filter(None, (path, name)))
             assignment = AttributeAssignment(owner=label, attribute=attribute)
-            events.note(assignment, stored(known, attribute))
+            events.note(assignment, find_assignment(known, attribute))
 
 
 def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:
@@ -124,7 +124,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
         program: knows the modules of the model, and all called modules.
         leaves: the leaves that get a gradient.
     """
-    given, own = program.table.is_given, program.table.own()
+    given, own = program.table.is_given, program.table.own_ids()
     strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
     if not strangers or (given and not own):
         return
@@ -144,7 +144,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
     for stray, keys in groups.items():
         place = None
         if stray.holder in _CONTAINERS:
-            place = stored(codes(program), stray.name.rpartition(".")[2])
+            place = find_assignment(codes(program), stray.name.rpartition(".")[2])
         events.note(stray, place, leaves=keys)
 
 
@@ -169,7 +169,7 @@ def look_for_plain_lists(events: Events, program: Program, error: BaseException)
     for module, path in {id(module): (module, path) for module, path in reversed(found)}.values():
         for name, kind, items in _plain_lists(module):
             if any(isinstance(item, (torch.nn.Module, torch.nn.Parameter)) for item in items):
-                place = stored(codes(program, [type(module)]), name)
+                place = find_assignment(codes(program, [type(module)]), name)
                 label = f"{path}.{name}" if path else name
                 events.note(UnregisteredParameters(holder=kind, name=label), place)
 
@@ -319,7 +319,7 @@ class Leaves(Listener):
             if known is not None and known[0]() is tensor:
                 _, place, name = known
             else:
-                place, name = assigned(frame, label), ""
+                place, name = last_assignment(frame, label), ""
                 if isinstance(tensor, torch.nn.Parameter):
                     name = "nn.Parameter"
                 elif "Variable(" in source_text(place):

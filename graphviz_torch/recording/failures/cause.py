@@ -38,7 +38,7 @@ def explain_failure(
         Cause(
             c.operation,
             line(c.place),
-            (*run.made([c.number]),),
+            (*run.node_ids([c.number]),),
             source_text(c.place),
             of_view=c.view,
         )
@@ -49,7 +49,7 @@ def explain_failure(
         label = "" if failing.leaf is None else run.reading.columns["label"][failing.leaf]
         modified = Operand(label, failing.saved, "", failing.leaf)
     number = run.numbers[failing.node]
-    ran = [one for one in before if (one.freed if failing.freed else one.has_run)(number)]
+    ran = [one for one in before if (one.has_freed if failing.freed else one.has_run)(number)]
     found = [_earlier_run(run, failing.node, other, computed, program) for other in ran[-1:]]
     if failing.freed and not found:
         old = number < program.origins.first  # created before the recording

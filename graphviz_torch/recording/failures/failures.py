@@ -60,7 +60,7 @@ class Failures(Listener):
 
     def on_call_error(self, event: Raised) -> None:
         """Record the operands of a failed call, named as in the user's frames."""
-        known = Error.of(event.error)
+        known = Error.create(event.error)
         if self._call is not None and self._call.error == known:
             return  # the same exception in an outer call
         operands = []
@@ -98,12 +98,12 @@ class Failures(Listener):
                     order,
                     event.error,
                     self.program.changes,
-                    lambda i: any(other.freed(live.numbers[i]) for other in self._backwards),
+                    lambda i: any(other.has_freed(live.numbers[i]) for other in self._backwards),
                 )
             if node is None and self._inner is not None and order:
                 node = replace(self._inner, node=order[-1], leaf=None)
             rerun = self._rerun(live) if isinstance(event.error, CheckpointError) else None
-            failed = _FailedBackward(Error.of(event.error), node, computed, rerun)
+            failed = _FailedBackward(Error.create(event.error), node, computed, rerun)
             self._failed[live.position] = failed
         self._backwards.append(event.backward)
         self._inner = None
@@ -128,7 +128,7 @@ class Failures(Listener):
     def on_block_error(self, event: BlockRaised) -> None:
         """Find the source of the exception: a call, a backward, or neither."""
         error, place = event
-        known = Error.of(error)
+        known = Error.create(error)
         failed = self._call
         if failed is None or failed.error != known:
             failed = FailedCall(known, place=place)

@@ -39,7 +39,7 @@ class Error(NamedTuple):
     message: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Error:
+    def create(cls, error: BaseException) -> Error:
         """Create the identity of a live exception."""
         try:
             return cls(id(error), type(error).__name__, str(error))

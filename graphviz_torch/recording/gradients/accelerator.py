@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import Elements
-from .cpu import SMALL, Row, end_to_end
+from .cpu import SMALL_GRADIENT, Row, end_to_end
 
 WIDTH = 1024  # elements in a row, when several gradients are stacked
 _WIDEST = 1 << 16  # elements in a row of a large gradient; float32 counts them exactly
@@ -55,7 +55,7 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
     rows = list(map(_numbers, blocks))
     values = [
         row.shape[0]
-        if dense and row.shape[0] <= SMALL and not torch.is_complex(gradient.tensors[0])
+        if dense and row.shape[0] <= SMALL_GRADIENT and not torch.is_complex(gradient.tensors[0])
         else 0
         for row, gradient in zip(flats, gradients, strict=True)
     ]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...internals.functions import TensorBase, foreach_norm
 
-SMALL = 16  # elements; gradients up to this size also keep their values
+SMALL_GRADIENT = 16  # elements; gradients up to this size also keep their values
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # flags summed into one byte; must be below 256
 
@@ -195,7 +195,7 @@ class Joined:
                 zeros = np.add.reduceat(beside, starts) / count
         columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
         values: list[tuple[Any, ...] | None] = [None] * len(lengths)
-        small = np.flatnonzero(count <= SMALL)
+        small = np.flatnonzero(count <= SMALL_GRADIENT)
         sizes = count[small]
         firsts = starts[small] - np.cumsum(sizes) + sizes
         few = iter(row[np.repeat(firsts, sizes) + np.arange(sizes.sum())].tolist())
@@ -278,7 +278,7 @@ def _in_order(gradient: Tensor) -> Tensor:
 
     In memory order if there are no gaps; in row-major order if the values are kept.
     """
-    if TensorBase.numel(gradient) > SMALL:
+    if TensorBase.numel(gradient) > SMALL_GRADIENT:
         gradient = torch.permute(gradient, _outermost_first(TensorBase.stride(gradient)))
     return TensorBase.contiguous(gradient)
 

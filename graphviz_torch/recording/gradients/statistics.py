@@ -39,7 +39,16 @@ from ...internals.tensors.memory import (
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
-from .cpu import SMALL, Joined, all_finite, end_to_end, on_cpu, repeat_row, sums_up, without_repeats
+from .cpu import (
+    SMALL_GRADIENT,
+    Joined,
+    all_finite,
+    end_to_end,
+    on_cpu,
+    repeat_row,
+    sums_up,
+    without_repeats,
+)
 
 _MAX_QUEUED = 1 << 17  # elements; larger gradients are described at once
 _QUEUE_CPU = 1 << 19  # elements queued on the CPU: 2 MB of float32
@@ -275,7 +284,7 @@ class Descriptions:
             self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, *of[0])
         elif found.tensors[0].is_cpu:
             row = end_to_end(found.tensors)
-            small = dense and row.shape[0] <= SMALL and not torch.is_complex(first)
+            small = dense and row.shape[0] <= SMALL_GRADIENT and not torch.is_complex(first)
             values = tuple(TensorBase.tolist(row)) if small else None
             numbers = repeat_row((*on_cpu(row, found.numel), values), times[0])
             self._found[wheres[0]] = GradientStats(*numbers, *of[0])
@@ -327,7 +336,7 @@ class _hide_operators:
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:
     """Return the elements of a dense gradient without repetition, and the repeat count."""
-    if found.numel <= SMALL:  # the values are kept, too
+    if found.numel <= SMALL_GRADIENT:  # the values are kept, too
         return found, 1
     tensor, times = without_repeats(found.tensors[0])
     return (found, 1) if times == 1 else (Elements([tensor], found.numel // times), times)

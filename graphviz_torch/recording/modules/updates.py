@@ -183,7 +183,7 @@ class Updates(Listener):
         known = self._rows
         if known is not None and not known:
             return
-        listed = self.program.table.listed()
+        listed = self.program.table.listed_parameters()
         weights = {n: t for n, t in listed if (known is None or n in known) and _has_rows(t)}
         self._rows = set(islice(_with_equal_first_rows(weights), _MAX_WEIGHTS))
         found = [weights[name] for name in self._rows]

@@ -44,7 +44,7 @@ class Weights(Listener):
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         """Read the data that the optimizer or the program changes before the step is over."""
-        listed = self.program.table.listed()
+        listed = self.program.table.listed_parameters()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
         for _, tensor in listed:
             self._since.setdefault(id(tensor), event.live.position)
@@ -56,7 +56,7 @@ class Weights(Listener):
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         """Read the gradients before they are cleared."""
-        listed = self.program.table.listed()
+        listed = self.program.table.listed_parameters()
         found = {name for name, tensor in listed if tensor.grad is not None}
         self._with_grad = found | (self._with_grad or set())
         if not self.program.options.light:
@@ -83,7 +83,7 @@ class Weights(Listener):
                 else nodes[i].order is not None
             )
         }
-        steps, listed = self.program.steps, self.program.table.listed()
+        steps, listed = self.program.steps, self.program.table.listed_parameters()
         updated = steps.updated
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
@@ -102,7 +102,7 @@ class Weights(Listener):
         closed = any(f"{REGION}:" in note for note in set(columns["note"]))
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
-        listed = table.listed()
+        listed = table.listed_parameters()
         if not listed:  # no module was called: list the leaves that are cut off
             named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
             return tuple(

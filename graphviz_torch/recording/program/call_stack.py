@@ -173,7 +173,7 @@ class CallStack:
         module, output, frame = event
         number = sequence_number()
         if number != self._origins.end:  # nodes without an observed call get the module's line
-            self.made(self._origins.end, number, frame)
+            self.add_nodes(self._origins.end, number, frame)
         running = self._running
         depth = len(running) - 1
         while depth >= 0 and running[depth].module is not module:
@@ -203,15 +203,17 @@ class CallStack:
             else:
                 call = Call(name_of(event.func), self._functions(frame))
             if self.files[code.co_filename] == OWN:  # the usual case, without calling `source`
-                origins.made(start, end, ((code, frame.f_lasti), None), call)
+                origins.add_nodes(start, end, ((code, frame.f_lasti), None), call)
             else:
-                self.made(start, end, frame, call)
+                self.add_nodes(start, end, frame, call)
 
     @not_compiled
-    def made(self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL) -> None:
+    def add_nodes(
+        self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL
+    ) -> None:
         """Note that a call in `frame` created the nodes with start <= sequence number < end."""
         source = self.source(frame)
-        self._origins.made(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
+        self._origins.add_nodes(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
 
     @not_compiled
     def lead(self, frame: FrameType | None) -> None:
@@ -244,9 +246,9 @@ class CallStack:
         """
         outer = self.custom_function(frame)
         if outer is not None:
-            self.made(self._origins.end, start, outer.f_back)
+            self.add_nodes(self._origins.end, start, outer.f_back)
         elif self._runs_torch(frame):
-            self.made(self._origins.end, start, frame)
+            self.add_nodes(self._origins.end, start, frame)
         self._origins.skip(start)
 
     def custom_function(self, frame: FrameType | None) -> FrameType | None:

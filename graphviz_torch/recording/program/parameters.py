@@ -46,7 +46,7 @@ class ParameterTable:
 
     def __init__(self, model: Module | None) -> None:
         self._traced = False  # True if module calls in compiled graphs are known
-        # Inside `unchanged`: True once replaced parameters were searched. None elsewhere.
+        # Inside `read_once`: True once replaced parameters were searched. None elsewhere.
         self._looked: bool | None = None
         self.clear(model)
 
@@ -206,7 +206,7 @@ class ParameterTable:
         """Return the model's modules and all other called modules, with their paths."""
         return [(module, path) for module, path, _ in self._modules.values()]
 
-    def own(self) -> set[int]:
+    def own_ids(self) -> set[int]:
         """Return the id() of the model's parameters; without a given model, of the first called
         module's.
         """
@@ -244,7 +244,7 @@ class ParameterTable:
         return self._named
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def read_once(self) -> Iterator[None]:
         """Check for replaced parameters only once in this block, in which the program does
         not run.
         """
@@ -269,7 +269,7 @@ class ParameterTable:
         self.parameters()
         return [self._names.get(id(tensor), "") for tensor in tensors]
 
-    def known(self) -> list[tuple[str, Tensor]]:
+    def with_replaced(self) -> list[tuple[str, Tensor]]:
         """Return names and parameters, including those replaced since the last backward, which its
         graph may contain.
         """
@@ -284,7 +284,7 @@ class ParameterTable:
         ]
         return known + whole
 
-    def listed(self) -> list[tuple[str, Tensor]]:
+    def listed_parameters(self) -> list[tuple[str, Tensor]]:
         """Return the given model's parameters; without a given model, those of all called
         modules.
         """

@@ -114,7 +114,7 @@ class Program:
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
         self.stack.frame = frame
-        self.steps = Steps(self.table.own)
+        self.steps = Steps(self.table.own_ids)
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
         self.tracker = Tracker()

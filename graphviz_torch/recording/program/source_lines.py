@@ -36,7 +36,7 @@ class Files(dict[str, int]):
         return found
 
 
-def raised(error: BaseException, files: Files) -> CodePosition | None:
+def raising_position(error: BaseException, files: Files) -> CodePosition | None:
     """Return the innermost position in the user's own code that an exception passed; None if it
     passed none.
     """
@@ -55,7 +55,7 @@ def place_of(file: str, line: int) -> CodePosition:
     return (lambda: None).__code__.replace(co_filename=file, co_firstlineno=line), 0
 
 
-def assigned(frame: FrameType | None, name: str) -> CodePosition | None:
+def last_assignment(frame: FrameType | None, name: str) -> CodePosition | None:
     """Return the position where a running function last assigned to this variable; None if
     unknown.
     """
@@ -173,7 +173,7 @@ class Origins(Generic[Line]):
 
     >>> origins = Origins[str](10)
     >>> origins.enter(12, ("fc", "fc"))
-    >>> origins.made(12, 14, "train.py:3")
+    >>> origins.add_nodes(12, 14, "train.py:3")
     >>> origins.enter(14, None)
     >>> columns = origins.columns([11, 13, 14, -1], str, {"fc": "Linear(4, 2)"})
     >>> columns["module"], columns["module_class"]
@@ -206,7 +206,7 @@ class Origins(Generic[Line]):
         else:
             self._entered.append((number, names))
 
-    def made(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
+    def add_nodes(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
         """Note that this line created the nodes start <= number < end (None: unknown line)."""
         self.end = end
         if line is not None:

@@ -25,7 +25,7 @@ from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import collect_nodes
 from ..backward import Backward
-from ..events.code import called, codes
+from ..events.code import codes, find_method_call
 from ..listener import BackwardBegan, Listener
 from ..live import LiveGraph
 from ..program import Program
@@ -128,7 +128,9 @@ class GraphHistory(Listener):
         if number is None:
             return RetainedGraphs(steps, label)
         node = backward.node(number) if inside else None
-        added = called(codes(self.program), "append", label) if label and not inside else None
+        added = (
+            find_method_call(codes(self.program), "append", label) if label and not inside else None
+        )
         return RetainedGraphs(steps, label, source, node, self.program.line()(added))
 
     def _look(self, nodes: Numbers, live: LiveGraph) -> Retention | None:

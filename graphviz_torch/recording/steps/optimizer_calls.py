@@ -34,7 +34,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import has_memory
 from ..backward import Backward
-from ..events.code import called, codes, is_made_by_call
+from ..events.code import codes, find_method_call, is_made_by_call
 from ..listener import BackwardEnded, Listener
 from ..program import Program
 from .groups import note_group_problems
@@ -318,8 +318,8 @@ class EarlySchedulers(Listener):
                 continue
             if getattr(scheduler, "_step_count", 0) > 1:  # private (2.13)
                 own, variable = [one.f_code for one in frames], name.rpartition(".")[2]
-                place = called(own, "step", variable)
-                place = place or called(codes(program, more=own), "step", variable)
+                place = find_method_call(own, "step", variable)
+                place = place or find_method_call(codes(program, more=own), "step", variable)
                 label = program.optimizer_name(optimizer, frame)
                 self.events.note(EarlySchedulerStep(scheduler=name, optimizer=label), place)
                 return

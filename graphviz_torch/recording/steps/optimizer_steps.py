@@ -19,7 +19,7 @@ class OptimizerSteps(Listener):
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer, program = event.optimizer, self.program
         parameters = program.steps.parameters(optimizer) or set()
-        strangers = parameters - program.table.own()
+        strangers = parameters - program.table.own_ids()
         if len(strangers) < len(parameters):  # else it is the optimizer of another model
             leaves = (p for p in parameters_of(optimizer) if id(p) in strangers and p.is_leaf)
             # PyTorch warns about .grad of non-leaves.

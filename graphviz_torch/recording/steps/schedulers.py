@@ -24,7 +24,7 @@ from ...graph.events.ineffective_calls import (
     SchedulerStepsTooOften,
     UnusedScheduler,
 )
-from ..events.code import called, codes
+from ..events.code import codes, find_method_call
 from ..program import Program
 from ..program.events import Events
 
@@ -85,7 +85,7 @@ def note_schedule_problems(
     if scheduler is None:
         return
     steps = _count(scheduler) - schedule.started
-    place = called(codes(program), "step", schedule.name.rpartition(".")[2])
+    place = find_method_call(codes(program), "step", schedule.name.rpartition(".")[2])
     if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
         pace = SchedulerStepsTooOften(scheduler=schedule.name, optimizer=optimizer)
         events.note(pace, place, count=steps, steps=optimizer_steps)
@@ -121,7 +121,7 @@ def note_unused_schedulers(
             continue
         steps = _count(scheduler) - schedule.started
         if steps >= _MIN_STEPS:
-            place = called(codes(program), "step", schedule.name.rpartition(".")[2])
+            place = find_method_call(codes(program), "step", schedule.name.rpartition(".")[2])
             events.note(UnusedScheduler(scheduler=schedule.name), place, count=steps)
 
 

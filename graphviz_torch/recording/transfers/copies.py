@@ -311,4 +311,4 @@ def _node(copy: CopyRecord, backward: Backward) -> int | None:
     """
     if copy.run:
         return copy.node if copy.run == backward.position + 1 else None
-    return next(iter(backward.made(copy.numbers)), None)
+    return next(iter(backward.node_ids(copy.numbers)), None)

@@ -164,13 +164,13 @@ def test_a_graph_that_is_not_as_it_was_is_not_run_and_it_is_said() -> None:
 
 
 def test_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, see = [], gradients._Run.on_value
+    values, see = [], gradients._RegionGradients.on_value
 
     def noted(self: Any, name: str, value: Tensor) -> None:
         values.append(weakref.ref(value))
         see(self, name, value)
 
-    monkeypatch.setattr(gradients._Run, "on_value", noted)
+    monkeypatch.setattr(gradients._RegionGradients, "on_value", noted)
     model, run = compiled(with_a_custom_function)
     step(model, run)
     kind = type(run(X).grad_fn)._forward_cls

@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 import pytest
 
 from graphviz_torch.internals.frames import CodePosition
-from graphviz_torch.recording.events.code import called, is_made_by_call, stored
+from graphviz_torch.recording.events.code import find_assignment, find_method_call, is_made_by_call
 
 
 def here() -> FrameType:
@@ -74,7 +74,7 @@ TWICE, ONCE = twice.__code__, once.__code__
 def test_a_call_is_found_where_only_one_can_be_meant(
     codes: list[CodeType], name: str, expected: int | None
 ) -> None:
-    assert line(called(codes, "step", name)) == expected
+    assert line(find_method_call(codes, "step", name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_a_call_is_found_where_only_one_can_be_meant(
 def test_a_written_attribute_is_found_where_only_one_can_be_meant(
     codes: list[CodeType], expected: int | None
 ) -> None:
-    assert line(stored(codes, "rate")) == expected
+    assert line(find_assignment(codes, "rate")) == expected

@@ -14,7 +14,7 @@ from torch.autograd.profiler import profile
 from graphviz_torch import find, record, simulate_accelerator
 from graphviz_torch.graph.events import NonfiniteValue
 from graphviz_torch.recording.events import nonfinite, nonfinite_origin
-from graphviz_torch.recording.events.nonfinite import look
+from graphviz_torch.recording.events.nonfinite import take_snapshot
 from graphviz_torch.recording.events.nonfinite_origin import read
 from graphviz_torch.tracing.tracer import collect_nodes
 
@@ -82,7 +82,7 @@ def test_nothing_is_read_before_the_end_and_then_all_at_once(loss: Loss, waiting
     output = loss(torch.linspace(1, 9, 4, requires_grad=True) * 1)
     fns, _ = collect_nodes([output.grad_fn])
     with profile() as looking:
-        found = look(fns, [output], [])
+        found = take_snapshot(fns, [output], [])
     with profile() as reading:
         assert found is not None
         read([found])
@@ -91,7 +91,7 @@ def test_nothing_is_read_before_the_end_and_then_all_at_once(loss: Loss, waiting
     assert [event.name for event in reading.function_events if event.name == "aten::cat"] == [
         "aten::cat"
     ]
-    assert (found.birth() is None) == (loss in FINE)
+    assert (found.origin() is None) == (loss in FINE)
 
 
 def test_what_follows_a_loss_that_is_not_finite_is_not_told_again(waiting: None) -> None:

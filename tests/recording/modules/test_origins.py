@@ -12,9 +12,9 @@ def test_a_node_is_of_the_module_and_the_line_that_were_there_when_it_was_made()
     origins = Origins[int](100)
     origins.enter(100, ("", ""))
     origins.enter(101, ("fc", "fc"))
-    origins.made(101, 103, 7)
+    origins.add_nodes(101, 103, 7)
     origins.enter(103, None)
-    origins.made(104, 105, 9)
+    origins.add_nodes(104, 105, 9)
     classes = {"": "Net", "fc": "Linear(4, 2)"}
     columns = origins.columns([100, 102, 103, 104], "train.py:{}".format, classes)
     assert columns["module"] == ["", "fc", "", ""]
@@ -25,7 +25,7 @@ def test_a_node_is_of_the_module_and_the_line_that_were_there_when_it_was_made()
 def test_of_leaves_and_of_nodes_from_before_the_block_nothing_is_known() -> None:
     origins = Origins[int](100)
     origins.enter(100, ("fc", "fc"))
-    origins.made(100, 110, 7)
+    origins.add_nodes(100, 110, 7)
     assert origins.columns([-1, 99], str, {"fc": "Linear(4, 2)"}) == {
         "module": [""] * 2,
         "module_class": [""] * 2,
@@ -52,7 +52,7 @@ def test_any_order_of_calls_gives_what_a_slow_reading_of_them_gives(
         if enters:
             origins.enter(number, (f"m{line}", f"m{line}"))
             modules |= dict.fromkeys(range(number, 81), f"m{line}")
-        origins.made(number, number + nodes, line)
+        origins.add_nodes(number, number + nodes, line)
         lines |= {n: str(line) for n in range(number, min(number + nodes, 81))}
         number += nodes
     asked = [n for n in asked if n < number]
