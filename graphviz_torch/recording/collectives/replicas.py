@@ -97,7 +97,7 @@ class Replicas(Listener):
         """Return the tensors, by name, that other ranks should hold equally."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
-        promised, broadcast = self._kept_equal_by_ddp()
+        promised, broadcast = self._ddp_guaranteed()
         for name, tensor in table.listed_parameters():
             if type(tensor) in PLAIN:
                 ranks = promised.get(id(tensor))
@@ -115,7 +115,7 @@ class Replicas(Listener):
                 )
         return {name: each for name, each in found.items() if len(each.ranks) > 1}
 
-    def _kept_equal_by_ddp(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
+    def _ddp_guaranteed(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
         """Return the ranks that DDP keeps equal, by id() of the parameter, and the id() of DDP's
         own buffers.
 

@@ -50,7 +50,7 @@ def explain_failure(
         modified = Operand(label, failing.saved, "", failing.leaf)
     number = run.numbers[failing.node]
     ran = [one for one in before if (one.has_freed if failing.freed else one.has_run)(number)]
-    found = [_earlier_run(run, failing.node, other, computed, program) for other in ran[-1:]]
+    found = [_previous_run(run, failing.node, other, computed, program) for other in ran[-1:]]
     if failing.freed and not found:
         old = number < program.origins.first  # created before the recording
         last, user = _last_known(
@@ -63,7 +63,7 @@ def explain_failure(
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
 
-def _earlier_run(
+def _previous_run(
     run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
 ) -> Cause:
     """Return an earlier run of a node as a Cause, with the place where the two runs diverge."""

@@ -83,7 +83,7 @@ class _LineBackwards:
     holder: tuple[int | None, str, str] | None = None  # number, label and source, as above
     holder_marks: Marks = field(default_factory=list)  # the marks that it kept alive
 
-    def earlier_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
+    def previous_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
         """Return the live graphs of earlier steps that reached the same optimized parameters."""
         alive = (one._replace(marks=[m for m in one.marks if m.alive()]) for one in self.graphs)
         self.graphs = [one for one in alive if one.marks]
@@ -143,7 +143,7 @@ class GraphHistory(Listener):
         step = live.call.step
         made = self.program.source(max(nodes.values(), default=-1))
         line = self._lines.setdefault((live.call.place, made), _LineBackwards())
-        before = partial(line.earlier_graphs, step, self.program.steps.ever, live.reached)
+        before = partial(line.previous_graphs, step, self.program.steps.ever, live.reached)
         begins = max(line.first, self._begins)
         if min(nodes.values(), default=begins) < begins:
             self._going_on.add(live.position)
