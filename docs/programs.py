@@ -1,4 +1,4 @@
-"""Runs the Python of a page, block after block: what did each block print and draw?
+"""Run the Python of a page, block after block, and return what each block printed and drew.
 
 The blocks of a page are one program, `train.py`, in an empty folder: those below know the names of
 those above, and the lines count on.
@@ -70,7 +70,10 @@ def outputs(text: str, *, package: Path | None = None) -> list[Output]:
 
 
 def _run(program: list[str]) -> list[Output]:
-    """Run the blocks as `train.py` of this folder."""
+    """Run the blocks as `train.py` of this folder, with random numbers from seed 0."""
+    import torch
+
+    torch.manual_seed(0)
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = "train.py"
     line, done, before = 1, [], {*Path().glob("**/*.svg")}

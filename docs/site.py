@@ -2,9 +2,9 @@
 
 The pages are plain Markdown, so that they read well in a repository. When the site is built,
 
-- what a block of Python printed and drew stands below the block, from a run of the page's program;
+- the lines of a page's program are numbered;
 - the headings and links of an index become the sidebar;
-- a Chinese page shows what the program of the English page did, and names its language;
+- a Chinese page names its language;
 - the signatures and docstrings of a page of the reference stand below its table of names;
 - a picture of the gallery opens the interactive view of its model.
 """
@@ -12,49 +12,25 @@ The pages are plain Markdown, so that they read well in a repository. When the s
 from __future__ import annotations
 
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.util import logging
 
 from docs import gallery, reference
-from docs.programs import BLOCK, Output, blocks, outputs
+from docs.page_outputs import APART, SHOWN
 
 _LINK = re.compile(r"\]\(([\w./-]+?)\.md(?:#[\w-]+)?\)")
 _NAME = re.compile(r"^\| `(\w+)` \|", re.M)
 _PICTURE = re.compile(r"\[(!\[[^]]*\]\(gallery/([\w-]+)\.svg\))\]\([^)]*\)")
 _TRANSLATION = re.compile(r"^\[(?:English|中文)\]\(.*\)$", re.M)
 _CHINESE = "zh/"
-# Each program of these pages runs alone, and its finding is on the page.
-_APART = ("findings/", "symptoms", f"{_CHINESE}findings/", f"{_CHINESE}symptoms")
-
-_runs: dict[tuple[str, ...], Future[list[Output]]] = {}  # by the blocks of a page
-_pool = ThreadPoolExecutor(1)  # beside the builder
-
-
-def run_programs(app: Sphinx, env: Any, pages: list[str]) -> None:
-    """Start the programs of the pages that are to be read."""
-    for page in pages:
-        text = (Path(app.srcdir) / f"{page}.md").read_text()
-        program = tuple(blocks(text))
-        if program and program not in _runs and not page.startswith(_APART):
-            _runs[program] = _pool.submit(outputs, text)
 
 
 def rewrite(app: Sphinx, page: str, source: list[str]) -> None:
     """Make a page of the repository a page of the site."""
-    text = source[0]
-    program = tuple(blocks(text))
-    if page.startswith(_APART):
-        text = BLOCK.sub(lambda block: numbered(block[1]), text)
-    elif program:
-        try:
-            text = with_outputs(text, page, _runs[program].result(), Path(app.outdir))
-        except RuntimeError as error:
-            logging.getLogger(__name__).warning("%s.md does not run: %s", page, error)
+    text = numbered(source[0], page)
     text = with_repository_links(text, Path(app.srcdir), page, app.config.html_theme_options)
     if page.endswith("index"):
         text += contents(text)
@@ -65,26 +41,20 @@ def rewrite(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = text
 
 
-def with_outputs(text: str, page: str, done: list[Output], site: Path) -> str:
-    """A page with the lines of its program numbered, and below each block what it did."""
-    rest = iter(enumerate(done))
-    root = "../" * page.count("/")
+def numbered(text: str, page: str) -> str:
+    """Return a page with the lines of its programs numbered, as findings name them."""
+    line = 1
 
     def shown(block: re.Match[str]) -> str:
-        number, output = next(rest)
-        parts = [f"```{{code-block}} python\n:lineno-start: {output.line}\n\n{block[1]}```"]
-        if output.printed.strip() and f"```text\n{output.printed}```" not in text:
-            parts.append(
-                f"```{{code-block}} text\n:class: printed\n\n{output.printed.rstrip()}\n```"
-            )
-        for which, svg in enumerate(output.drawn):
-            file = site / "drawn" / f"{page.replace('/', '-')}-{number}-{which}.svg"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(svg)
-            parts.append(f'<p><img class="drawn" alt="Drawn" src="{root}drawn/{file.name}"></p>')
-        return "\n\n".join(parts)
+        nonlocal line
+        first = 1 if page.startswith(APART) else line
+        line += block["program"].count("\n") + 1
+        text = f"```{{code-block}} python\n:lineno-start: {first}\n\n{block['program']}```\n"
+        if block["printed"]:
+            text += f"\n```{{code-block}} text\n:class: printed\n\n{block['printed']}```\n"
+        return text + block["drawn"]
 
-    return BLOCK.sub(shown, text)
+    return SHOWN.sub(shown, text)
 
 
 def with_repository_links(text: str, pages: Path, page: str, theme: dict[str, Any]) -> str:
@@ -98,11 +68,6 @@ def with_repository_links(text: str, pages: Path, page: str, theme: dict[str, An
         return f"]({theme['source_repository']}/blob/{theme['source_branch']}/{place})"
 
     return _LINK.sub(address, text)
-
-
-def numbered(program: str, first: int = 1) -> str:
-    """A block of Python with its lines numbered, as findings name them."""
-    return f"```{{code-block}} python\n:lineno-start: {first}\n\n{program}```"
 
 
 def contents(index: str) -> str:
@@ -159,7 +124,6 @@ def write_views(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_config_value("gallery_models", "", "", str)  # titles with commas; "": all
-    app.connect("env-before-read-docs", run_programs)
     app.connect("source-read", rewrite)
     app.connect("html-page-context", name_language)
     app.connect("build-finished", write_views)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from docs import images, reference
+from docs import images, page_outputs, reference
 from docs.programs import outputs
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.declared import declare
@@ -18,7 +18,7 @@ from tests.support.declared import declare
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])  # the site runs the others
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_every_block_of_a_page_runs_after_those_above_it(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text()
     package = declare(tmp_path) if page == "CONTRIBUTING.md" else None
@@ -56,7 +56,23 @@ def test_the_annotated_picture_is_drawn_by_its_page_and_numbers_each_row() -> No
     assert re.findall(r'text-anchor="middle".*?>(\d)</text>', drawn) == rows
 
 
-def test_the_site_shows_what_its_programs_printed_and_drew_and_opens_a_view_offline(
+@pytest.mark.parametrize("page", page_outputs.pages(), ids=lambda page: page.stem)
+def test_a_page_runs_and_shows_what_it_prints_and_draws(page: Path) -> None:
+    for file, text in page_outputs.written(page).items():
+        shown, expected = map(page_outputs.without_times, (file.read_text(), text))
+        assert shown == expected, "write it with `python -m docs.page_outputs`"
+
+
+def test_no_picture_of_a_page_is_left_over() -> None:
+    shown = {
+        (page.parent / file).resolve()
+        for page in page_outputs.pages()
+        for file in re.findall(r"\((\S*drawn/\S*)\)", page.read_text())
+    }
+    assert shown == {*page_outputs.DRAWN.glob("*.svg")}
+
+
+def test_the_site_numbers_the_lines_of_its_programs_and_opens_a_view_offline(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
@@ -65,11 +81,10 @@ def test_the_site_shows_what_its_programs_printed_and_drew_and_opens_a_view_offl
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "searchindex.js").exists()  # the search needs no server
 
-    name = "tutorial-8-what-is-wrong-1-0.svg"
     page = (tmp_path / "tutorial" / "8-what-is-wrong.html").read_text()
     text = re.sub(r"<[^>]*>", "", page)
-    assert re.findall(r'src="../drawn/([\w.-]*)"', page) == [name]
-    assert "features was cut by" in (tmp_path / "drawn" / name).read_text()
+    [name] = re.findall(r'src="../_images/([\w.-]*-2a.svg)"', page)
+    assert "features was cut by" in (tmp_path / "_images" / name).read_text()
     [line] = {*re.findall(r"cut by\s+detach\(\) at train.py:(\d+)", text)}
     assert re.search(rf"^{line} +features = features.detach\(\)", text, re.M)
 

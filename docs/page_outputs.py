@@ -1,0 +1,91 @@
+"""Write the output of each program below it: `python -m docs.page_outputs`.
+
+A page of the documentation is one program. Below each of its blocks are the text that the block
+printed and the pictures that it drew, which are files of docs/drawn/. Text that a library prints on
+its own is left out. A Chinese page has the program of the English one, and so its outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from docs.programs import Output, blocks, outputs
+
+FOLDER = Path(__file__).parent
+DRAWN = FOLDER / "drawn"
+# Each program of these pages runs alone, and `docs.finding_pages` writes its report.
+APART = ("findings/", "symptoms", "zh/findings/", "zh/symptoms")
+SHOWN = re.compile(  # a block, the text that it printed, and the pictures that it drew
+    r"^(?P<block>```python\n(?P<program>.*?)^```\n)"
+    r"(?:\n```text\n(?P<printed>.*?)^```\n)?"
+    r"(?P<drawn>(?:\n!\[[^]]*\]\([\w./-]*drawn/[\w.-]+\)\n)*)",
+    re.M | re.S,
+)
+_MEASURED = re.compile(r" *([\d.,]+ (?:ns|µs|ms|s)\b|[\d.]+x)")
+
+
+def pages() -> list[Path]:
+    """Return the English pages that are programs."""
+    found = (page for page in sorted(FOLDER.rglob("*.md")) if blocks(page.read_text()))
+    places = {page: page.relative_to(FOLDER).as_posix() for page in found}
+    return [page for page, place in places.items() if not place.startswith((*APART, "zh/"))]
+
+
+def with_outputs(page: Path, done: list[Output], pictures: dict[Path, str]) -> str:
+    """Return the text of a page with the outputs of its blocks below them.
+
+    Args:
+        page: an English or a Chinese page.
+        done: the outputs of its blocks.
+        pictures: receives each picture, by its file.
+    """
+    place = page.relative_to(FOLDER).with_suffix("").as_posix()
+    chinese = place.startswith("zh/")
+    name = place.removeprefix("zh/").replace("/", "-")
+    rest = iter(enumerate(done, 1))
+
+    def shown(block: re.Match[str]) -> str:
+        number, output = next(rest)
+        text = block["block"]
+        if output.printed.strip() and "print(" in block["program"]:
+            text += f"\n```text\n{output.printed.rstrip()}\n```\n"
+        for letter, svg in zip("abcdefgh", output.drawn, strict=False):
+            file = DRAWN / f"{name}-{number}{letter}.svg"
+            pictures[file] = svg
+            alt = "上面的程序画出的图" if chinese else "The picture that this program draws"
+            text += f"\n![{alt}]({os.path.relpath(file, page.parent)})\n"
+        return text
+
+    return SHOWN.sub(shown, page.read_text())
+
+
+def written(page: Path) -> dict[Path, str]:
+    """Return the files of a page and of its translation as they should be."""
+    done, pictures = outputs(page.read_text()), dict[Path, str]()
+    translation = FOLDER / "zh" / page.relative_to(FOLDER)
+    both = [each for each in (page, translation) if each.exists() and blocks(each.read_text())]
+    return {each: with_outputs(each, done, pictures) for each in both} | pictures
+
+
+def without_times(text: str) -> str:
+    """Return a text in which a mark replaces each duration and each ratio of durations."""
+    return _MEASURED.sub(" #", text)
+
+
+def main() -> None:
+    """Write all pages and pictures, and delete pictures that no page has any more."""
+    files: dict[Path, str] = {}
+    for page in pages():
+        files |= written(page)
+    DRAWN.mkdir(exist_ok=True)
+    for file in {*DRAWN.glob("*.svg")} - {*files}:
+        file.unlink()
+    for file, text in files.items():
+        if not file.exists() or without_times(file.read_text()) != without_times(text):
+            file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
