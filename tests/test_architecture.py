@@ -61,6 +61,7 @@ RIDDLES |= {"seen", "several", "stuck", "told"}
 # The files outside internals/ that name what PyTorch calls private, and why (at most 8).
 PRIVATE = {
     "devices/simulated/accelerator.py": "stands in for a device: patches what torch asks of one",
+    "devices/simulated/autocast.py": "stands in for the casts of autocast on CUDA",
     "devices/simulated/data_parallel.py": "stands in for the replicas of nn.DataParallel",
     "devices/simulated/files.py": "rebuilds tensors as torch.load does",
     "devices/simulated/patches.py": "walks the containers that torch itself walks",

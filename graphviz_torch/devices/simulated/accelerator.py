@@ -4,20 +4,20 @@ A tensor "on" it is a wrapper that autograd sees on its own device, and that hol
 tensor; every operator runs the CPU's own kernel inside. So values and gradients are the
 CPU's, copies between devices are true `ToCopyBackward0` nodes, and devices that mix fail as they do
 on a GPU. Graphs name its devices "sim:0", "sim:1", or "sim cuda:0" where a program written for CUDA
-finds it as "cuda:0": modes hand the places of `places.py` on to PyTorch, and `patches.py` has what
-answers for `torch.cuda`.
+finds it as "cuda:0": modes hand the places of `device_names.py` on to PyTorch, and `patches.py` has
+what answers for `torch.cuda`.
 
-Not simulated: time, memory limits, streams, the casts of autocast, `torch.compile`. Operators that
-PyTorch composes by device type take the generic path, as a new backend would: `nn.LSTM` step by
-step, attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq`
-in their generic backward. Those agree with the CPU to rounding, all others to the bit. Sparse and
-nested tensors stay on the CPU: of the operators that PyTorch lists, the three fail that take or
-make sparse ones (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
+Not simulated: time, memory limits, streams, `torch.compile`. Operators that PyTorch composes by
+device type take the generic path, as a new backend would: `nn.LSTM` step by step, attention inside
+`nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in their generic
+backward. Those agree with the CPU to rounding, all others to the bit. Sparse and nested tensors
+stay on the CPU: of the operators that PyTorch lists, the three fail that take or make sparse ones
+(`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
 
 In a recording, `tolist` is listed as the operation "cpu", and printing or saving a whole tensor
 lists no copy; neither does `torch.load` onto a simulated CUDA device. `torch.autocast(device.type)`
-raises unless CUDA is simulated, where it changes no dtype; `torch.jit.trace` of nearly anything
-raises, `torch.jit.script` works.
+raises unless CUDA is simulated, where it casts what it casts on a GPU; `torch.jit.trace` of nearly
+anything raises, `torch.jit.script` works.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ...internals.frames import WarningLines
 from ...internals.hooks.dispatch import watch_devices
 from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from ...internals.hooks.watch import Installation
+from .autocast import lowered
 from .cuda import legacy_type
 from .device_names import CPU, LIMIT, Block, cuda_block, is_place, opened, place_of
 from .patches import PATCHES
@@ -295,6 +296,8 @@ def _attention(
 
     PyTorch chooses by device type before anything is dispatched, and knows no kernel for ours.
     """
+    if cuda_block() is not None and torch.is_autocast_enabled("cuda"):
+        q, k, v, attn_mask = lowered(q, k, v, attn_mask)
     parts = (k, v) if attn_mask is None else (k, v, attn_mask)
     if q.dim() == 4 and not enable_gqa and all(isinstance(t, SimulatedTensor) for t in parts):
         mask = attn_mask

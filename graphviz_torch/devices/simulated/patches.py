@@ -25,7 +25,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ...internals.hooks.engine import EngineWatch
 from ...internals.hooks.modes import FUNCTIONS
 from ...internals.hooks.watch import Installation
-from . import cuda, data_parallel, files
+from . import autocast, cuda, data_parallel, files
 from .device_names import (
     Block,
     cuda_block,
@@ -60,6 +60,7 @@ def table() -> list[tuple[Any, str, _Maker]]:
         *data_parallel.rows(),
         *files.rows(),
         *cuda.rows(),
+        *autocast.rows(),
     ]
 
 
@@ -72,12 +73,14 @@ def _install() -> None:
         static = isinstance(before, staticmethod)
         ours = make(before.__func__ if static else before)
         setattr(owner, name, staticmethod(ours) if static else ours)
+    autocast.install()
 
 
 def _remove() -> None:
     while _REPLACED:
         setattr(*_REPLACED[-1])
         _REPLACED.pop()
+    autocast.remove()
     if not EngineWatch.installation.watchers:  # they may have ended before: ours stood there
         EngineWatch.installation.suspend()
 

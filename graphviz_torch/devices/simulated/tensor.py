@@ -20,6 +20,8 @@ from .memory import count
 
 LOCATION = "_simulated_location"  # of a storage that is saved or loaded: its device in the file
 
+AUTOCAST = "AutocastCUDA"  # the dispatch key whose kernels autocast.py has
+_AUTOCAST_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST))
 _OWN = ("host", "place")  # attributes of a simulated tensor
 # Operators that take tensors of several devices on a GPU too.
 _CROSSES = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
@@ -55,6 +57,7 @@ class SimulatedTensor(torch.Tensor):
             storage_offset=host.storage_offset(),
             dtype=host.dtype,
             device=place,
+            _extra_dispatch_keys=_AUTOCAST_KEYS,
         )
         if host.is_conj():
             torch._C._set_conj(wrapper, True)
