@@ -33,7 +33,6 @@ from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
 from ..internals.hooks.regions import RegionWatch
-from ..internals.recursion import RecursionRoom
 from ..internals.tensors.weak import SwapSafeRefs
 from .compiled.regions import Regions
 from .compiled.trace import OperationTrace
@@ -364,7 +363,6 @@ def _hooks_of(session: Session) -> list[Any]:
     if program.options.opens_regions:
         program.table.trace_calls()
     found: list[Any] = [
-        RecursionRoom(),
         SwapSafeRefs(session.release),
         program,
         RegionWatch(

@@ -441,3 +441,49 @@ def test_ctrl_c_before_the_first_step_ended_is_said_so(training: Path, line: str
     assert "steps recorded" not in said
     assert "see it" not in said
     assert done.returncode == -2
+
+
+DEEP = """
+import torch
+class Outer(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x):
+        return self.inner(x)
+def nested(depth):
+    module = torch.nn.Identity()
+    for _ in range(depth):
+        module = Outer(module)
+    return module(torch.ones(1))
+def recurse(depth):
+    return recurse(depth - 1) if depth else 0
+def deepest(function):
+    depth = 0
+    while True:
+        try:
+            function(depth + 1)
+        except RecursionError:
+            return depth
+        depth += 1
+model = Outer(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1)).sum().backward()
+    print(deepest(nested), deepest(recurse))
+    optimizer.step()
+"""
+
+
+def test_modules_and_functions_reach_the_depth_of_a_plain_run_in_steps_recorded_or_not(
+    training: Path,
+) -> None:
+    (training / "train.py").write_text(DEEP)
+    plain, done = (
+        python("train.py", folder=training),
+        recorded("--steps", "2", "train.py", folder=training),
+    )
+    pairs = zip(plain.stdout.split(), done.stdout.split(), strict=True)
+    assert all(int(reached) >= int(bare) for bare, reached in pairs), (plain.stdout, done.stdout)
+    assert "2 steps recorded" in done.stderr

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import accumulate, chain, repeat
@@ -31,6 +31,7 @@ from .kinds import Kinds
 from .lists import LIMIT, integers, members, rows
 
 _DIMENSIONS = 64  # PyTorch counts no further
+_POINTERS = 4  # that take as much memory as a value
 
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -43,10 +44,43 @@ class Codec(Protocol):
         decoded.
         """
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
         else.
         """
+
+
+class Known:
+    """Columns decoded from one graph, so that a graph that shares them does not decode them again.
+
+    Args:
+        on_values: called with the number of values that are about to be decoded.
+    """
+
+    def __init__(self, on_values: Callable[[int], object] = bool) -> None:
+        self._on_values = on_values
+        self._before: dict[int, tuple[Any, int, list[Any]]] = {}  # by id() of the JSON
+        self._now: dict[int, tuple[Any, int, list[Any]]] = {}
+
+    def decode(self, graph: Codec, columns: Any) -> Any:
+        """Return the one value in `columns`, and keep its columns in place of the last one's."""
+        self._before, self._now = self._now, {}
+        return self.column(graph, columns, 1, "graph")[0]
+
+    def column(self, codec: Codec, data: Any, count: int, where: str) -> list[Any]:
+        """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
+        else.
+        """
+        known = self._before.get(id(data))
+        if known is None or known[0] is not data or known[1] != count:
+            self._on_values(count)
+            known = data, count, codec.decode(data, count, where, self)
+        self._now[id(data)] = known
+        return known[2]
+
+    def build(self, count: int, fields: int) -> None:
+        """Count rows that are about to be built from decoded columns."""
+        self._on_values(count * fields // _POINTERS)
 
 
 @cache
@@ -95,7 +129,7 @@ class Numbers:
             return values
         return [_plain(value) for value in values]
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         values: list[Any] = rows(data, count, where)
         if float in self.allowed and not {str, list}.isdisjoint(map(type, values)):
             try:
@@ -140,7 +174,7 @@ class Interned:
         places = {key: at[value] for key, value in objects.items()}
         return {"distinct": distinct, "at": list(map(places.__getitem__, map(id, values)))}
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         distinct, at = members(data, ("distinct", "at"), where)
         values = self._read_all(rows(distinct, None, where), where)
         positions = integers(at, count, where, nullable=self.nullable)
@@ -170,11 +204,12 @@ class Sequence:
         items = self.inner.encode(list(chain.from_iterable(values)), where)
         return {"lengths": list(map(len, values)), "items": items}
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         lengths, items = members(data, ("lengths", "items"), where)
         sizes = integers(lengths, count, where)
         ends = list(accumulate(sizes, initial=0))
-        flat = tuple(self.inner.decode(items, ends[-1], where))
+        flat = tuple(known.column(self.inner, items, ends[-1], where))
+        known.build(ends[-1], 1)
         return list(map(flat.__getitem__, map(slice, ends, ends[1:])))
 
 
@@ -187,8 +222,8 @@ class Optional:
     def encode(self, values: list[Any], where: str) -> Any:
         return self.inner.encode([() if v is None else (v,) for v in values], where)
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        found = self.inner.decode(data, count, where)
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
+        found = self.inner.decode(data, count, where, known)
         if max(map(len, found), default=0) > 1:
             raise ValueError(f"{where} holds several values for one.")
         return [value[0] if value else None for value in found]
@@ -205,9 +240,10 @@ class Pair:
         parts = zip(self.inner, columns, strict=True)
         return [inner.encode(list(column), where) for inner, column in parts]
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         parts = zip(self.inner, rows(data, len(self.inner), where), strict=True)
-        return list(zip(*(inner.decode(part, count, where) for inner, part in parts), strict=True))
+        columns = [known.column(inner, part, count, where) for inner, part in parts]
+        return list(zip(*columns, strict=True))
 
 
 class Record:
@@ -229,7 +265,7 @@ class Record:
                 columns[name] = codec(self.hints[name]).encode(column, f"{where}.{name}")
         return columns
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         if not isinstance(data, dict):
             raise ValueError(f"{where} is not an object.")
         unknown = data.keys() - self.defaults.keys()
@@ -238,11 +274,12 @@ class Record:
                 f"{where} has an unknown field {min(unknown)!r}. If a newer graphviz_torch wrote "
                 "the file, update."
             )
+        known.build(count, len(self.defaults))
         columns: list[Iterable[Any]] = []
         for name, default in self.defaults.items():
             if name in data:
-                column = codec(self.hints[name]).decode(data[name], count, f"{where}.{name}")
-                columns.append(column)
+                inner = codec(self.hints[name])
+                columns.append(known.column(inner, data[name], count, f"{where}.{name}"))
             elif default is MISSING:
                 raise ValueError(f"{where} has no field {name!r}.")
             else:

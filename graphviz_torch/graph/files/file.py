@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 from ..gc import with_gc_disabled
 from ..text import printable
-from .columns import codec
+from .columns import Known, codec
 from .limits import MAX_BYTES, Limits
 from .replacement import replacement
 
@@ -146,7 +146,7 @@ def packed_value(content: bytes, kind: type[Kind]) -> Kind:
 def _value(text: str, kind: type[Kind]) -> Kind:
     values = json_of(text)
     check_head(values, FORMAT)
-    value: Kind = codec(kind).decode(values, 1, "graph")[0]
+    value: Kind = Known().decode(codec(kind), values)
     value.check()
     return value
 

@@ -40,7 +40,7 @@ class Kinds:
             ],
         }
 
-    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+    def decode(self, data: Any, count: int, where: str, known: Any) -> list[Any]:
         """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
         else.
         """
@@ -61,7 +61,7 @@ class Kinds:
                 )
             if cls in groups:
                 raise ValueError(f"{where} has the kind {name!r} twice.")
-            own = self._codecs[cls].decode(column, places.count(i), f"{where}.{name}")
+            own = known.column(self._codecs[cls], column, places.count(i), f"{where}.{name}")
             groups[cls] = iter(own)
         values = list(groups.values())
         return [next(values[place]) for place in places]

@@ -4,7 +4,8 @@ The first line is the header. Each other line is a step: its number, and for eac
 columns, or only the changes since an earlier graph with the same edges. The second of two lines
 with the same step number counts. Numbers measured after the first step have two digits
 (numbers.py). In a compressed file each write is one gzip member. An incomplete last line, after a
-kill or a full disk, is ignored. An unchanged graph is decoded once, however many steps have it.
+kill or a full disk, is ignored. A column that stays is decoded once, however many
+steps have it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import IOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..files.columns import codec
+from ..files.columns import Known, codec
 from ..files.file import VERSION, check_head, json_of, unpacked
 from ..files.limits import MAX_BYTES, Limits
 from ..files.lists import members, rows
@@ -36,24 +37,36 @@ _SHAPES = 8  # number of graphs with distinct edges that are remembered
 _CHUNK = 1 << 18
 
 
-class _Shapes:
-    """The latest columns of each graph with distinct edges, most recent last."""
+class _Shape(NamedTuple):
+    """The latest columns of graphs with the same edges, and what was decoded of them."""
 
-    def __init__(self) -> None:
-        self.columns: list[Any] = []
+    columns: Any
+    known: Known
+
+
+class _Shapes:
+    """The latest columns of each graph with distinct edges, most recent last.
+
+    Args:
+        on_values: called with numbers of values that are about to be decoded.
+    """
+
+    def __init__(self, on_values: Callable[[int], object] = bool) -> None:
+        self._on_values = on_values
+        self.latest: list[_Shape] = []
 
     def like(self, columns: Any) -> int | None:
         """Return the index of the graph with the same edges; None if there is none."""
         edges = columns.get("edges")
-        places = range(len(self.columns) - 1, -1, -1)
-        return next((i for i in places if self.columns[i].get("edges") == edges), None)
+        places = range(len(self.latest) - 1, -1, -1)
+        return next((i for i in places if self.latest[i].columns.get("edges") == edges), None)
 
-    def take(self, columns: Any, place: int | None) -> None:
-        """Store columns in place of those at `place`."""
-        del self.columns[: 1 if len(self.columns) == _SHAPES and place is None else 0]
-        if place is not None:
-            del self.columns[place]
-        self.columns.append(columns)
+    def take(self, columns: Any, place: int | None) -> _Shape:
+        """Store columns in place of those at `place`, and return them."""
+        del self.latest[: 1 if len(self.latest) == _SHAPES and place is None else 0]
+        known = Known(self._on_values) if place is None else self.latest.pop(place).known
+        self.latest.append(_Shape(columns, known))
+        return self.latest[-1]
 
 
 class TrainingFile:
@@ -75,7 +88,7 @@ class TrainingFile:
             ValueError: for a step that could not be read again.
             OSError: as `open` does, or where the file is gone, or another one; nothing is written.
         """
-        before = list(self._shapes.columns)
+        before = list(self._shapes.latest)
         try:
             text = "".join(map(self._line, steps))
             if self._end is None:
@@ -83,7 +96,7 @@ class TrainingFile:
             data = text.encode()
             self._write(gzip.compress(data, 6, mtime=0) if self.path.suffix == ".gz" else data)
         except BaseException:
-            self._shapes.columns = before
+            self._shapes.latest = before
             raise
 
     def _line(self, step: TrainingStep) -> str:
@@ -95,7 +108,7 @@ class TrainingFile:
             if place is None:
                 graphs.append({"columns": columns})
             else:
-                old = self._shapes.columns[place]
+                old = self._shapes.latest[place].columns
                 difference = change(old, columns)
                 graphs.append({"like": place, "change": difference})
                 columns = changed(old, difference)
@@ -148,8 +161,13 @@ def is_training(path: str | Path, max_bytes: int = MAX_BYTES) -> bool:
 
 
 @with_gc_disabled
-def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
+def read_steps(
+    path: str | Path, max_bytes: int, step: int | None = None
+) -> tuple[TrainingStep, ...]:
     """Return the complete steps in a file.
+
+    Args:
+        step: the number of the step whose graphs are decoded; others have none. None: all.
 
     Raises:
         ValueError: for a file that holds none, or more than its `Limits`, written out.
@@ -157,7 +175,7 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
     """
     size = os.path.getsize(path)
     try:
-        steps = tuple(_steps(path, Limits(size, max_bytes)))
+        steps = tuple(_steps(path, Limits(size, max_bytes), step))
         if not steps:
             raise ValueError(f"it was cut short at byte {size:,}, before its first step ended.")
         return steps
@@ -171,32 +189,31 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
         raise ValueError(f"{printable(str(path))}: {error}") from None
 
 
-def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
+def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[TrainingStep]:
     lines = _lines(path, limits)
     head = json_of(next(lines, b""))
     check_head(head, FORMAT)
     if head:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
-    shapes, size = _Shapes(), 0
-    known: list[tuple[Any, Graph]] = []  # columns and the graph decoded from them
+    size = 0
+
+    def count(values: int) -> None:
+        nonlocal size
+        size += values
+        limits.check_values(size)
+
+    shapes = _Shapes(count)
     step: TrainingStep | None = None
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
         if type(number) is not int:
             raise ValueError(f"the number of a step is {number!r:.40}.")
         graphs: list[Graph] = []
-        size += 1 + extent(written)
-        limits.check_values(size)
+        count(1 + extent(written))
         for row in rows(written, None, f"step {number}"):
-            columns = _columns(row, shapes)
-            graph = next((graph for same, graph in known if same is columns), None)
-            if graph is None:  # else an unchanged earlier graph
-                size += extent(columns)
-                limits.check_values(size)
-                [graph] = codec(Graph).decode(columns, 1, "graph")
-                known = [each for each in known if any(each[0] is own for own in shapes.columns)]
-                known.append((columns, graph))
-            graphs.append(graph)
+            shape = _shape(row, shapes)
+            if wanted in (None, number):
+                graphs.append(shape.known.decode(codec(Graph), shape.columns))
         if step is not None and step.number != number:
             yield step
         step = TrainingStep(number, tuple(graphs))
@@ -204,19 +221,18 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
         yield step
 
 
-def _columns(row: Any, shapes: _Shapes) -> Any:
-    """Return the columns of a graph."""
+def _shape(row: Any, shapes: _Shapes) -> _Shape:
+    """Return the columns of a graph, now the latest of their shape."""
     if isinstance(row, dict) and row.keys() == {"columns"}:
         columns, place = row["columns"], None
     else:
         place, difference = members(row, ("like", "change"), "a graph of a step")
-        if type(place) is not int or not 0 <= place < len(shapes.columns):
-            raise ValueError(f"a graph is like number {place!r:.40} of {len(shapes.columns)}.")
-        columns = changed(shapes.columns[place], difference)
+        if type(place) is not int or not 0 <= place < len(shapes.latest):
+            raise ValueError(f"a graph is like number {place!r:.40} of {len(shapes.latest)}.")
+        columns = changed(shapes.latest[place].columns, difference)
     if not isinstance(columns, dict):
         raise ValueError("the columns of a graph are not an object.")
-    shapes.take(columns, place)
-    return columns
+    return shapes.take(columns, place)
 
 
 def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:

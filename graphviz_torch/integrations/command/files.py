@@ -14,7 +14,7 @@ from typing import TextIO
 from ... import Graph, load
 from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
-from ...graph.text import listing, printable
+from ...graph.text import printable
 
 PIPE = Path("-")
 
@@ -40,7 +40,7 @@ def read_saved(path: Path) -> Graph | Training | TrainingStep:
         recorded = f"graphviz-torch run -o run.json.gz {path}"
         raise ValueError(f"{path} is a script, which runs first: {recorded}")
     if (file := on_disk(path)) != path:
-        return _step(load(file), int(path.name.rpartition("@")[2]), file.name)
+        return load(file, step=int(path.name.rpartition("@")[2]))
     if path != PIPE:
         return load(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -57,18 +57,6 @@ def on_disk(path: Path) -> Path:
     """The file itself: "run.json.gz" of "run.json.gz@10"."""
     name, mark, number = path.name.rpartition("@")
     return path.with_name(name) if mark and number.isdecimal() and not path.exists() else path
-
-
-def _step(saved: Graph | Training, number: int, name: str) -> TrainingStep:
-    if isinstance(saved, Graph):
-        raise ValueError(f"{name} is one graph, not a training: it has no step {number}.")
-    for step in saved.steps:
-        if step.number == number:
-            return step
-    numbers = [str(step.number) for step in saved.steps]
-    if len(numbers) == 1:
-        raise ValueError(f"{name} has one step, {numbers[0]}, and no step {number}.")
-    raise ValueError(f"{name} has no step {number}, but {listing(numbers, 5)}.")
 
 
 def write_text(text: str, path: Path) -> None:

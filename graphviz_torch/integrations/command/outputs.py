@@ -2,8 +2,9 @@
 
 No end of the script loses them: a signal, `os._exit`, a crash and a batch system that stops the
 job leave what the steps before have written. So nothing waits for the end, and no signal is
-handled. Of a few steps that are asked for each is in a ".json" from its optimizer's step on; where
-all are recorded, the last one is written when the next begins. At the end the report is said again,
+handled. Of a few steps that are asked for each is in a ".json" from its optimizer's step on. Where
+all are recorded, those that end within a quarter of a second are written together when the next
+begins, so those are what a kill takes. At the end the report is said again,
 with what has been found since, and the files that are not up to date are written.
 
 A ".json" or ".json.gz" grows by each step; the other files show the last one. A picture takes a
@@ -14,6 +15,7 @@ asked for, and at the end.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -45,6 +47,7 @@ from .main import sentence
 from .script import Children
 
 _WAITING = 100  # steps that wait for a file that cannot be written
+_BATCH, _SECONDS = 50, 0.25  # steps, or their time, that are written together
 
 
 class Outputs:
@@ -68,6 +71,8 @@ class Outputs:
         if parsed.write_baseline is not None:
             self._files.append(parsed.write_baseline)
         self._stale = {*self._files}  # what is not written as the last step would have it
+        self._batch = 0  # steps since the last writing, which ended at
+        self._wrote = -math.inf
         self._written: set[Path] = set()  # what an earlier step has written
         self._steps = 0
         self._turns = AlternatingOptimizers()
@@ -141,8 +146,12 @@ class Outputs:
             return
         wanted = self._parsed.steps
         last = wanted > 0 and step.number >= (wanted - 1) * self._parsed.every
+        self._batch += 1
+        due = self._batch == _BATCH or time.monotonic() - self._wrote > _SECONDS
         with suppress(Exception):
-            self._write(pictures=first or last)
+            if wanted or due:
+                self._write(pictures=first or last)
+                self._batch, self._wrote = 0, time.monotonic()
             if last or (not wanted and self._news):
                 news = [each for each in self._found if _is_among(each, self._news)]
                 new = self._judge.reported(_sorted(news))

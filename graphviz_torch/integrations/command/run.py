@@ -16,6 +16,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from ...graph.text import listing
@@ -76,12 +77,27 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     script = Script(parsed.script, parsed.args, module=parsed.module)
-    if parsed.simulate is None:
-        return _run_script(parsed, script)
-    from ... import simulate_accelerator
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + _frames_below())  # so that the script reaches its usual depth
+    try:
+        if parsed.simulate is None:
+            return _run_script(parsed, script)
+        from ... import simulate_accelerator
 
-    with simulate_accelerator(parsed.simulate, name="cuda"):
-        return _run_script(parsed, script)
+        with simulate_accelerator(parsed.simulate, name="cuda"):
+            return _run_script(parsed, script)
+    finally:
+        with suppress(RecursionError):
+            sys.setrecursionlimit(limit)
+
+
+def _frames_below() -> int:
+    """Return the number of this command's frames that are on the stack while the script runs."""
+    frame: FrameType | None = sys._getframe()
+    count = 3  # of `_run_script` and `Script.run`, less this one; `exec` counts as one each time
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
 
 
 def _run_script(parsed: argparse.Namespace, script: Script) -> int:

@@ -17,6 +17,7 @@ import torch
 from torch.compiler import is_compiling
 
 from ...internals.frames import hide_frame
+from ...internals.recursion import RecursionRoom
 
 # Called with method, args and kwargs before a call; the result is passed to `Ended`.
 Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
@@ -44,6 +45,7 @@ class ModelCalls:
             return
         if kind not in _WATCHES:
             _WATCHES[kind] = []
+            _ROOM.open()
             for name in _methods(self.model):
                 _ORIGINALS[kind, name] = vars(kind).get(name)
                 setattr(kind, name, _make_hooked(kind, name))
@@ -63,10 +65,13 @@ class ModelCalls:
                     delattr(kind, name)
                 else:
                     setattr(kind, name, original)
+            if not _WATCHES:
+                _ROOM.close()
 
 
 _WATCHES: dict[type, list[ModelCalls]] = {}  # open hooks, by class of the module
 _ORIGINALS: dict[tuple[type, str], Any] = {}  # replaced methods, by class and name
+_ROOM = RecursionRoom()  # a module of such a class is called through one function more
 
 
 def _methods(model: Any) -> tuple[str, ...]:

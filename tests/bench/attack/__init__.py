@@ -1,0 +1,1 @@
+"""Attacks on files, processes and names, with numbers drawn from a seed."""
