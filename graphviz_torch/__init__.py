@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from .recording.recording import record as record
     from .render.dot.picture import Picture as Picture
     from .render.draw import draw_graph as draw_graph
+    from .render.gradient_flow.flow import draw_flow as draw_flow
     from .render.html import to_html as to_html
     from .render.html import view as view
     from .render.modules.summary import summary as summary
-    from .render.river.flow import draw_flow as draw_flow
     from .render.text import to_text as to_text
     from .tensorboard.watch import watch as watch
     from .tensorboard.writer import to_tensorboard as to_tensorboard
@@ -74,7 +74,7 @@ else:
             ".findings.rule": "rules",
             ".findings.explanation.explain": "explain",
             ".render.draw": "draw_graph",
-            ".render.river.flow": "draw_flow",
+            ".render.gradient_flow.flow": "draw_flow",
             ".render.html": "view to_html",
             ".render.text": "to_text",
             ".render.modules.summary": "summary",

@@ -98,9 +98,7 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return round values on the axis: powers of ten, with 2 and 5 between if few powers
-        fit.
-        """
+        """Return round values on the axis: powers of ten, with 2 and 5 if these are few."""
         span = self.high - self.low
         steps = (1,) if span > 3 else (1, 2, 5)
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)

@@ -95,9 +95,7 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
 
 
 def _sides(cut: Cut) -> Iterator[tuple[int | None, int | None]]:
-    """Yield (upstream, downstream) node pairs of a cut; for a one-sided cut, its first node and
-    None.
-    """
+    """Yield (upstream, downstream) node pairs of a cut; None for a missing side."""
     if cut.before is not None and cut.after:
         yield from [(cut.before, after) for after in cut.after]
     elif cut.before is not None:

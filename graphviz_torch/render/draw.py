@@ -14,7 +14,7 @@ from .dot.dot import to_dot
 from .dot.picture import Picture
 from .options import DrawingOptions, drawing_options
 from .resolve import graph_and_findings, graph_and_marks, resolve_findings
-from .view.difference import Difference, summed_up
+from .view.difference import Difference, difference_line
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,7 +60,7 @@ def draw_graph(
     said, marks = "", None
     found = options.get("findings", "auto")
     if isinstance(target, Difference):
-        said, marks = summed_up(target), target.marks()
+        said, marks = difference_line(target), target.marks()
         target, found = target.union(), resolve_findings(target, found)
     graph, options["findings"] = graph_and_marks(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)

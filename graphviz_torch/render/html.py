@@ -66,10 +66,9 @@ def to_html(
     title: str = "",
     findings: FindingsLike = "auto",
 ) -> Page:
-    """Return a self-contained HTML page with the interactive view of `graph`; write it to
-    `path`.
+    """Return a self-contained HTML page with the interactive view of `graph`.
 
-    A notebook shows the returned text as the view itself.
+    It is also written to `path`, if given. A notebook shows the returned text as the view itself.
 
     Args:
         graph: a target of `draw_graph`: a graph, a recording, a tensor, a module, which runs one

@@ -71,9 +71,7 @@ def row_ending(first: str, last: str) -> str:
 
 
 def clip(text: str) -> str:
-    """Return a text that a picture can hold: a long one is cut, with the number of omitted
-    letters.
-    """
+    """Return a text that fits a picture: the end of a long one is replaced by its length."""
     more = len(text) - _MAX_TEXT
     return drawable(text if more <= 0 else f"{text[:_MAX_TEXT]}… {more:,} more characters")
 
@@ -186,9 +184,7 @@ def _parse_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _short_value(value: str, attribute: str) -> str:
-    """Return a value as text; equal sizes are written once, "2" for "(2, 2)", except for
-    kernels.
-    """
+    """Return a value as text, equal sizes once: "2" for "(2, 2)", except for kernels."""
     if attribute == "data":  # "old" for "old f32[64]"
         return value.rpartition("[")[0].rpartition(" ")[0] or "data"
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]

@@ -50,50 +50,50 @@ class Option(NamedTuple):
 class DrawingOptions(TypedDict, total=False):
     """Options of drawing that a caller may pass."""
 
-    direction: Annotated[Direction, Option("TB", 'where data flows: "TB" is from top to bottom.')]
+    direction: Annotated[
+        Direction, Option("TB", 'direction of data flow: "TB" is from top to bottom.')
+    ]
     theme: Annotated[
         Theme,
         Option(
-            "light", '"light", "dark", or "auto" for an SVG that follows its reader\'s setting.'
+            "light", '"light", "dark", or "auto" for an SVG that follows the setting of its reader.'
         ),
     ]
     color_by: Annotated[
         ColorBy | None,
         Option(
             None,
-            'fill nodes by "device", "dtype", "module", "mode" (train or eval), "trainable" '
-            "(whether the module's own parameters require a gradient, or are frozen), "
-            '"gradient" (norm), "time" (seconds in backward), "saved" (bytes kept for backward) or '
-            '"influence" (how far a change reaches) in place of what they are. Time and bytes are '
-            "those of a node with all that is written inside it, or of a whole closed group; of "
-            "gradients a group has the largest. "
-            "In Python also by a function that takes a Node and returns a number, a text as its "
-            "category, or None; of its numbers a group has the largest, too.",
+            'value that fills nodes: "device", "dtype", "module", "mode" (train or eval), '
+            '"trainable" (whether the parameters of its module require grad), "gradient" (norm), '
+            '"time" (seconds in backward), "saved" (bytes kept for backward) or "influence" (how '
+            "much changes); None fills them by role. Closed groups show the sum of time and bytes "
+            "inside, and the largest gradient. In Python also a function that maps a Node to a "
+            "number, a category as text, or None; groups show the largest number.",
         ),
     ]
     depth: Annotated[
         int | None,
-        Option(None, "levels of modules to open; None opens as many as a page has room for."),
+        Option(None, "levels of modules to open; None opens as many as fit a page."),
     ]
     module: Annotated[str | None, Option(None, "draw the inside of this module only.")]
     detail: Annotated[
         Detail,
         Option(
             "short",
-            'what boxes say: "short" is the name and the shape; "gradients" adds the norms of '
-            'gradients, and parameters with theirs; "full" draws every operation of autograd under '
-            "its own name, views too, with devices, and says what is saved for backward.",
+            'text in boxes: "short" is name and shape; "gradients" adds the norms of gradients, '
+            'also of parameters; "full" draws every operation of autograd under its own name, '
+            "views included, with its device and the tensors saved for backward.",
         ),
     ]
     findings: Annotated[
         FindingsLike,
         Option(
             "auto",
-            'what to mark, with the messages below the picture: "auto" for what `find` says of '
-            "what is drawn, a list of findings, or None.",
+            'findings to mark, with their messages below the picture: "auto" for those that `find` '
+            "reports, a list of findings, or None.",
         ),
     ]
-    explain: Annotated[bool, Option(True, "say below the picture what forms and colours mean.")]
+    explain: Annotated[bool, Option(True, "explain shapes and colours below the picture.")]
 
 
 class Settings(DrawingOptions, total=False):

@@ -145,9 +145,7 @@ def role(
     transfers: Collection[int],
     collectives: Collection[int] = (),
 ) -> Role:
-    """Return the role of a node; the collections contain node ids. A leaf never has another
-    role.
-    """
+    """Return the role of a node; the collections contain node ids."""
     if node.leaf:
         return "input" if node.leaf == "tensor" else node.leaf
     if node.id in transfers:

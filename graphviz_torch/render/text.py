@@ -16,7 +16,7 @@ from ..graph.units import count_text, seconds_text
 from . import labels
 from .drawing.mark import SEVERITY_SIGNS
 from .outline import Row, outline
-from .ranks.collectives import alike, whose
+from .ranks.collectives import merge_equal, payload_text
 from .ranks.rank_chart import wait_lines
 from .resolve import FindingsLike, graph_and_findings
 
@@ -270,9 +270,9 @@ def _collectives(graph: Graph, width: int | None) -> list[str]:
             _plain(each.module),
             _plain(each.where),
             _plain(each.waited_where),
-            _plain(whose(each)),
+            _plain(payload_text(each)),
         )
-        for each, times in alike(graph.collectives)
+        for each, times in merge_equal(graph.collectives)
     ]
     titles = "collective", "bytes", "times", "group", "phase", "module", "where", "waited at", "of"
     order = "collective", "bytes", "times", "group", "where", "module", "of", "waited at", "phase"

@@ -13,7 +13,7 @@ from . import labels
 from .drawing.drawing import Contents, Drawing, FusedNode, MergedEdge
 from .drawing.fused import fused_text
 from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
-from .ranks.collectives import lines
+from .ranks.collectives import describe_collectives
 from .style import role
 
 _MAX_DATA_INPUTS = 8  # boxes of data; a loop that reads data in each step shows the first ones
@@ -35,7 +35,7 @@ def transfer_lines(graph: Graph) -> dict[int, list[str]]:
 
 def collective_lines(drawing: Drawing, key: int | None) -> list[str]:
     """Return the text of the collectives at a key; None: those without a drawn element."""
-    return lines(drawing.collectives[key]) if key in drawing.collectives else []
+    return describe_collectives(drawing.collectives[key]) if key in drawing.collectives else []
 
 
 def senders(drawing: Drawing) -> set[int]:
@@ -289,9 +289,7 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
 
 
 def group_details(drawing: Drawing, number: int) -> list[str]:
-    """Return the small print of a closed group: its outputs, and its totals unless
-    detail="short".
-    """
+    """Return the small print of a closed group: outputs, and totals unless detail="short"."""
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
     said = _group_output_line(drawing, number)

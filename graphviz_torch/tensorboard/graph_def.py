@@ -24,7 +24,7 @@ from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Tra
 from ..graph.collective import by_node
 from ..graph.column import columns_in, declared_beside
 from ..graph.text import printable, shortened
-from ..render.ranks.collectives import lines
+from ..render.ranks.collectives import describe_collectives
 from .names import Names, device, names, operation
 
 # The tab merges consecutive entries of `input` that name the same node, so `x * x` would be one
@@ -67,7 +67,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     for transfer in graph.transfers:
         if transfer.node is not None:
             transfers.setdefault(transfer.node, []).append(transfer)
-    sent = {node: lines(some) for node, some in by_node(graph.collectives).items()}
+    sent = {node: describe_collectives(some) for node, some in by_node(graph.collectives).items()}
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}

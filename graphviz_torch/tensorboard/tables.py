@@ -10,7 +10,7 @@ from ..findings import find
 from ..graph import Collective, Graph, Transfer
 from ..graph.text import printable
 from ..graph.units import bytes_text, count_text
-from ..render.ranks.collectives import alike, whose
+from ..render.ranks.collectives import merge_equal, payload_text
 
 _COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")
@@ -61,7 +61,7 @@ def _collectives_of(graph: Graph) -> str:
         some = [each for each in graph.collectives if each.kind == kind]
         total = bytes_text(sum(each.nbytes for each in some))
         lines.append(f"- **{kind}**: {count_text(len(some), 'time')}, {total} given")
-    rows = alike(graph.collectives)
+    rows = merge_equal(graph.collectives)
     lines += [
         "",
         *_table(_COLLECTIVES, (_collective_row(each, times) for each, times in rows[:_ROWS])),
@@ -79,7 +79,7 @@ def _collective_row(each: Collective, times: int) -> list[str]:
         str(times),
         bytes_text(each.nbytes * times),
         _cell(", ".join(filter(None, (each.group, count_text(each.group_size, "rank"))))),
-        _cell(whose(each)),
+        _cell(payload_text(each)),
         _cell(" ".join(filter(None, (each.where, each.module)))),
     ]
 

@@ -12,7 +12,7 @@ from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Collective, Edge, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES
-from graphviz_torch.render.ranks.collectives import description, lines
+from graphviz_torch.render.ranks.collectives import describe_collectives, description
 
 META = (TensorMeta((8,), "float32", "cpu"),)
 GATHER = Collective("all_gather", 96, "float32", 2, group="dp", phase="forward")
@@ -96,7 +96,9 @@ def test_blocks_alike_say_it_once_for_all() -> None:
 
 def test_many_sizes_in_one_box_are_summed() -> None:
     some = [replace(GATHER, nbytes=1024 * (1 + i)) for i in range(8)]
-    assert lines(some) == [f"8 {TIMES} all_gather, in all 36.0 KiB f32 · dp, 2 ranks · forward"]
+    assert describe_collectives(some) == [
+        f"8 {TIMES} all_gather, in all 36.0 KiB f32 · dp, 2 ranks · forward"
+    ]
 
 
 def test_a_line_names_two_parameters_and_how_many_more_or_the_change_of_placements() -> None:

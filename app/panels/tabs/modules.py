@@ -67,7 +67,7 @@ def module_rows(found: Summary) -> list[dict[str, Any]]:
         for name, cell in _COLUMNS.items()
         if name != "trainable" or any(row["trainable"] != row["parameters"] for row in modules)
     }
-    for name, column in found.recorded.items():
+    for name, column in found.recorded_columns.items():
         columns[column.title] = [_recorded(row[name], column.text) for row in modules]
     used = {name: cells for name, cells in columns.items() if any(map(says, cells))}
     return [

@@ -31,9 +31,7 @@ def data_lines(drawing: Drawing) -> list[str]:
 
 
 def _untracked_lines(drawing: Drawing) -> list[str]:
-    """Return the boxes of `Graph.untracked`, inside the frames of their modules, and their
-    edges.
-    """
+    """Return the boxes of `Graph.untracked` in the frames of their modules, and their edges."""
     colors = palette(drawing.options["theme"])
     shown = stubs_of(drawing)
     devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}

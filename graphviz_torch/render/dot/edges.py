@@ -36,9 +36,7 @@ def edge_lines(drawing: Drawing) -> list[str]:
 
 
 def stacking_lines(drawing: Drawing) -> list[str]:
-    """Return invisible edges that put each segment of a too wide joined graph below the
-    previous.
-    """
+    """Return invisible edges that put the segments of a wide graph below each other."""
     if not drawing.segments_stacked:
         return []
     parts: dict[int, list[int]] = {}

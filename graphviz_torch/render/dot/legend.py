@@ -58,9 +58,7 @@ def legend(
 
 
 def _lines(message: str, most: int) -> str:
-    """Return a message wrapped to lines of at most `most` letters, half as many if they are
-    wide.
-    """
+    """Return a message wrapped to `most` letters per line, half as many if they are wide."""
     wide = any(east_asian_width(letter) in "WF" for letter in message)
     lines = wrap(message, most // (1 + wide), max_lines=_MAX_LINES, placeholder=" …")
     return '<BR ALIGN="LEFT"/>'.join(map(markup.escape, lines)) + (

@@ -102,9 +102,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def subgraph(
         self, graph: graphviz.Digraph | None = None, **options: Any
     ) -> AbstractContextManager[graphviz.Digraph] | None:
-        """Add a Digraph inside this one; without an argument, return a context manager for a new
-        one.
-        """
+        """Add a Digraph inside this one; without one, return a context manager for it."""
         if graph is not None:
             super().subgraph(graph=graph, **options)
             return None

@@ -305,8 +305,7 @@ class Drawing:
         return self.keys.users.get(host, host) if key is None else key
 
     def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
-        """Return the nodes that a drawn node represents, one for each step of a loop; else
-        itself.
+        """Return the nodes that a drawn node represents, one per loop step; else itself.
 
         Args:
             loops: False to include the nodes of identical blocks with parameters of their own.
@@ -385,9 +384,7 @@ class Drawing:
         return name
 
     def _loop_title(self, first: Group, last: Group) -> str:
-        """Return the title of a loop: the modules of its first to its last step, or else its
-        operations.
-        """
+        """Return the title of a loop: its modules from first to last step, or its operations."""
         if row := _list_title(self._body_names(first), self._body_names(last)):
             return row
         names = [

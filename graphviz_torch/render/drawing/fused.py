@@ -119,9 +119,7 @@ def _can_fuse(drawing: Drawing, part: Group, ids: Sequence[int], end: int, reads
 
 
 def _distinct_calls(drawing: Drawing, ids: Sequence[int]) -> set[object]:
-    """Return the distinct calls of the program among nodes; a node outside of calls counts as
-    one.
-    """
+    """Return the distinct calls of the program; a node outside of calls counts as one."""
     calls = [(drawing.graph.nodes[i].call, i) for i in computing(drawing, ids)]
     return {call if "#" in call.rpartition("/")[2] else i for call, i in calls}
 

@@ -56,9 +56,7 @@ def mark(drawing: Drawing) -> Drawing:
 
 
 def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
-    """Return the nodes downstream of the cuts in a finding; these train, so they are not at
-    fault.
-    """
+    """Return the nodes downstream of the cuts in a finding, which train and are not at fault."""
     named = set(finding.nodes)
     return {
         after

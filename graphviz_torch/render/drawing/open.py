@@ -166,9 +166,7 @@ class _Opening:
         return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
 
     def _class_and_depth(self, number: int) -> tuple[str, int]:
-        """Return the class of a module without its arguments, and the number of modules around
-        it.
-        """
+        """Return the class of a module without arguments, and the number of modules around it."""
         groups = self.groups.groups
         around = [groups[outer].kind == "module" for outer in self.groups.with_ancestors(number)]
         return groups[number].module_class.partition("(")[0], sum(around)
@@ -245,9 +243,7 @@ class _Opening:
 
 
 def weigh(drawing: Drawing) -> Drawing:
-    """Return the drawing with the `interest` of each group that has findings, copies or saved
-    bytes.
-    """
+    """Return the drawing with the `interest` of its groups."""
     tree = drawing.groups
     if tree is None:
         return drawing

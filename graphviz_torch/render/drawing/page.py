@@ -100,9 +100,7 @@ class Page:
         return size
 
     def _side_by_side(self, source: int, target: int) -> bool:
-        """Return True if two open groups are drawn side by side: the edge enters the middle of
-        one.
-        """
+        """Return True if an edge enters the middle of an open group, drawn beside its source."""
         if source >= 0 or target >= 0 or not {~source, ~target} <= self._open.keys():
             return False
         fed = {inner for _, inner in self._edges.get(~target, ())}

@@ -74,7 +74,7 @@ class Open:
 
     @cached_property
     def boxes(self) -> list[int]:
-        """Return the closed groups."""
+        """Return the ids of the closed groups."""
         return [part.group for part, _, _ in self.parts if type(part) is Box]
 
     @cached_property

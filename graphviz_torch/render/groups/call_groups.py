@@ -1,7 +1,7 @@
-"""Groups of the nodes of one function call: of `F.cross_entropy`, or of a function of the
-program.
+"""Groups of the nodes of one function call, of torch or of the program.
 
-Their names come from `Node.call`: functions of the program outside of modules, then those of torch.
+Their names come from `Node.call`: functions of the program outside of modules, then those of torch,
+such as "cross_entropy".
 """
 
 from __future__ import annotations

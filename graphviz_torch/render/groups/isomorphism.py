@@ -80,9 +80,7 @@ class Structure:
                 last[end] = start
 
     def _operation_ids(self) -> list[int]:
-        """Return the id of each operation; outputs are compared by `id()`, as hashing them is
-        slow.
-        """
+        """Return the id of each operation; outputs are compared by `id()`: hashing is slow."""
         kinds: dict[tuple[str, int, tuple[str, ...]], int] = {}
         found: list[int] = []
         for i in self.operations:
@@ -223,9 +221,7 @@ class Structure:
         return (*groups, *computes)
 
     def _outside_inputs(self, p: int, start: int) -> dict[int, tuple[_Outputs, bool]]:
-        """Return the inputs of an operation from before `start`: input_nr -> (tensors, is a
-        leaf).
-        """
+        """Return input_nr -> (tensors, is a leaf) for inputs computed before `start`."""
         found: dict[int, tuple[_Outputs, bool]] = {}
         for read in self.reads[p]:
             if len(read) == 2:
@@ -236,11 +232,11 @@ class Structure:
         return found
 
     def differ_in_one_axis(self, parts: Sequence[Part]) -> bool:
-        """Return True if parts of equal `size_free_structure` differ in at most one axis per
-        output.
+        """Return True if the outputs of matching parts differ in at most one axis each.
 
-        Their parameters have equal shapes. One part may read a parameter where another reads the
-        value that an earlier step computed from it, as in the inner steps of MAML.
+        The parts have equal `size_free_structure`, and their parameters have equal shapes. One part
+        may read a parameter where another reads the value that an earlier step computed from it, as
+        in the inner steps of MAML.
         """
         spans = {part.structure: part.span for part in parts}.values()
         least = min([end - start for start, end in spans])

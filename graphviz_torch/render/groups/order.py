@@ -42,8 +42,7 @@ def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
 
 
 def interrupted_containers(scopes: Sequence[str]) -> set[str]:
-    """Return the paths of modules that are never called, and that the program leaves and
-    re-enters.
+    """Return the paths of containers of modules that the program leaves and re-enters.
 
     >>> interrupted_containers(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
     True

@@ -116,8 +116,7 @@ class LevelSplitter:
         return result + items[ends[done] :], size
 
     def _first_step(self, items: list[Item], bodies: Sequence[Part]) -> list[Part]:
-        """Return the first step of a loop, if it only lacks operations that read an earlier
-        step.
+        """Return the first step of a loop, if it only lacks operations that read earlier steps.
 
         It gets the structure of the other steps and is drawn as one of them.
         """
@@ -143,17 +142,13 @@ class LevelSplitter:
         return start + next(at for at, skipped in enumerate(leaf) if not skipped)
 
     def _reads_equally(self, items: list[Item], period: int) -> bool:
-        """Return True if each operation has as many inputs as the corresponding one a period
-        before.
-        """
+        """Return True if each operation has as many inputs as the one a period before."""
         places = [self.structure.position[i] for i in flatten(items)]
         reads = [len(self.structure.reads[place]) for place in places if place >= 0]
         return reads[period:-period] == reads[2 * period :]
 
     def _chain(self, items: list[Item], period: int, size: int) -> Part:
-        """Return the group of a row of one repeated operation, or two in turn; its name counts
-        them.
-        """
+        """Return the group of one repeated operation, or two in turn; its name counts them."""
         operations = [self.nodes[i] for i in flatten(items) if not self.nodes[i].leaf]
         body = ", ".join(node.title for node in operations[:period])
         text = f"{body} {TIMES} {len(operations) // period:,}"
@@ -162,8 +157,7 @@ class LevelSplitter:
         return part
 
     def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
-        """Return a token for each operation or part (with the leaves before it), and where each
-        ends.
+        """Return a token for each operation or part with its leaves, and where each ends.
 
         Trailing leaves belong to no unit.
         """

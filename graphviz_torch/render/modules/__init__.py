@@ -1,1 +1,1 @@
-"""A graph by module: what each computes, holds, keeps for backward and learns."""
+"""Values by module: FLOPs, parameters, memory kept for backward, gradients."""

@@ -1,13 +1,13 @@
-"""How many floating-point operations each node takes, by PyTorch's own formulas.
+"""Floating-point operations of each node, by the formulas of PyTorch.
 
-The formulas are those of `torch.utils.flop_counter` (2.13): a multiplication and an addition are
-two. Counted: matrix products, convolutions, and attention, causal or not, as if nothing were left
-out of it; in backward also those that a checkpoint has run again. Not counted: all other
-operations, and what needs no gradient and so has no node. Not known: what runs inside a custom
-Function, a compiled region, a reentrant checkpoint or a recurrent layer that is a single node.
-PyTorch's counter leaves out attention on the CPU, which here counts as elsewhere.
+The formulas are those of `torch.utils.flop_counter` (2.13): a multiply-add counts as two. Counted:
+matrix products, convolutions, and attention, causal or not, as if nothing were masked; in backward
+also those that a checkpoint recomputed. Not counted: all other operations, and those without
+gradient, which have no node. Unknown: operations inside a custom Function, a compiled region, a
+reentrant checkpoint, or a recurrent layer that is one node. The counter of PyTorch omits attention
+on the CPU; here it is counted.
 
-Read from the operation and the shapes alone, so a graph from a file tells as much as a live one.
+Computed from operations and shapes alone, so a graph from a file gives the same numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...graph import Edge, Graph, Node
 
 Shape = tuple[int, ...]
 
-# Operation -> the two factors: their positions among the inputs, and what they are saved as.
+# Operation -> (input_nr, name as saved tensor) of both factors.
 _PRODUCTS = {
     "mm": ((0, "self"), (1, "mat2")),
     "bmm": ((0, "self"), (1, "mat2")),
@@ -27,29 +27,29 @@ _PRODUCTS = {
     "baddbmm": ((1, "batch1"), (2, "batch2")),
 }
 _ATTENTION = ("query", "key", "value")
-# Layers in one operation, for which PyTorch has no formula.
+# Recurrent layers in one operation, for which PyTorch has no formula.
 _RECURRENT = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
 
 
 class Flops(NamedTuple):
-    """Floating-point operations of a node; None where the shapes do not tell."""
+    """Floating-point operations of a node; None if the shapes do not determine them."""
 
     forward: int | None
     backward: int | None
-    more: bool = False  # does backward run the forward again, not known how often
+    more: bool = False  # backward recomputes forward an unknown number of times
 
 
-_NONE = Flops(0, 0)
-_UNKNOWN = Flops(None, None)
+_ZERO_FLOPS = Flops(0, 0)
+_UNKNOWN_FLOPS = Flops(None, None)
 
 
 def flops(graph: Graph) -> list[Flops]:
-    """What each node takes in forward, and in the backward that ran, or else would run.
+    """Return the FLOPs of each node in forward, and in the backward that ran or would run.
 
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> w, y = TensorMeta((4, 16), "float32", "cpu"), TensorMeta((8, 16), "float32", "cpu")
     >>> nodes = (Node(0, "AccumulateGrad", (w,)), Node(1, "MmBackward0", (y,), operation="mm"))
-    >>> flops(Graph(nodes, (Edge(0, 1, input_nr=1),)))[1]  # 2 * 8 * 4 * 16, for the weight alone
+    >>> flops(Graph(nodes, (Edge(0, 1, input_nr=1),)))[1]  # 2 * 8 * 4 * 16, for the weight only
     Flops(forward=1024, backward=1024, more=False)
     """
     nodes = graph.nodes
@@ -60,7 +60,7 @@ def flops(graph: Graph) -> list[Flops]:
 
 
 def _with_reruns(node: Node, once: Flops) -> Flops:
-    """With what backward runs again."""
+    """Return the FLOPs including the forward operations that backward recomputes."""
     forward, backward, _ = once
     if not forward or backward is None:
         return once
@@ -70,7 +70,7 @@ def _with_reruns(node: Node, once: Flops) -> Flops:
 
 
 class _Inputs:
-    """The inputs of a node: which of them get a gradient, and the shapes that are known."""
+    """The inputs of a node: which of them need a gradient, and their shapes."""
 
     def __init__(self, node: Node, nodes: tuple[Node, ...], edges: list[Edge], ran: bool) -> None:
         self._node = node
@@ -78,16 +78,16 @@ class _Inputs:
         self._edges = edges
         self._ran = ran
 
-    def wanted(self, input_nr: int) -> bool:
-        """Does backward compute the gradient of this input."""
+    def needs_gradient(self, input_nr: int) -> bool:
+        """Return True if backward computes the gradient of this input."""
         if self._ran and self._node.order is None:
             return False
         sources = [self._nodes[edge.source] for edge in self._edges if edge.input_nr == input_nr]
-        # `autograd.grad` hands out the gradient of an input whose node it does not run.
+        # `autograd.grad` returns the gradient of an input without running its node.
         return any(not self._ran or s.order is not None or any(s.grad_outputs) for s in sources)
 
     def shape(self, input_nr: int, name: str) -> Shape | None:
-        """The shape of an input, by the node that made it or as it was saved."""
+        """Return the shape of an input, from its node or from the saved tensor."""
         for edge in self._edges:
             if edge.input_nr == input_nr:
                 outputs = self._nodes[edge.source].outputs
@@ -101,23 +101,25 @@ def _flops(node: Node, inputs: _Inputs) -> Flops:
     operation = node.operation
     output = node.outputs[0] if node.outputs else None
     if output is None:
-        return _NONE
+        return _ZERO_FLOPS
     if operation in _PRODUCTS:
         return _product(operation, output.shape, inputs)
     if operation == "convolution":
         return _convolution(node, output.shape, inputs)
     if operation.endswith(_RECURRENT):
-        return _UNKNOWN
-    if node.name.endswith("Backward"):  # a Function of Python's: PyTorch's own end in a number
-        return _UNKNOWN
+        return _UNKNOWN_FLOPS
+    if node.name.endswith("Backward"):  # a custom Function: built-in nodes end in a number
+        return _UNKNOWN_FLOPS
     if operation.startswith("scaled_dot_product"):
         return _attention(output.shape, inputs)
-    return _NONE
+    return _ZERO_FLOPS
 
 
 def _product(operation: str, output: Shape, inputs: _Inputs) -> Flops:
     (left, left_name), (right, right_name) = _PRODUCTS[operation]
-    count = inputs.wanted(left) + inputs.wanted(right)  # the gradient of each is a product too
+    count = inputs.needs_gradient(left) + inputs.needs_gradient(
+        right
+    )  # each gradient is a product as well
     a, b = inputs.shape(left, left_name), inputs.shape(right, right_name)
     inner = a[-1:] if a is not None else b[-2:-1] if b is not None else None
     return _times(_count(output, inner), 1, count)
@@ -130,21 +132,23 @@ def _convolution(node: Node, output: Shape, inputs: _Inputs) -> Flops:
     once = _count(output[:1], places and places[2:], inputs.shape(1, "weight"))
     # PyTorch counts the gradient of the weight as if every group read all channels.
     of_weight = int(groups) if groups.isdecimal() else 1
-    return _times(once, 1, inputs.wanted(0) + inputs.wanted(1) * of_weight)
+    return _times(once, 1, inputs.needs_gradient(0) + inputs.needs_gradient(1) * of_weight)
 
 
 def _attention(output: Shape, inputs: _Inputs) -> Flops:
     query, key, value = (inputs.shape(i, name) for i, name in enumerate(_ATTENTION))
     long, wide = key or value, key or query
-    scores = _count(output[:-1], long and long[-2:-1])  # a product for each score and feature
+    scores = _count(output[:-1], long and long[-2:-1])  # one product per score and feature
     if scores is None or wide is None:
-        return _times(None, 1, any(map(inputs.wanted, range(3))))
+        return _times(None, 1, any(map(inputs.needs_gradient, range(3))))
     into, out = wide[-1], output[-1]
-    return _times(scores, into + out, any(map(inputs.wanted, range(3))) * (3 * into + 2 * out))
+    return _times(
+        scores, into + out, any(map(inputs.needs_gradient, range(3))) * (3 * into + 2 * out)
+    )
 
 
 def _count(*shapes: Shape | None) -> int | None:
-    """Twice the product of all sizes; None where one is not known."""
+    """Return twice the product of all sizes; None if one is unknown."""
     sizes = [size for shape in shapes for size in shape or (-1,)]
     return None if min(sizes, default=0) < 0 else 2 * prod(sizes)
 

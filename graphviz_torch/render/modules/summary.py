@@ -1,4 +1,4 @@
-"""summary(): one line a module, with what it computes, holds, keeps and learns, and the total."""
+"""`summary`: a table of the modules with FLOPs, parameters, saved bytes and gradients."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...graph.terminal import TableColumn, hidden, line_width, table, width_of
 from ...graph.text import printable
 from ...graph.units import bytes_text, number_text, seconds_text
 from ..labels import count
-from .lines import LINES, Line, module_lines
+from .summary_rows import MAX_UNFOLDED, SummaryRow, summary_rows
 from .sums import ModuleSummary, in_order, sums_by_module
 
-_MOST_ROWS = 400  # modules that are told apart where no depth is asked for
-_NARROWEST = 24  # characters of a module's name
+_MAX_MODULES = 400  # a deeper level with more modules is not shown by default
+_MIN_NAME_WIDTH = 24  # characters
 
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What `summary` returns: prints as a table, and shows as one in a notebook.
+    """The result of `summary`: prints as a table, and a notebook shows it as one.
 
     >>> import torch
     >>> from graphviz_torch import record, summary
@@ -38,43 +38,45 @@ class Summary:
     total         scalar       3     16        16
     """
 
-    # In the order of the forward, each before what it holds; the model itself first, as "", where
-    # it computes something outside its modules.
+    # In the order of forward, each before its submodules. The model itself, as "", comes first if
+    # it computes something outside of its modules.
     modules: tuple[ModuleSummary, ...]
     total: ModuleSummary
-    depth: int  # how deep `modules` goes
-    deepest: int  # how deep the graph goes
+    depth: int  # deepest level in `modules`
+    deepest: int  # deepest level in the graph
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dict for each module, and the total last: `pandas.DataFrame(summary.rows())`.
+        """Return a dict for each module, and the total last: `pandas.DataFrame(summary.rows())`.
 
-        "output" is text, "f32[8, 128] cpu"; the other values are numbers, text or None. Last come
-        the fields that recorders fill, `recorded`.
+        "output" is text, "f32[8, 128] cpu"; other values are numbers, text or None. The fields that
+        recorders fill come last.
         """
         rows = [asdict(row) for row in (*self.modules, self.total)]
         for row, each in zip(rows, (*self.modules, self.total), strict=True):
             row["output"] = None if each.output is None else str(each.output)
             del row["row"]
-            row |= {name: getattr(each.row, name) for name in self.recorded}
+            row |= {name: getattr(each.row, name) for name in self.recorded_columns}
         return rows
 
     @property
-    def recorded(self) -> Mapping[str, Column]:
-        """What recorders noted by module: by field how it prints. Texts that never vary are not."""
+    def recorded_columns(self) -> Mapping[str, Column]:
+        """Return the fields that recorders filled by module, without texts that never vary."""
         return columns_in(ModuleRow, [row.row for row in self.modules] or [self.total.row])
 
     def to_text(self, *, wide: bool = False) -> str:
-        """The table. A line is as long as the terminal allows, and 80 characters elsewhere.
+        """Return the table, with lines that fit the terminal, or 80 characters elsewhere.
 
-        Identical blocks share a line where there are many; columns for which there is no room
-        are left out. `wide` shows all.
+        If there are many modules, identical blocks share a row; columns that do not fit are left
+        out. `wide` shows everything.
         """
         width = line_width(wide)
         lines, cells = self._cells(fold=not wide)
-        columns = [TableColumn("module", [_indented(line) for line in lines], _NARROWEST)]
+        columns = [TableColumn("module", [_indented_name(line) for line in lines], _MIN_NAME_WIDTH)]
         columns += [TableColumn(name, column, right=True) for name, column in cells.items()]
         rows, missing = table(
-            columns, width, (*_TELLING, *(column.title for column in self.recorded.values()))
+            columns,
+            width,
+            (*_COLUMNS_BY_IMPORTANCE, *(column.title for column in self.recorded_columns.values())),
         )
         rule = "-" * max(map(width_of, rows))
         notes = list(self._notes())
@@ -108,19 +110,19 @@ class Summary:
             f"<tbody>{body}</tbody></table><small>{notes}</small>"
         )
 
-    def _cells(self, *, fold: bool) -> tuple[list[Line], dict[str, list[str]]]:
-        """The lines, the total last, and by title the columns in which something stands."""
+    def _cells(self, *, fold: bool) -> tuple[list[SummaryRow], dict[str, list[str]]]:
+        """Return the rows, the total last, and the non-empty columns by title."""
         rows = (*self.modules, self.total)
-        fold = fold and len(self.modules) > LINES
-        lines = [*module_lines(self.modules, fold=fold), Line("total", 0, (self.total,))]
+        fold = fold and len(self.modules) > MAX_UNFOLDED
+        lines = [*summary_rows(self.modules, fold=fold), SummaryRow("total", 0, (self.total,))]
         columns = _COLUMNS | {
             column.title: _Cells(_text(name, column), _number(name))
-            for name, column in self.recorded.items()
+            for name, column in self.recorded_columns.items()
         }
         if all(row.trainable == row.parameters for row in rows):
             del columns["trainable"]
         return lines, {
-            title: [cells.of(line.rows) for line in lines]
+            title: [cells.cell(line.rows) for line in lines]
             for title, cells in columns.items()
             if any(map(cells.text, rows))
         }
@@ -137,19 +139,19 @@ class Summary:
 
 
 def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
-    """A table by module: what each computes, holds, keeps for backward and learns.
+    """Return a table of the modules: FLOPs, parameters, bytes kept for backward, gradients.
+
+    The columns: the module with its class and number of calls; the shape of its output; the number
+    of its parameters, and of the trainable ones if some are frozen; FLOPs of forward and of
+    backward, by the formulas of PyTorch; bytes kept for backward; the norm of its gradients, and
+    that divided by the norm of its weights; the time in backward; bytes sent to other ranks. Empty
+    columns are left out. FLOPs are computed from operations and shapes, so a graph from a file has
+    them as well, without torch.
 
     Args:
-        graph: a Graph, a recording, or what `trace` takes.
-        depth: how many levels of modules to show: 1 is the model's children. None:
-            as many as fit 40 lines, where identical blocks share one.
-
-    The columns: the module with its class and how often it was called; the shape of its output;
-    how many elements its parameters have, and those that learn where some do not; FLOPs of forward
-    and of backward, by PyTorch's own formulas; bytes kept for backward; the norm of its gradients,
-    and that divided by the norm of its weights; the time in backward; bytes given to other ranks.
-    A column without a recorded value is left out. FLOPs are read from operations and shapes: a
-    graph from a file tells them too, without torch.
+        graph: a Graph, a recording, or a target of `trace`.
+        depth: number of levels of modules to show; 1 shows the children of the model. None: as
+            many as fit 40 rows, in which identical blocks share one.
 
     Raises:
         TypeError, ValueError: as `graph_of`; ValueError for a depth below 1.
@@ -183,17 +185,17 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
 
 
 def _depth(rows: list[ModuleSummary], deepest: int) -> int:
-    """The deepest level whose lines all fit, at least where blocks alike share one."""
+    """Return the deepest level whose rows fit, with identical blocks in one row."""
     for depth in range(deepest, 1, -1):
         level = tuple(row for row in rows if row.depth <= depth)
-        if len(level) <= LINES:
+        if len(level) <= MAX_UNFOLDED:
             return depth
-        if len(level) <= _MOST_ROWS and len(module_lines(level, fold=True)) <= LINES:
+        if len(level) <= _MAX_MODULES and len(summary_rows(level, fold=True)) <= MAX_UNFOLDED:
             return depth
     return 1
 
 
-def _indented(line: Line) -> str:
+def _indented_name(line: SummaryRow) -> str:
     name = printable(line.name)
     return "  " * line.indent + name
 
@@ -202,19 +204,19 @@ def _flops(number: int, row: ModuleSummary) -> str:
     return ("\N{GREATER-THAN OR EQUAL TO}" if row.flops_unknown else "") + count(number)
 
 
-def _if(value: float | None, text: Callable[[float], str]) -> str:
+def _text_or_empty(value: float | None, text: Callable[[float], str]) -> str:
     return "" if value is None else text(value)
 
 
 class _Cells(NamedTuple):
-    """How the cells of a column are made."""
+    """How the cells of a column are written."""
 
     text: Callable[[ModuleSummary], str]
-    # Of what the modules that share a line differ in: from which to which.
+    # Value by which to order different texts of one row, for a range.
     measure: Callable[[ModuleSummary], float | None] = lambda row: None
 
-    def of(self, rows: tuple[ModuleSummary, ...]) -> str:
-        """What stands there for modules that share a line: what they all have, or from to."""
+    def cell(self, rows: tuple[ModuleSummary, ...]) -> str:
+        """Return the cell of a row: the common text of its modules, or their range."""
         ends = [(x, i) for i, row in enumerate(rows) if (x := self.measure(row)) is not None]
         if not ends or len({self.text(row) for row in rows}) == 1:
             return self.text(rows[0])
@@ -242,17 +244,31 @@ _COLUMNS: dict[str, _Cells] = {
     "trainable": _Cells(lambda row: count(row.trainable)),
     "FLOPs": _Cells(lambda row: _flops(row.flops_forward, row)),
     "backward": _Cells(lambda row: _flops(row.flops_backward, row)),
-    "saved": _Cells(lambda row: _if(row.saved_bytes, bytes_text), lambda row: row.saved_bytes),
+    "saved": _Cells(
+        lambda row: _text_or_empty(row.saved_bytes, bytes_text), lambda row: row.saved_bytes
+    ),
     "gradient": _Cells(
-        lambda row: _if(row.gradient_norm, lambda x: number_text(x, 3)),
+        lambda row: _text_or_empty(row.gradient_norm, lambda x: number_text(x, 3)),
         lambda row: row.gradient_norm,
     ),
     "/weights": _Cells(
-        lambda row: _if(row.gradient_ratio, lambda x: number_text(x, 3)),
+        lambda row: _text_or_empty(row.gradient_ratio, lambda x: number_text(x, 3)),
         lambda row: row.gradient_ratio,
     ),
-    "time": _Cells(lambda row: _if(row.seconds, seconds_text), lambda row: row.seconds),
-    "sent": _Cells(lambda row: _if(row.sent_bytes, bytes_text), lambda row: row.sent_bytes),
+    "time": _Cells(lambda row: _text_or_empty(row.seconds, seconds_text), lambda row: row.seconds),
+    "sent": _Cells(
+        lambda row: _text_or_empty(row.sent_bytes, bytes_text), lambda row: row.sent_bytes
+    ),
 }
-# The most telling first; what is left out for want of room is the last.
-_TELLING = "module", "params", "gradient", "output", "FLOPs", "sent", "saved", "time", "trainable"
+# The last ones are left out first.
+_COLUMNS_BY_IMPORTANCE = (
+    "module",
+    "params",
+    "gradient",
+    "output",
+    "FLOPs",
+    "sent",
+    "saved",
+    "time",
+    "trainable",
+)

@@ -1,4 +1,4 @@
-"""What each module of a graph computes, holds, keeps for backward and learns, added up."""
+"""Sums by module: FLOPs, parameters, bytes saved for backward, gradient norms."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from .flops import Flops, flops
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """One module with all that lies below it. None: it was not recorded."""
+    """Values of one module with all its submodules; None for values that were not recorded."""
 
     module: str  # "" for the total, and for the model itself
     module_class: str
-    calls: int | None  # of its forward
+    calls: int | None  # of forward
     output: TensorMeta | None  # of its last call
-    parameters: int  # elements, of each tensor once
-    trainable: int  # elements of those that require a gradient
-    flops_forward: int  # see `render/modules/flops.py` for what is counted
+    parameters: int  # number of elements; a shared tensor counts once
+    trainable: int  # number of elements that require grad
+    flops_forward: int  # see `render/modules/flops.py` for the operations counted
     flops_backward: int
-    flops_unknown: int  # nodes whose FLOPs cannot be told, and are not in the two above
-    saved_bytes: int | None  # kept for backward
-    gradient_norm: float | None  # of all its parameters' gradients together, without a loss scale
-    gradient_ratio: float | None  # that, divided by the norm of the parameters
+    flops_unknown: int  # nodes with unknown FLOPs, not included above
+    saved_bytes: int | None  # saved for backward
+    gradient_norm: float | None  # over all its parameters, loss scale removed
+    gradient_ratio: float | None  # gradient_norm / norm of the parameters
     seconds: float | None  # in backward
-    row: ModuleRow  # what recorders noted of it; what adds up, with all that lies below it
-    sent_bytes: int | None = None  # given to other ranks; None where no rank sent
-    partial: int = 0  # parameters with the gradient of a part alone: a DTensor's local one
+    row: ModuleRow  # values of recorders; sums include submodules
+    sent_bytes: int | None = None  # sent to other ranks; None if nothing was
+    partial: int = 0  # parameters whose gradient is known for the local shard only
 
     @property
     def depth(self) -> int:
-        """How many names its path has; 0 for the total, and for the model itself."""
+        """Return the depth of the module; 0 for the total and for the model itself."""
         return self.module.count(".") + 1 if self.module else 0
 
 
 @dataclass(slots=True)
 class Sums:
-    """What is added up for a module and all below it."""
+    """Running sums for a module and its submodules."""
 
-    first: float = math.inf  # when the forward came here
-    last: Node | None = None  # whose output leaves the module last
+    first: float = math.inf  # position at which forward entered the module
+    last: Node | None = None  # last node whose output leaves the module
     kind: str = ""
     scopes: set[str] = field(default_factory=set)
     parameters: int = 0
@@ -54,14 +54,14 @@ class Sums:
     unknown: int = 0
     saved: int | None = None
     seconds: float | None = None
-    gradient: float | None = None  # norms, of all together
+    gradient: float | None = None  # norm over all parameters
     weights: float | None = None
     sent: int | None = None
     partial: int = 0
     recorded: dict[str, Any] = field(default_factory=dict)  # by the field of `ModuleRow`
 
     def add(self, node: Node, operations: Flops, moment: float, *, leaves: bool) -> None:
-        """Add an operation; `leaves` says whether its output is used outside."""
+        """Add an operation; `leaves` if its output is used outside of the module."""
         self.first = min(self.first, moment)
         if leaves:
             self.last = node
@@ -99,23 +99,23 @@ class Sums:
 
 
 def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
-    """The sums of every module's path, and of all at ""; and those of the model itself.
+    """Return the sums by module path, the total at "", and those of the model itself.
 
-    A model has a class, and so sums, where it makes nodes outside its modules.
+    The model has a class, and so sums, if it computes nodes outside of its modules.
     """
     found: dict[str, Sums] = {"": Sums()}
     root = Sums()
     roots = {node.module_class for node in graph.nodes if not node.module and node.module_class}
     root.kind = roots.pop() if len(roots) == 1 else ""
-    leaving = _leaving(graph)
+    leaving = _output_depths(graph)
     backwards = any(node.order is not None for node in graph.nodes)
     for node, operations in zip(graph.nodes, flops(graph), strict=True):
-        # Backward runs the forward's order in reverse; of a graph that did not run, its own.
+        # Backward ran in the reverse order of forward; without a backward, use the id.
         moment = node.id if node.order is None else -node.order if backwards else node.id
         kinds, scopes = node.module_class.split("/"), node.scope.split(".")
         if root.kind and not node.leaf and (node.module or node.module_class):
             root.add(node, operations, moment, leaves=leaving[node.id] <= 0)
-        for depth, path in enumerate(_along(node.module)):
+        for depth, path in enumerate(_path_prefixes(node.module)):
             sums = found.setdefault(path, Sums())
             if depth and len(kinds) >= depth:
                 sums.kind = sums.kind or kinds[depth - 1]
@@ -132,8 +132,8 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
             parameter.grad is not None and parameter.shard_count == 1 and not parameter.grad.extent
         )
         if stats is not None and stats.extent and whole:
-            stats = parameter.grad  # which ranks have put together
-        for sums in (root, *(found.setdefault(each, Sums()) for each in _along(path))):
+            stats = parameter.grad  # the full gradient, reduced over the ranks
+        for sums in (root, *(found.setdefault(each, Sums()) for each in _path_prefixes(path))):
             sums.parameters += elements
             sums.trainable += elements if parameter.requires_grad else 0
             if stats is not None:
@@ -142,11 +142,14 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
                 if parameter.norm is not None:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     for module in _in_checkpoints(graph):
-        for path in _along(module):
-            if path in found:  # what it computes is in the node of the checkpoint
+        for path in _path_prefixes(module):
+            if path in found:  # its operations are hidden in the node of the checkpoint
                 found[path].unknown = found[path].unknown or 1
     for each in graph.collectives:
-        for sums in (root, *(found.setdefault(path, Sums()) for path in _along(each.module))):
+        for sums in (
+            root,
+            *(found.setdefault(path, Sums()) for path in _path_prefixes(each.module)),
+        ):
             sums.sent = (sums.sent or 0) + each.nbytes
     found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)
     _add_recorded(graph, found, root)
@@ -154,10 +157,10 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
 
 
 def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
-    """Add what recorders noted of modules; what does not add up is the module's own."""
+    """Add values that recorders noted by module; sums are added to its parents as well."""
     for row in graph.modules:
         own = found.get(row.path, Sums()) if row.path else root
-        around = [root, *(found[path] for path in _along(row.path) if path in found)]
+        around = [root, *(found[path] for path in _path_prefixes(row.path) if path in found)]
         for name, column in declared(ModuleRow).items():
             value = getattr(row, name)
             if recorded(value):
@@ -167,13 +170,13 @@ def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
 
 
 def _in_checkpoints(graph: Graph) -> set[str]:
-    """The modules of the parameters that a reentrant checkpoint took, and that are in no node."""
+    """Return the modules whose parameters only a reentrant checkpoint uses, so no node has them."""
     before = {cut.before for cut in graph.cuts if cut.how == "checkpoint"} - {None}
     return {node.module for node in graph.nodes if node.id in before}
 
 
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
-    """The parameters with the paths of their modules: those recorded, else those in the graph."""
+    """Yield the recorded parameters, or else those in the graph, with their module paths."""
     if graph.parameters:
         for parameter in graph.parameters:
             yield parameter, parameter.name.rpartition(".")[0]
@@ -183,10 +186,10 @@ def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
             yield Parameter(node.label, node.outputs[0], True, node.id), node.module
 
 
-def _leaving(graph: Graph) -> list[int]:
-    """For each node, how deep the innermost module is that holds all that uses its output, plus 1.
+def _output_depths(graph: Graph) -> list[int]:
+    """Return, by node, one plus the depth of the innermost module that contains all its users.
 
-    A module at that depth or deeper gives the output away; 0 where that leaves the model itself.
+    A module at that depth or deeper returns the output; 0 if the model itself returns it.
     """
     paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
     inside = [bool(node.module or node.module_class) for node in graph.nodes]
@@ -203,8 +206,8 @@ def _leaving(graph: Graph) -> list[int]:
     return deepest
 
 
-def _along(path: str) -> Iterator[str]:
-    """Return "", "encoder", "encoder.0": the path and all above it, outermost first."""
+def _path_prefixes(path: str) -> Iterator[str]:
+    """Yield "", "encoder", "encoder.0": all prefixes of a path, outermost first."""
     yield ""
     parts = path.split(".") if path else []
     for depth in range(1, len(parts) + 1):
@@ -212,6 +215,6 @@ def _along(path: str) -> Iterator[str]:
 
 
 def in_order(found: dict[str, Sums]) -> Iterable[str]:
-    """The paths as the forward came to them, each before those below it."""
+    """Return the paths in the order in which forward reached them, parents before children."""
     first = {path: (sums.first, i) for i, (path, sums) in enumerate(found.items())}
-    return sorted(found, key=lambda path: [first[each] for each in _along(path)])
+    return sorted(found, key=lambda path: [first[each] for each in _path_prefixes(path)])

@@ -1,1 +1,1 @@
-"""What ranks send to each other, as tables and as a chart of who stood where."""
+"""Communication between ranks, as tables and as a chart of the time in collectives."""

@@ -1,4 +1,4 @@
-"""Collectives as every format tells them: alike ones once, by node and by module."""
+"""Text of collectives for all formats: by node and by module, identical ones once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, count_text
 from .. import labels
 
-_MOST = 4  # lines of one box: of more, those that differ in their sizes alone are summed
+_MAX_LINES = 4  # per box; beyond, those that differ only in size are summed
 _PEERS = {"send": " to rank {}", "recv": " from rank {}"}
 
 
 def collectives(graph: GraphLike) -> list[Collective]:
-    """What this rank gave to other ranks and took from them, in order, with line and module.
+    """Return the collectives of this rank in order, with source line and module.
 
-    A recording has them; a trace has none, for it runs nothing.
+    Only a recording has them: a trace runs nothing.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -28,28 +28,28 @@ def collectives(graph: GraphLike) -> list[Collective]:
     return list(graph_of(graph).collectives)
 
 
-def alike(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
-    """Collectives that differ in their node alone, once, with how many there are.
+def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
+    """Return collectives that are equal except for their node once, with their number.
 
     >>> one = Collective("all_reduce", 8, "float32", 2)
-    >>> [(each.kind, times) for each, times in alike([one, replace(one, node=3)])]
+    >>> [(each.kind, times) for each, times in merge_equal([one, replace(one, node=3)])]
     [('all_reduce', 2)]
     """
     return list(Counter(replace(each, node=None) for each in sent).items())
 
 
-def lines(sent: Iterable[Collective]) -> list[str]:
-    """What a box says of its collectives; a line for those alike ends with how many there are.
+def describe_collectives(sent: Iterable[Collective]) -> list[str]:
+    """Return the lines of a box for its collectives; equal ones share a line with their number.
 
     >>> one = Collective("all_gather", 4096, "bfloat16", 8, group="dp", phase="forward")
-    >>> lines([one, replace(one, phase="backward")])
+    >>> describe_collectives([one, replace(one, phase="backward")])
     ['all_gather 4.0 KiB bf16 · dp, 8 ranks \N{MULTIPLICATION SIGN}2 · forward, backward']
     """
     kinds: dict[tuple[object, ...], list[Collective]] = {}
     for each in sent:
         kind = each.kind, each.dtype, each.group_size, each.group, each.peer
         kinds.setdefault(kind, []).append(each)
-    if sum(len({each.nbytes for each in some}) for some in kinds.values()) > _MOST:
+    if sum(len({each.nbytes for each in some}) for some in kinds.values()) > _MAX_LINES:
         return [_line(some) for some in kinds.values()]
     return [
         _line([each for each in some if each.nbytes == size])
@@ -59,7 +59,7 @@ def lines(sent: Iterable[Collective]) -> list[str]:
 
 
 def _line(some: list[Collective]) -> str:
-    """A line for collectives of one kind and group; of several sizes it says the sum."""
+    """Return a line for collectives of one kind and group, with the total of different sizes."""
     first, many, phases = some[0], len(some), dict.fromkeys(each.phase for each in some)
     summed = len({each.nbytes for each in some}) > 1
     said = f"{many:,} {labels.TIMES} {first.kind}" if summed else first.kind
@@ -77,7 +77,7 @@ def _line(some: list[Collective]) -> str:
 
 
 def description(each: Collective) -> str:
-    """All that is known of a collective beside its kind, in a line.
+    """Return all details of a collective except its kind, in one line.
 
     >>> description(Collective("send", 8, "float32", 2, peer=1, where="train.py:7"))
     '8 B f32 to rank 1 · train.py:7'
@@ -85,10 +85,10 @@ def description(each: Collective) -> str:
     said = _line([replace(each, phase="other")]).removeprefix(each.kind).removeprefix(" · ")
     phase = "" if each.phase == "other" else each.phase
     waited = f"waited for at {each.waited_where}" if each.waited_where else ""
-    rest = (phase, each.module, whose(each), each.where, waited)
+    rest = (phase, each.module, payload_text(each), each.where, waited)
     return " · ".join(filter(None, (said.strip(), *rest)))
 
 
-def whose(each: Collective) -> str:
-    """What of the program goes over: parameters, or a change of placements."""
+def payload_text(each: Collective) -> str:
+    """Return the parameters that a collective carries, or its change of placements."""
     return each.change or listing(each.parameters, 2)

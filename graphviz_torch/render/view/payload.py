@@ -1,15 +1,14 @@
-"""A graph as the text that the view reads: columns, compressed, in base64.
+"""Encode a graph as the compressed base64 text that the view reads.
 
 The text is base64 of gzip of: the length of the header (4 bytes, little-endian), the header (JSON,
-UTF-8), and the columns one after the other. A column holds one number per row (a node, an edge, a
-group, a gradient), as planes: first the lowest byte of every row, then the next. What repeats
-(texts, tensors, saved tensors) stands once in the header, and a column holds its position. A label
-in a list of its own goes on the module's path; a scope that is not given is the module's path.
+UTF-8), and the columns one after the other. A column contains one number per row (a node, an edge,
+a group, a gradient) as planes: first the lowest byte of every row, then the next. Repeated values
+(texts, tensors, saved tensors) are in the header once, and a column contains their position. A
+label in a list continues the path of the module; a missing scope equals that path.
 
-Numbers that were measured are off by at most one part in 16,000 (a small graph: in 2,000,000, so
-that all four digits shown are right), times by one in 1,000: with all its values a large graph then
-takes less than 16 bytes a node. Of a gradient's elements only a few are kept where there are many
-nodes.
+Measured numbers have a relative error of at most 1/16,000 (1/2,000,000 in a small graph, so that
+all four displayed digits are right), times of 1/1,000. A large graph then takes less than 16 bytes
+per node. In a large graph only gradients of few elements have their values.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ..groups.chains import RESHAPING
 from ..groups.groups import Group, Groups, group
 from ..groups.repeated_blocks import group_repeats
 from ..labels import operation_text
-from ..ranks.collectives import description, lines
+from ..ranks.collectives import describe_collectives, description
 from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from ..resolve import FindingsLike, graph_and_findings, resolve_findings
 from .difference import Difference, difference
@@ -43,20 +42,20 @@ from .title import title_of
 from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
-_MOST_IN_ONE = 12  # nodes of a module that is one box until it is opened
+_MAX_NODES_SINGLE = 12  # nodes of a module that begins as one box
 _KINDS = ("module", "run", "graph", "chain", "stack")
-_FEW = 60  # nodes, parameters aside: a graph with no more is shown whole, repeats and all
-_FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
-_MANY = 50  # nodes: more are not all looked at in every element
-_LARGE = 500
-_PANEL = 300  # pixels: the width of its charts
+_MAX_NODES_UNFOLDED = 60  # without parameters; a larger graph shows repeated blocks once
+_FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
+_MAX_NODES_ALL_VALUES = 50  # a larger graph has the elements of small gradients only
+_MAX_NODES_FINE = 500  # a larger graph has coarser numbers
+_PANEL = 300  # pixels, width of a chart
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "where", "note")
-# Declared fields beside those that are written in a way of their own.
+# Declared fields without a column of their own.
 _BESIDE = declared_beside(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
-_MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
+_MOST_VALUES, _FEW_VALUES = 64, 4  # elements of a gradient; larger ones are left out
 
 
 def view_payload(
@@ -65,16 +64,17 @@ def view_payload(
     *,
     title: str = "",
 ) -> str:
-    """The graph, its groups and findings as the ASCII text that the view's `mount` takes.
+    """Return the graph, its groups and findings as ASCII text for `mount` of the view.
 
     Args:
-        graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
-            `diff` of two graphs, which are drawn as one; or `influences`: a click picks one.
-        findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
-        title: what the view calls it; "" for a name from its outputs.
+        graph: a graph, a tensor, a recording, which is drawn as by `draw_graph`, or the `diff` of
+            two graphs, which are drawn as one; or the result of `influences`, of which a click
+            selects one graph.
+        findings: findings to show: "auto" for those that `find` reports, a list, or None.
+        title: the title of the view; "" for the names of the outputs.
 
     Raises:
-        ValueError: for no influence at all.
+        ValueError: if `influences` is empty.
 
     >>> import torch
     >>> y = torch.ones(3, requires_grad=True).sum()
@@ -119,11 +119,11 @@ def view_payload(
     classes = [getattr(node, "module_class", "") for node in graph.nodes]
     header["moduleClass"] = columns.texts("moduleClass", classes)
     attributes = Table()
-    attributes.at(())
-    places = attributes.places([_attributes(node) for node in graph.nodes])
+    attributes.position(())
+    places = attributes.positions([_attributes(node) for node in graph.nodes])
     columns.numbers("attributes", places)
     header["attributes"] = attributes.rows
-    header["called"] = columns.texts("called", _called(graph.nodes, places))
+    header["called"] = columns.texts("called", _operation_texts(graph.nodes, places))
     header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
@@ -131,7 +131,7 @@ def view_payload(
     _add_gradients(graph, columns, header, metas)
     _add_groups(base, graph.nodes[len(base.nodes) :], columns, header)
     header["transfers"] = [
-        {**asdict(transfer), "tensor": metas.at(transfer.tensor), "nbytes": transfer.nbytes}
+        {**asdict(transfer), "tensor": metas.position(transfer.tensor), "nbytes": transfer.nbytes}
         for transfer in graph.transfers
     ]
     header["collectives"] = [
@@ -145,7 +145,9 @@ def view_payload(
         for each in graph.collectives
     ]
     header["ranks"] = _ranks(graph)
-    header["sending"] = {node: lines(sent) for node, sent in by_node(graph.collectives).items()}
+    header["sending"] = {
+        node: describe_collectives(sent) for node, sent in by_node(graph.collectives).items()
+    }
     header["metas"] = [[*meta, meta.nbytes] for meta in metas.rows]
     header["influences"] = _add_influences(lanes or {"": given}, len(graph.nodes), columns)
     header["columns"] = columns.layout
@@ -155,19 +157,19 @@ def view_payload(
 
 
 def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
-    """The names of those that some node has."""
+    """Add a column for each influence that some node has; return their names."""
     known: dict[str, list[float | None]] = {}
     for name, graph in lanes.items():
         values = [node.influence for node in graph.nodes]
         if any(value is not None for value in values):
             known[name] = values + [None] * (count - len(values))
     for at, values in enumerate(known.values()):
-        columns.measured(f"influence{at}", values, _COARSE)
+        columns.floats(f"influence{at}", values, _COARSE)
     return [*known]
 
 
 def _ranks(graph: Graph) -> dict[str, Any] | None:
-    """When each rank stood in a collective, as an image's address and in sentences."""
+    """Return the time of each rank in collectives, as a data URL of an image and as sentences."""
     if not has_times(graph.collectives):
         return None
     image = b64encode(rank_rows(graph.collectives, _PANEL).encode()).decode("ascii")
@@ -175,7 +177,7 @@ def _ranks(graph: Graph) -> dict[str, Any] | None:
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
-    """What autograd keeps of the operation, and the fields that have no column of their own."""
+    """Return the attributes from autograd, and the declared fields without a column."""
     if not _BESIDE:
         return node.attributes
     texts = ((column.title, column.text(getattr(node, name))) for name, column in _BESIDE)
@@ -183,7 +185,7 @@ def _attributes(node: Node) -> tuple[str, ...]:
 
 
 def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
-    """What was recorded by module, in words; texts that are the same for all are left out."""
+    """Return the values recorded by module, as text; columns of one value are left out."""
     columns = columns_in(ModuleRow, graph.modules).items()
     if not columns:
         return {}
@@ -196,20 +198,20 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def _called(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
-    """Each operation with what tells it from another; equal ones are read once."""
+def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
+    """Return each operation with its distinguishing attributes."""
     kinds = {(node.title, place): node for node, place in zip(nodes, places, strict=True)}
     texts = {kind: operation_text(node.title, node.attributes) for kind, node in kinds.items()}
     return [texts[node.title, place] for node, place in zip(nodes, places, strict=True)]
 
 
 def _finite(number: float | None) -> float | None:
-    """A number, where JSON has it: a scale that grew without end is infinite."""
+    """Return a number if JSON has it, else None: a growing loss scale may be infinite."""
     return number if number is not None and math.isfinite(number) else None
 
 
 def _with_failed(graph: Graph) -> Graph:
-    """The graph, and behind the operands of an operation that raised an exception a last node."""
+    """Return the graph with a node for the operation that raised, after its operands."""
     failure = graph.failure
     if failure is None or failure.operation in ("", "backward"):
         return graph
@@ -229,25 +231,25 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
     columns.numbers("leaf", [_LEAVES.index(node.leaf) for node in nodes])
     header["ordered"] = any(node.order is not None for node in nodes)
     columns.steps("order", [-1 if node.order is None else node.order for node in nodes])
-    columns.measured("seconds", [node.seconds for node in nodes], _TIME)
+    columns.floats("seconds", [node.seconds for node in nodes], _TIME)
 
     shapes, keeps = Table(), Table()
-    shapes.at(())
-    keeps.at(())
+    shapes.position(())
+    keeps.position(())
     outputs = [node.outputs for node in nodes]
     known = {each: _metas(each, metas) for each in dict.fromkeys(outputs)}
-    columns.numbers("shapes", shapes.places([known[each] for each in outputs]))
-    columns.numbers("saved", keeps.places([_saved(node, metas) for node in nodes]))
+    columns.numbers("shapes", shapes.positions([known[each] for each in outputs]))
+    columns.numbers("saved", keeps.positions([_saved_rows(node, metas) for node in nodes]))
     header["shapes"], header["saved"] = shapes.rows, keeps.rows
 
     inputs = graph.inputs()
     columns.numbers("inputs", [len(edges) for edges in inputs])
     entries = [(edge, at) for edges in inputs for at, edge in enumerate(edges)]
     distances = [edge.target - edge.source for edge, _ in entries]
-    write = columns.signed if min(distances, default=0) < 0 else columns.numbers
+    write = columns.signed_numbers if min(distances, default=0) < 0 else columns.numbers
     write("edgeSource", distances)
     columns.numbers("edgeOutput", [edge.output_nr for edge, _ in entries])
-    columns.signed("edgeInput", [edge.input_nr - at for edge, at in entries])
+    columns.signed_numbers("edgeInput", [edge.input_nr - at for edge, at in entries])
 
     states = [0] * len(nodes)
     for parameter in graph.parameters:
@@ -259,22 +261,22 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
 
 
 def _label(node: Node) -> str | tuple[str]:
-    """The label; a tuple of what follows the module's path and a dot, where it begins with them."""
+    """Return the label, or a 1-tuple of the rest if it begins with the path of the module."""
     before = f"{node.module}."
     return (node.label[len(before) :],) if node.label.startswith(before) else node.label
 
 
 def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...]:
-    return tuple([-1 if meta is None else metas.at(meta) for meta in outputs])
+    return tuple([-1 if meta is None else metas.position(meta) for meta in outputs])
 
 
-def _saved(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
-    # The node that counts a shared storage is given by its distance: equal blocks then agree.
+def _saved_rows(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
+    # A shared storage is given by the distance to the node that counts it, equal in equal blocks.
     return tuple(
         [
             (
                 saved.name,
-                metas.at(saved.tensor),
+                metas.position(saved.tensor),
                 saved.nbytes,
                 saved.kind,
                 None if saved.shared_with is None else node.id - saved.shared_with,
@@ -293,16 +295,16 @@ def _add_gradients(
     nodes, outputs = graph.nodes, {node for node, _ in graph.outputs}
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
     rows = [stats for node in nodes for stats in node.grad_outputs]
-    fraction = _FINE if len(nodes) <= _LARGE else _COARSE
+    fraction = _FINE if len(nodes) <= _MAX_NODES_FINE else _COARSE
     for name, field in _MEASURED.items():
         read = attrgetter(field)
         values = [None if stats is None else read(stats) for stats in rows]
-        columns.measured(name, values, fraction)
+        columns.floats(name, values, fraction)
     columns.numbers("nan", [0 if stats is None else stats.nan for stats in rows])
     columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
     tensors = [None if stats is None else stats.tensor for stats in rows]
-    columns.numbers("gradTensor", [0 if t is None else metas.at(t) + 1 for t in tensors])
-    most = _MOST_VALUES if len(nodes) <= _MANY else _FEW_VALUES
+    columns.numbers("gradTensor", [0 if t is None else metas.position(t) + 1 for t in tensors])
+    most = _MOST_VALUES if len(nodes) <= _MAX_NODES_ALL_VALUES else _FEW_VALUES
     header["values"] = {
         at: _values(stats.values)
         for at, stats in enumerate(rows)
@@ -311,7 +313,7 @@ def _add_gradients(
     header["results"] = {
         node.id: [values if values is None else _values(values) for values in node.values]
         for node in nodes
-        if node.values and (len(nodes) <= _LARGE or node.id in outputs)
+        if node.values and (len(nodes) <= _MAX_NODES_FINE or node.id in outputs)
     }
     header["extents"] = {at: one.extent for at, one in enumerate(rows) if one and one.extent}
 
@@ -329,7 +331,7 @@ def _add_groups(
     graph: Graph, items: tuple[Node, ...], columns: Columns, header: dict[str, Any]
 ) -> None:
     written = ("parameter", "buffer")
-    few = sum(node.leaf not in written for node in graph.nodes) <= _FEW
+    few = sum(node.leaf not in written for node in graph.nodes) <= _MAX_NODES_UNFOLDED
     groups = group(graph) if few else group_repeats(group(graph, loops=True))
     of = (*groups.of, *groups_around(groups, items))
     columns.steps("of", [0 if at is None else at + 1 for at in of])
@@ -340,16 +342,18 @@ def _add_groups(
     header["groupName"] = columns.texts("groupName", names)
     parents = [0 if one.parent is None else one.parent + 1 for one in groups.groups]
     columns.steps("groupParent", parents)
-    # A call is closed at first and says what it is by its name, as a chain.
+    # A call begins closed, and its name describes it, as for a chain.
     kinds = ["chain" if one.kind == "call" else one.kind for one in groups.groups]
     columns.numbers("groupKind", list(map(_KINDS.index, kinds)))
     columns.steps("groupLike", [one.like for one in groups.groups])
-    columns.numbers("groupUnit", [int(_is_one(graph, groups, one)) for one in groups.groups])
+    columns.numbers(
+        "groupUnit", [int(_is_single_operation(graph, groups, one)) for one in groups.groups]
+    )
 
 
-def _is_one(graph: Graph, groups: Groups, one: Group) -> bool:
-    """Is it a module with one computation, between views: one box, until it is opened."""
-    if one.kind != "module" or one.size > _MOST_IN_ONE:
+def _is_single_operation(graph: Graph, groups: Groups, one: Group) -> bool:
+    """Return True for a module with a single computation between views, drawn as one box."""
+    if one.kind != "module" or one.size > _MAX_NODES_SINGLE:
         return False
     if any(groups.groups[inner].kind not in ("chain", "call") for inner in one.children):
         return False

@@ -1,4 +1,4 @@
-"""Rows that repeat as tables, and numbers as columns of bytes, for `payload`."""
+"""Tables of repeated rows, and columns of numbers as bytes, for `payload`."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import Any
 
 
 class Table:
-    """Rows that repeat: each once, in the order they came."""
+    """Distinct rows in order of first appearance."""
 
     def __init__(self) -> None:
         self._at: dict[Hashable, int] = {}
 
-    def at(self, row: Hashable) -> int:
-        """The position of a row."""
+    def position(self, row: Hashable) -> int:
+        """Return the position of a row, which is added if it is new."""
         return self._at.setdefault(row, len(self._at))
 
-    def places(self, rows: Sequence[Hashable]) -> list[int]:
-        """The positions of rows."""
+    def positions(self, rows: Sequence[Hashable]) -> list[int]:
+        """Return the positions of rows."""
         for row in dict.fromkeys(rows):
-            self.at(row)
+            self.position(row)
         return list(map(self._at.__getitem__, rows))
 
     @property
     def rows(self) -> list[Any]:
-        """Each row once."""
+        """Return the distinct rows, by position."""
         return list(self._at)
 
 
 class Columns:
-    """Columns of numbers, as planes of bytes. A column of zeros alone is left out."""
+    """Columns of numbers as byte planes; a column of zeros is left out."""
 
     def __init__(self) -> None:
-        self.layout: list[tuple[str, str, int, int]] = []  # name, kind, bytes a row, rows
+        self.layout: list[tuple[str, str, int, int]] = []  # name, kind, bytes per row, rows
         self.planes: list[bytes] = []
 
     def numbers(self, name: str, values: Sequence[int]) -> None:
-        """Whole numbers from 0."""
+        """Add a column of non-negative integers."""
         top = max(values, default=0)
         if top:
             self._add(name, "number", struct.pack(f"<{len(values)}Q", *values), top, len(values))
 
     def steps(self, name: str, values: Sequence[int]) -> None:
-        """Whole numbers that differ little from one row to the next."""
+        """Add a column of integers that differ little between consecutive rows."""
         steps = [b - a for a, b in zip((0, *values), values, strict=False)]
-        self._signed(name, "step", steps)
+        self._add_signed(name, "step", steps)
 
-    def signed(self, name: str, values: Sequence[int]) -> None:
-        """Whole numbers on both sides of 0."""
-        self._signed(name, "signed", values)
+    def signed_numbers(self, name: str, values: Sequence[int]) -> None:
+        """Add a column of signed integers."""
+        self._add_signed(name, "signed", values)
 
-    def measured(self, name: str, values: Iterable[float | None], fraction: int) -> None:
-        """Numbers with so many bits of their fraction; NaN for None."""
+    def floats(self, name: str, values: Iterable[float | None], fraction: int) -> None:
+        """Add a column of floats, rounded to `fraction` mantissa bits; None becomes NaN."""
         numbers = [float("nan") if value is None else value for value in values]
         if all(number != number for number in numbers):
             return
@@ -63,13 +63,13 @@ class Columns:
         self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
 
     def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
-        """Positions in a table of texts, which is returned."""
+        """Add a column of positions in a table of texts; return the table."""
         table = Table()
-        table.at("")
-        self.numbers(name, table.places(values))
+        table.position("")
+        self.numbers(name, table.positions(values))
         return table.rows
 
-    def _signed(self, name: str, kind: str, values: Sequence[int]) -> None:
+    def _add_signed(self, name: str, kind: str, values: Sequence[int]) -> None:
         folded = [2 * value if value >= 0 else -2 * value - 1 for value in values]
         top = max(folded, default=0)
         if top:

@@ -1,4 +1,4 @@
-"""What a page calls a graph that was given no title."""
+"""The default title of a page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ...graph import Graph
 from ...graph.text import listing
 from .difference import Difference
 
-_MOST = 3  # outputs that are named
+_MAX_OUTPUTS_NAMED = 3
 
 
 def title_of(graph: Graph | Difference) -> str:
-    """`"Autograd graph of loss"`: by its outputs.
+    """Return a title with the names of the outputs: "Autograd graph of loss".
 
     >>> from graphviz_torch.graph import Node
     >>> title_of(Graph((Node(0, "MeanBackward0", (None,), label="loss"),), outputs=((0, 0),)))
@@ -29,4 +29,6 @@ def title_of(graph: Graph | Difference) -> str:
 
 def _names(graph: Graph) -> str:
     nodes = [graph.nodes[node] for node, _ in graph.outputs]
-    return listing(dict.fromkeys(node.label or node.title for node in nodes), _MOST, last=", ")
+    return listing(
+        dict.fromkeys(node.label or node.title for node in nodes), _MAX_OUTPUTS_NAMED, last=", "
+    )

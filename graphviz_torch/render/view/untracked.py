@@ -1,4 +1,4 @@
-"""Data and calls without an autograd node as items of the view, behind the nodes of the graph."""
+"""Data and calls without an autograd node as items of the view, after the nodes of the graph."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def with_untracked(graph: Graph) -> tuple[Graph, dict[int, float]]:
     """Return the graph with an item for each entry of `Graph.untracked` that leads to a node.
 
     Returns:
-        The graph, whose nodes keep their ids and are followed by the items, and by item the place
-        in the order of the nodes: before what takes its results.
+        The graph, whose nodes keep their ids and are followed by the items; and item -> position
+        in the order of the nodes, which is before its first user.
     """
     rows = graph.untracked
     if not rows or graph.failure is not None:
@@ -32,7 +32,7 @@ def with_untracked(graph: Graph) -> tuple[Graph, dict[int, float]]:
             places[j] = before if places[j] is None else min(places[j] or 0.0, before)
     shown = [i for i, place in enumerate(places) if place is not None][:_MAX_ITEMS]
     ids = {i: len(graph.nodes) + at for at, i in enumerate(shown)}
-    counts = [0] * (len(graph.nodes) + len(shown))  # of inputs
+    counts = [0] * (len(graph.nodes) + len(shown))  # number of inputs by node
     for edge in graph.edges:
         counts[edge.target] = max(counts[edge.target], edge.input_nr + 1)
     nodes, edges = [*graph.nodes], [*graph.edges]
@@ -46,7 +46,7 @@ def with_untracked(graph: Graph) -> tuple[Graph, dict[int, float]]:
         row, leaf = rows[i], DATA if rows[i].kind == "data" else UNTRACKED
         kind: Any = leaf
         is_module = row.kind == "module"
-        module = _around(row.label) if is_module else row.module
+        module = _parent_path(row.label) if is_module else row.module
         named = replace(row, label=row.label.rpartition(".")[2]) if is_module else row
         nodes.append(
             Node(
@@ -80,7 +80,7 @@ def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
     for item in items:
         path = item.module
         while path and path not in known:
-            path = _around(path)
+            path = _parent_path(path)
         found.append(known.get(path) if path else None)
     return found
 
@@ -91,9 +91,9 @@ def _classes(graph: Graph) -> dict[str, str]:
     for path, kinds in dict.fromkeys((node.module, node.module_class) for node in graph.nodes):
         while path and path not in found:
             found[path] = kinds
-            path, kinds = _around(path), kinds.rpartition("/")[0]
+            path, kinds = _parent_path(path), kinds.rpartition("/")[0]
     return found
 
 
-def _around(path: str) -> str:
+def _parent_path(path: str) -> str:
     return path.rpartition(".")[0]

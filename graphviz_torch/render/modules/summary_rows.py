@@ -1,4 +1,4 @@
-"""The lines of a summary: one for each module, or one for several that follow each other, alike."""
+"""The rows of a summary: one for each module, or for several consecutive identical ones."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import NamedTuple
 from .. import labels
 from .sums import ModuleSummary
 
-LINES = 40  # with more modules than this, those that are alike share a line
+MAX_UNFOLDED = 40  # with more modules, identical ones share a row
 _NUMBER = re.compile(r"\d+")
 
 
-class Line(NamedTuple):
-    """A name, and the modules that it stands for: one, or some that compute the same."""
+class SummaryRow(NamedTuple):
+    """A name, and the modules in its row: one, or several identical ones."""
 
     name: str
     indent: int
     rows: tuple[ModuleSummary, ...]
 
 
-def module_lines(rows: Sequence[ModuleSummary], *, fold: bool) -> list[Line]:
-    """The lines for modules that are given in the order of the forward.
+def summary_rows(rows: Sequence[ModuleSummary], *, fold: bool) -> list[SummaryRow]:
+    """Return the rows for modules that are given in the order of forward.
 
     Args:
-        fold: let one line stand for modules of equal class, output, parameters, FLOPs, calls and
-            children that follow each other under names that differ in a number.
+        fold: put consecutive modules with equal class, output, parameters, FLOPs, calls and
+            children, and with names that differ in a number, in one row.
     """
     root = [row for row in rows if not row.module]
     indent = len(root)
-    lines = [Line(row.module_class, 0, (row,)) for row in root]
+    lines = [SummaryRow(row.module_class, 0, (row,)) for row in root]
     if not fold:
         rest = [row for row in rows if row.module]
-        return lines + [Line(_name(row), row.depth - 1 + indent, (row,)) for row in rest]
+        return lines + [SummaryRow(_name(row), row.depth - 1 + indent, (row,)) for row in rest]
     tree = _Tree(rows)
     return lines + list(tree.lines([tree.children.get("", [])], indent))
 
@@ -45,34 +45,36 @@ class _Tree:
         for path in self.rows:
             self.children.setdefault(path.rpartition(".")[0], []).append(path)
         self.kinds: dict[object, int] = {}
-        self.known: dict[str, int] = {}  # of each path its kind
+        self.known: dict[str, int] = {}  # path -> id of its structure
 
-    def lines(self, levels: list[list[str]], indent: int) -> Iterator[Line]:
-        """The lines of a level, which several parents have that are alike."""
+    def lines(self, levels: list[list[str]], indent: int) -> Iterator[SummaryRow]:
+        """Yield the rows of a level, which the children of several identical parents share."""
         for begin, end in self._families(levels[0]):
             paths = [path for level in levels for path in level[begin:end]]
             rows = tuple(self.rows[path] for path in paths)
             name = _name(rows[0])
             if end - begin > 1:
                 last = levels[0][end - 1].rpartition(".")[2]
-                names = f"{_last(rows[0])} … {last} {labels.TIMES} {end - begin}"
+                names = f"{_last_name(rows[0])} … {last} {labels.TIMES} {end - begin}"
                 name = labels.with_class(names, rows[0].module_class)
-            yield Line(name, indent, rows)
+            yield SummaryRow(name, indent, rows)
             yield from self.lines([self.children.get(path, []) for path in paths], indent + 1)
 
     def _families(self, level: list[str]) -> Iterator[tuple[int, int]]:
-        """From where to where modules are alike."""
+        """Yield the ranges (begin, end) of identical modules."""
         begin = 0
         for end in range(1, len(level) + 1):
-            if end == len(level) or self._like(level[end]) != self._like(level[begin]):
+            if end == len(level) or self._structure_id(level[end]) != self._structure_id(
+                level[begin]
+            ):
                 yield begin, end
                 begin = end
 
-    def _like(self, path: str) -> int:
+    def _structure_id(self, path: str) -> int:
         if path not in self.known:
             row = self.rows[path]
-            inner = tuple([self._like(child) for child in self.children.get(path, [])])
-            stem = _NUMBER.sub("", _last(row))
+            inner = tuple([self._structure_id(child) for child in self.children.get(path, [])])
+            stem = _NUMBER.sub("", _last_name(row))
             facts = (row.output, row.parameters, row.trainable, row.flops_forward, row.calls)
             noted = tuple([value for value in row.row[1:] if isinstance(value, str)])
             key = (stem, row.module_class, facts, noted, row.flops_backward, inner)
@@ -80,10 +82,10 @@ class _Tree:
         return self.known[path]
 
 
-def _last(row: ModuleSummary) -> str:
+def _last_name(row: ModuleSummary) -> str:
     return row.module.rpartition(".")[2]
 
 
 def _name(row: ModuleSummary) -> str:
-    name = labels.with_class(_last(row), row.module_class)
+    name = labels.with_class(_last_name(row), row.module_class)
     return name + (f" {labels.TIMES}{row.calls}" if row.calls and row.calls > 1 else "")

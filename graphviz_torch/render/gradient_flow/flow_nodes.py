@@ -1,7 +1,7 @@
-"""Which things of a drawing are one place of a river: those of a module, at a level that fits.
+"""Grouping of drawn elements into the nodes of a flow diagram: modules at a level that fits.
 
-What computes outside modules belongs to the place before it where it reads one, and is a place of
-its own where streams meet.
+An operation outside of modules belongs to the node before it if it reads only that, and is a node
+of its own where links meet.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..drawing.steps import draw
 from ..drawing.tree import Open
 from ..groups.groups import Group
 
-MOST_PLACES: Final = 110  # on a sheet, where no level has some that are easier to read:
-_SOME: Final = range(8, 67)
+_READABLE_COUNTS: Final = range(8, 67)  # numbers of nodes that are easy to read
+MAX_NODES: Final = 110  # on a sheet, if no level has a readable number
 _DEPTHS = (6, 5, 4, 3, 2, 1)
-_CALL = re.compile(r"#\d+")  # of a module that is called again
+_CALL = re.compile(r"#\d+")  # of a repeated call of a module
 
 
-class Places:
-    """A drawing, and by key, in their order, the place that it belongs to, as its first key."""
+class FlowNodes:
+    """The elements of a drawing by flow node, which is identified by its first key."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
@@ -40,8 +40,8 @@ class Places:
         return len(set(self.home.values()))
 
     @property
-    def nested(self) -> int:
-        """How many groups lie in each other, at most, beside the backward that they are of."""
+    def max_nesting(self) -> int:
+        """Return the depth of the deepest open group, segments not counted."""
         groups, parts = self.drawing.groups, self.drawing.tree.parts
         if groups is None:
             return 0
@@ -54,8 +54,8 @@ class Places:
         drawing, sources = self.drawing, self.sources
         outputs = {drawing.key(node) for node, _ in drawing.graph.outputs}
         home: dict[int, int] = {}
-        first: dict[int, int] = {}  # by module: what computes inside of it is one place
-        for key in _ordered(drawing, sources):
+        first: dict[int, int] = {}  # module -> its node: one for all operations inside
+        for key in _topological_order(drawing, sources):
             before = {home[source] for source in sources[key] if source in home}
             module = self.module(key)
             joins = len(before) == 1 and key not in outputs and not _leaf(drawing, key)
@@ -70,20 +70,20 @@ class Places:
         return home
 
     def join_calls(self) -> None:
-        """All calls of a module become the first, and what lies between them becomes one."""
+        """Merge all calls of a module into one node, and the operations between them by kind."""
         first: dict[str, int] = {}
         moved: dict[int, int] = {}
         for key in dict.fromkeys(self.home.values()):
-            name = without_call(self.path(key)) or f" {self._kind(key)}"
+            name = strip_call_number(self.path(key)) or f" {self._kind(key)}"
             moved[key] = first.setdefault(name, key)
         self.home = {key: moved[place] for key, place in self.home.items()}
 
     def _kind(self, key: int) -> str:
-        """The operation of a node; the group of anything else."""
+        """Return the operation of a node, or the group of any other key."""
         return self.drawing.graph.nodes[key].title if key >= 0 else str(key)
 
     def module(self, key: int) -> Group | None:
-        """The module of what is drawn; None outside of modules."""
+        """Return the module of a key; None outside of modules."""
         groups = self.drawing.groups
         if groups is None:
             return None
@@ -93,71 +93,71 @@ class Places:
             inner = next((g for g in around if g.kind in ("module", "graph")), None)
             self._modules[number] = inner if inner and inner.kind == "module" else None
         found = self._modules[number]
-        # An operation of a module that has modules inside stands between these.
+        # An operation between the submodules of a module belongs to none.
         return None if found and key >= 0 and found.id in self._outer else found
 
     def leaves_module(self, place: int, source: int, target: int | None) -> bool:
-        """Return True if what `source` makes for `target` is an output of the place's module.
+        """Return True if the result of `source` for `target` leaves the module of a flow node.
 
         Args:
-            place: the first key of a place.
-            source: a key at that place.
-            target: a key, or None for what reads an output of the graph.
+            place: the first key of a flow node.
+            source: a key of that node.
+            target: a key, or None for an output of the graph.
         """
-        path = without_call(self.path(place))
-        if not path or without_call(self.path(source)) != path:
+        path = strip_call_number(self.path(place))
+        if not path or strip_call_number(self.path(source)) != path:
             return False
-        return target is None or without_call(self.path(target)) != path
+        return target is None or strip_call_number(self.path(target)) != path
 
     def path(self, key: int) -> str:
-        """That of its module; "" outside of modules."""
+        """Return the path of the module of a key; "" outside of modules."""
         module = self.module(key)
         return module.path if module else ""
 
     def group(self, key: int) -> int | None:
-        """The group that a key is, or lies in."""
+        """Return the group of a key, or the group around it."""
         return ~key if key < 0 else self.drawing.tree.homes.get(key)
 
 
-def without_call(path: str) -> str:
-    """The path of a module without the number of its call."""
+def strip_call_number(path: str) -> str:
+    """Return the path of a module without call numbers."""
     return _CALL.sub("", path)
 
 
-def places_of(graph: Graph, findings: tuple[Finding, ...]) -> Places:
-    """Those of the deepest level of modules whose places fit a sheet.
+def flow_nodes_of(graph: Graph, findings: tuple[Finding, ...]) -> FlowNodes:
+    """Return the flow nodes at the deepest level of modules that fits a sheet.
 
-    Where none fits, as in a loop of many steps, all calls of a module are one place.
+    If none fits, as in a loop of many steps, all calls of a module become one node.
     """
-    tried: list[Places] = []
+    tried: list[FlowNodes] = []
     for depth in _DEPTHS:
-        if tried and depth >= tried[-1].nested:
-            continue  # it opens the same groups
+        if tried and depth >= tried[-1].max_nesting:
+            continue  # this depth opens the same groups
         tried.append(_at_depth(graph, findings, depth))
-        if len(tried[-1]) in _SOME:
+        if len(tried[-1]) in _READABLE_COUNTS:
             return tried[-1]
-    if tried[-1].nested:
-        outer = _at_depth(graph, findings, 0)  # modules that lie in no other
-        if len(outer) in _SOME:
+    if tried[-1].max_nesting:
+        outer = _at_depth(graph, findings, 0)  # outermost modules only
+        if len(outer) in _READABLE_COUNTS:
             return outer
-    fitting = (places for places in tried if len(places) <= MOST_PLACES)
+    fitting = (places for places in tried if len(places) <= MAX_NODES)
     found = next(fitting, None)
     if found is not None:
         return found
     for places in tried:
         places.join_calls()
-        if len(places) <= MOST_PLACES:
+        if len(places) <= MAX_NODES:
             break
     return places
 
 
-def _at_depth(graph: Graph, findings: tuple[Finding, ...], depth: int) -> Places:
+def _at_depth(graph: Graph, findings: tuple[Finding, ...], depth: int) -> FlowNodes:
     options = {"depth": depth, "fold": False, "parameters": "fold", "findings": findings}
-    return Places(draw(graph, options))  # type: ignore[arg-type]
+    return FlowNodes(draw(graph, options))  # type: ignore[arg-type]
 
 
-def _ordered(drawing: Drawing, sources: Mapping[int, Mapping[int, None]]) -> list[int]:
-    """The keys, sources first as far as closed groups make no circle."""
+def _topological_order(drawing: Drawing, sources: Mapping[int, Mapping[int, None]]) -> list[int]:
+    """Return the keys, sources first as far as closed groups form no cycle."""
     keys = sorted([*drawing.nodes, *(~n for n in drawing.boxes)], key=drawing.place)
     done: dict[int, None] = {}
     for key in keys:

@@ -1,4 +1,4 @@
-"""What is drawn in and beside a river: places, dams, parameters, the scale and the legend."""
+"""SVG of the elements of a flow diagram: nodes, cuts, parameters, scale and legend."""
 
 from __future__ import annotations
 
@@ -10,55 +10,59 @@ from ...graph.text import shortened
 from ...graph.units import number_text
 from ..chart import svg_text
 from ..style import COLORS, SCALE
-from .learning import LEAST_NORM
-from .stream import Dam, Place, State, Tributary
+from .diagram import FlowCut, FlowNode, ParameterFlow, State
+from .learning import MIN_LEARNING_NORM
 from .text_width import text_width
 
-WATER: Final = SCALE[2][0]
-_CUT: Final = "transfer_line"
-_STATES: Final[dict[State, tuple[str, str]]] = {  # colour by name, what it means
+GRADIENT_COLOR: Final = SCALE[2][0]
+_CUT_COLOR: Final = "transfer_line"
+_STATES: Final[dict[State, tuple[str, str]]] = {  # name of its colour, its meaning
     "learns": ("output_line", "learns"),
-    "starves": ("transfer_line", "learns nothing"),
+    "learns_nothing": ("transfer_line", "learns nothing"),
     "frozen": ("operation_line", "frozen"),
 }
-_THIN, BROAD = 2.0, 46.0  # of a stream
-SIDE = 30  # pixels left of all
-_DECADES = 3.0  # that the scale has at least
-_MOST_DECADES = 9.0
-_FEW = 3  # parameters that are named
+_MIN_WIDTH, MAX_WIDTH = 2.0, 46.0  # pixels, of a link
+LEFT_MARGIN = 30  # pixels
+_MIN_DECADES = 3.0  # smallest range of the scale
+_MAX_DECADES = 9.0
+_MAX_NAMED = 3  # parameters that are named
 
 
 class Scale:
-    """From norms to widths, logarithmic."""
+    """A logarithmic map from gradient norms to widths."""
 
     def __init__(self, norms: Sequence[float]) -> None:
         known = [math.log10(norm) for norm in norms if 0 < norm < math.inf]
         self.high: float = max(known, default=0.0)
-        low = max(min(known, default=-_DECADES), self.high - _MOST_DECADES)
-        self.low: float = min(low, self.high - _DECADES)
+        low = max(min(known, default=-_MIN_DECADES), self.high - _MAX_DECADES)
+        self.low: float = min(low, self.high - _MIN_DECADES)
 
     def __call__(self, norm: float) -> float:
-        """The width in pixels; 0 where no gradient flows."""
+        """Return the width in pixels; 0 without a finite gradient."""
         if not 0 < norm < math.inf:
             return 0.0
         share = (math.log10(norm) - self.low) / (self.high - self.low)
-        return _THIN + max(0.0, share) * (BROAD - _THIN)
+        return _MIN_WIDTH + max(0.0, share) * (MAX_WIDTH - _MIN_WIDTH)
 
 
-def dam_sign(x: float, y: float, dam: Dam, text: float, room: int) -> Iterator[str]:
-    """Draw a dam where a cut stops the gradient, and its text from x = `text` on."""
-    color = COLORS[_CUT][0]  # as in the legend, be it harmful or meant
+def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: int) -> Iterator[str]:
+    """Draw a bar where a cut stops the gradient, and its text from x = `text` on."""
+    color = COLORS[_CUT_COLOR][0]  # as in the legend, whether harmful or intended
     yield (
         f'<path d="M{x - 15:.1f} {y - 4:.1f}h30v8h-30z" fill="{color}"/>'
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
     )
     yield leader(x + 18, text - 5, y)
-    said = shortened(" · ".join(dam.text), room)
-    yield bold(text, y + 4, said, _CUT, 12) if dam.harmful else svg_text(text, y + 4, said, _CUT)
+    said = shortened(" · ".join(cut.text), room)
+    yield (
+        bold_text(text, y + 4, said, _CUT_COLOR, 12)
+        if cut.harmful
+        else svg_text(text, y + 4, said, _CUT_COLOR)
+    )
 
 
-def place_sign(x: float, y: float, width: float, place: Place) -> str:
-    """A place: filled where its parameters learn, hollow where one learns nothing."""
+def node_mark(x: float, y: float, width: float, place: FlowNode) -> str:
+    """Return a node: filled if its parameters learn, hollow if one learns nothing."""
     high = 12.0
     box = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.0f}"'
     paper = COLORS["background"][0]
@@ -69,7 +73,7 @@ def place_sign(x: float, y: float, width: float, place: Place) -> str:
         line = COLORS["operation_line"][0]
         return f'<rect {box} rx="6" fill="{paper}" stroke="{line}"/>'
     color = COLORS[_STATES[place.state][0]][0]
-    if place.state == "starves":
+    if place.state == "learns_nothing":
         return f'<rect {box} rx="6" fill="{paper}" stroke="{color}" stroke-width="2.4"/>'
     corner = 6 if place.state == "learns" else 1
     return f'<rect {box} rx="{corner}" fill="{color}"/>'
@@ -77,7 +81,7 @@ def place_sign(x: float, y: float, width: float, place: Place) -> str:
 
 def _dot(x: float, y: float, state: State) -> str:
     color = COLORS[_STATES[state][0]][0] if state else COLORS["muted"][0]
-    if state == "starves":
+    if state == "learns_nothing":
         paper = COLORS["background"][0]
         circle = f'cx="{x:.1f}" cy="{y - 3.5:.1f}" r="3.2"'
         return f'<circle {circle} fill="{paper}" stroke="{color}" stroke-width="1.8"/>'
@@ -86,11 +90,15 @@ def _dot(x: float, y: float, state: State) -> str:
     return f'<circle cx="{x:.1f}" cy="{y - 3.5:.1f}" r="3.8" fill="{color}"/>'
 
 
-def tributaries(x: float, y: float, some: Sequence[Tributary], room: float) -> Iterator[str]:
-    """Parameters: a few by name, many by how many are in which state."""
-    names = [e.name if e.norm is None else f"{e.name} {number_text(e.norm)}" for e in some[:_FEW]]
+def parameter_marks(
+    x: float, y: float, some: Sequence[ParameterFlow], room: float
+) -> Iterator[str]:
+    """Yield the parameters of a node: few by name, many as a count for each state."""
+    names = [
+        e.name if e.norm is None else f"{e.name} {number_text(e.norm)}" for e in some[:_MAX_NAMED]
+    ]
     wide = [24 + text_width(said, 10) for said in names]
-    if len(some) <= _FEW and sum(wide) < room:
+    if len(some) <= _MAX_NAMED and sum(wide) < room:
         for each, said, width in zip(some, names, wide, strict=True):
             yield _dot(x + 4, y, each.state)
             yield svg_text(x + 12, y, said, "muted", size=10)
@@ -110,27 +118,27 @@ def tributaries(x: float, y: float, some: Sequence[Tributary], room: float) -> I
         x += 24 + text_width(said, 10)
 
 
-def end_of(text: str, most: int) -> str:
-    """The end of a long path, which tells modules apart."""
+def shorten_path(text: str, most: int) -> str:
+    """Return the end of a long path, which distinguishes modules best."""
     return text if len(text) <= most else f"…{text[1 - most :]}"
 
 
 def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
-    """The scale of widths, and what colours and forms mean."""
+    """Yield the scale of widths, and the meaning of colours and shapes."""
     y = height - 66
-    yield svg_text(SIDE, y + 2, "Norm of the gradient", "muted", size=11)
+    yield svg_text(LEFT_MARGIN, y + 2, "Norm of the gradient", "muted", size=11)
     low, high = math.ceil(scale.low - 1e-9), math.floor(scale.high + 1e-9)
     step = max(1, math.ceil((high - low + 1) / 5))
-    left, long = SIDE + 8, 212.0
-    middle, thin, broad = y + BROAD / 2, slim * _THIN / 2, slim * BROAD / 2
+    left, long = LEFT_MARGIN + 8, 212.0
+    middle, thin, broad = y + MAX_WIDTH / 2, slim * _MIN_WIDTH / 2, slim * MAX_WIDTH / 2
     over = max(scale.high - scale.low, 1e-9)
     yield (
         f'<path d="M{left} {middle - thin:.1f}L{left + long:.0f} {middle - broad:.1f}'
-        f'v{2 * broad:.1f}L{left} {middle + thin:.1f}z" fill="{WATER}"/>'
+        f'v{2 * broad:.1f}L{left} {middle + thin:.1f}z" fill="{GRADIENT_COLOR}"/>'
     )
     for power in range(low, high + 1, step):
         at = left + long * (power - scale.low) / over
-        yield svg_text(at, y + BROAD + 12, number_text(10.0**power), "muted", "middle", 10)
+        yield svg_text(at, y + MAX_WIDTH + 12, number_text(10.0**power), "muted", "middle", 10)
     x, y = left + long + 30, y + 8
     for state, (_, meaning) in _STATES.items():
         yield _dot(x, y + 16, state)
@@ -141,9 +149,9 @@ def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
     yield f'<path d="{dry}" stroke="{line}" stroke-dasharray="2 4" stroke-width="1.3" fill="none"/>'
     yield svg_text(x + 32, y + 16, "no gradient", "muted", size=11)
     x += 112
-    yield f'<path d="M{x:.0f} {y + 8.5:.1f}h20v8h-20z" fill="{COLORS[_CUT][0]}"/>'
+    yield f'<path d="M{x:.0f} {y + 8.5:.1f}h20v8h-20z" fill="{COLORS[_CUT_COLOR][0]}"/>'
     yield svg_text(x + 26, y + 16, "cut", "muted", size=11)
-    said = f"A parameter learns if the norm of its gradient is at least {LEAST_NORM:.0e}."
+    said = f"A parameter learns if the norm of its gradient is at least {MIN_LEARNING_NORM:.0e}."
     yield svg_text(left + long + 26, y + 36, said, "muted", size=10)
 
 
@@ -153,6 +161,6 @@ def leader(x0: float, x1: float, y: float) -> str:
     return f'<path d="M{x0:.1f} {y:.1f}H{x1:.1f}" stroke="{line}" stroke-width="0.8" fill="none"/>'
 
 
-def bold(x: float, y: float, text: str, color: str, size: int) -> str:
+def bold_text(x: float, y: float, text: str, color: str, size: int) -> str:
     """Return a text in bold."""
     return f'<g font-weight="bold">{svg_text(x, y, text, color, size=size)}</g>'

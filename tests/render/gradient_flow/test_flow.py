@@ -1,4 +1,4 @@
-"""The gradient as a river: its widths, states and sentence against what autograd itself says."""
+"""The gradient as a diagram: its widths, states and sentence against what autograd itself says."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from graphviz_torch import Recording, draw_flow, record, rules
 from graphviz_torch.graph import Cut, Edge, Finding, GradientStats, Graph, Node, Parameter
 from graphviz_torch.integrations.command.main import main
-from graphviz_torch.render.river.lanes import courses
-from graphviz_torch.render.river.learning import LEARN_NOTHING
-from graphviz_torch.render.river.river import river_of
-from graphviz_torch.render.river.signs import Scale, dam_sign, legend
-from graphviz_torch.render.river.stream import Dam
+from graphviz_torch.render.gradient_flow.diagram import FlowCut
+from graphviz_torch.render.gradient_flow.from_graph import flow_diagram
+from graphviz_torch.render.gradient_flow.learning import LEARN_NOTHING
+from graphviz_torch.render.gradient_flow.shapes import Scale, cut_mark, legend
+from graphviz_torch.render.gradient_flow.tracks import tracks
 from tests.support.drawn import F32, HOSTILE
 from tests.support.zoo import UNet, gan
 
@@ -92,9 +92,9 @@ def test_the_sentence_counts_what_autograd_gave_no_gradient_and_names_the_line_o
     assert ("test_flow.py:" in head) == cut
     assert ("1 more is frozen" in about) == frozen
     line = next(n for n, t in enumerate(Path(__file__).read_text().splitlines(), 1) if "ch()" in t)
-    dams = [text for text in rest if "\N{BLACK SCISSORS}" in text]
-    assert len(dams) == cut
-    assert all(text.endswith(f"test_flow.py:{line}") for text in dams)
+    cuts = [text for text in rest if "\N{BLACK SCISSORS}" in text]
+    assert len(cuts) == cut
+    assert all(text.endswith(f"test_flow.py:{line}") for text in cuts)
 
 
 class CutBranch(nn.Module):
@@ -113,9 +113,9 @@ def test_no_gradient_streams_out_of_what_lies_behind_a_cut_inside_of_a_block() -
     model = CutBranch()
     with record(model) as recording:
         model(torch.rand(3, 4)).sum().backward()
-    river = river_of(recording.graph, ())
-    places = {place.name: number for number, place in enumerate(river.places)}
-    norms = {(stream.source, stream.target): stream.norm for stream in river.streams}
+    diagram = flow_diagram(recording.graph, ())
+    places = {place.name: number for number, place in enumerate(diagram.nodes)}
+    norms = {(link.source, link.target): link.norm for link in diagram.links}
     # The gradient of what `before` made came by the sum alone: inner's parameters have none.
     assert model.inner.weight.grad is None
     assert norms.pop((places["before"], places["inner"])) is None
@@ -139,13 +139,13 @@ def test_each_rule_that_says_what_learns_nothing_is_a_rule() -> None:
 def test_a_finding_tells_of_a_parameter_by_its_whole_name(message: str, place: str) -> None:
     graph = Graph((), parameters=(Parameter("encoder.w", F32, True), Parameter("b", F32, True)))
     found = Finding("output-not-in-loss", "warning", message, where="a.py:1")
-    assert river_of(graph, (found,)).sentence == f"2 of 2 parameters learn nothing: {place}"
+    assert flow_diagram(graph, (found,)).sentence == f"2 of 2 parameters learn nothing: {place}"
 
 
 def test_a_finding_of_something_else_gives_no_line() -> None:
     graph = Graph((), parameters=(Parameter("w", F32, True),))
     found = Finding("most-memory", "warning", "w keeps most.", where="a.py:1")
-    assert river_of(graph, (found,)).sentence == "1 of 1 parameter learns nothing: w"
+    assert flow_diagram(graph, (found,)).sentence == "1 of 1 parameter learns nothing: w"
 
 
 def test_a_place_is_as_wide_as_the_logarithm_of_the_norm_that_a_hook_measures() -> None:
@@ -276,13 +276,13 @@ def test_no_stream_that_turns_to_the_next_column_runs_into_the_legend_or_the_tit
     model = Residual()
     with record(model) as recording:
         model(torch.ones(2, 4)).sum().backward()
-    streams, caption, _ = re.split(r"<text([^>]*)>Norm of the gradient", draw_flow(recording))
+    links, caption, _ = re.split(r"<text([^>]*)>Norm of the gradient", draw_flow(recording))
     (legend,) = re.findall(r'y="([\d.]+)"', caption)
-    bends = re.findall(r'([\d.]+)" fill="none" [^>]*stroke-width="([\d.]+)"', streams)
+    bends = re.findall(r'([\d.]+)" fill="none" [^>]*stroke-width="([\d.]+)"', links)
     lowest = max(float(y) + float(width) / 2 for y, width in bends)
     assert lowest < float(legend) - 11  # the height of its letters
-    (title,) = re.findall(r'y="([\d.]+)"[^>]*>Data enters above', streams)
-    begins = re.findall(r'<path d="M[\d.]+ (-?[\d.]+)C', streams)
+    (title,) = re.findall(r'y="([\d.]+)"[^>]*>Data enters above', links)
+    begins = re.findall(r'<path d="M[\d.]+ (-?[\d.]+)C', links)
     assert min(map(float, begins)) > float(title)
 
 
@@ -304,10 +304,10 @@ def test_all_calls_of_a_module_in_a_loop_too_long_for_a_sheet_are_one_place() ->
     model, norms = Loop(), list[float]()
     with record(model) as recording:
         model(torch.ones(2, 4)).sum().backward()
-    cell, head, loss = river_of(recording.graph, ()).places
+    cell, head, loss = flow_diagram(recording.graph, ()).nodes
     assert (cell.name, head.name, loss.name) == ("cell", "head", "sum")
     assert cell.norm == pytest.approx(max(norms))
-    assert {each.name for each in cell.tributaries} == {"weight", "bias"}
+    assert {each.name for each in cell.parameters} == {"weight", "bias"}
     assert list(widths(draw_flow(recording))) == ["cell", "head", "sum"]
 
 
@@ -327,7 +327,7 @@ def test_no_two_results_run_in_one_lane_and_none_through_a_place(
     edges: set[tuple[int, int]],
 ) -> None:
     rows = 1 + max([max(edge) for edge in edges], default=0)
-    places, found = courses(rows, edges)
+    places, found = tracks(rows, edges)
     for row in range(rows):
         passing = [c.lanes[row] for c in found if c.source < row < c.uses[-1]]
         assert len({*passing, places[row]}) == len(passing) + 1
@@ -352,9 +352,9 @@ def test_many_layers_of_many_modules_are_a_place_each() -> None:
         for layer in model:
             x = layer(x)
         x.mean().backward()
-    river = river_of(recording.graph, ())
-    assert {str(number) for number in range(14)} <= {place.name for place in river.places}
-    assert len(river.places) <= 66
+    diagram = flow_diagram(recording.graph, ())
+    assert {str(number) for number in range(14)} <= {place.name for place in diagram.nodes}
+    assert len(diagram.nodes) <= 66
 
 
 class Saturated(nn.Module):
@@ -383,18 +383,18 @@ def test_a_module_has_the_gradient_that_arrives_at_its_own_output() -> None:
         module.register_forward_hook(keep)
     with record(model) as recording:
         nn.functional.cross_entropy(model(torch.ones(5, 4)), torch.arange(5) % 3).backward()
-    places = {place.name: place for place in river_of(recording.graph, ()).places}
+    places = {place.name: place for place in flow_diagram(recording.graph, ()).nodes}
     for name, output in outputs.items():
         assert output.grad is not None
         assert places[name].norm == pytest.approx(output.grad.norm().item())
-        assert places[name].state == "starves"  # 1e-14 is below what a parameter learns from
+        assert places[name].state == "learns_nothing"  # 1e-14 is below what a parameter learns from
     assert texts(draw_flow(recording))[0].startswith("4 of 4 parameters learn nothing")
 
 
 def test_a_cut_has_one_color_in_the_picture_and_in_the_legend() -> None:
     for harmful in (False, True):
-        river = "".join(dam_sign(0, 0, Dam(0, 1, ("detach()",), harmful), 40, 40))
-        [bar, *_] = re.findall(r'fill="(#\w+)"', river)
+        diagram = "".join(cut_mark(0, 0, FlowCut(0, 1, ("detach()",), harmful), 40, 40))
+        [bar, *_] = re.findall(r'fill="(#\w+)"', diagram)
         shown = "".join(legend(Scale([1.0]), 1.0, 100))
         [sign] = re.findall(r'v8h-20z" fill="(#\w+)"', shown)
         assert bar == sign

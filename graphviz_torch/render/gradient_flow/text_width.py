@@ -1,7 +1,7 @@
-"""How wide a text is in a picture: the advance widths of DejaVu Sans, the widest usual font.
+"""Widths of text in pictures, from the advance widths of DejaVu Sans, the widest usual font.
 
-A picture that is written without a layout engine keeps its words apart by these widths. Helvetica,
-Arial and Liberation Sans are narrower.
+They keep texts apart in pictures without a layout engine. Helvetica, Arial and Liberation Sans are
+narrower.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-# Widths in hundredths of the font's size, each with the letters that have it.
+# Width in hundredths of the font size -> letters.
 _PLAIN: Final = {
     27: "'",
     28: "ijl",
@@ -90,7 +90,7 @@ _BOLD: Final = {
     104: "m",
     110: "W",
 }
-_OTHER: Final = 100  # of a letter that is not ASCII
+_OTHER: Final = 100  # for letters that are not ASCII
 
 
 @lru_cache(maxsize=2)

@@ -1,0 +1,1 @@
+"""The gradient flow of a step as a diagram, from data to loss."""

@@ -1,0 +1,334 @@
+"""`draw_flow`: the gradient flow of a step, from data to loss, as one SVG file.
+
+A sheet has one panel for each step, with one row for each node and each cut, from the data at the
+top to the loss at the bottom. The file follows the dark setting of the reader and loads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import ceil
+from typing import NamedTuple
+
+from ...graph import GraphLike
+from ...graph.text import shortened
+from ...graph.units import number_text
+from ..chart import svg_escape, svg_start, svg_text
+from ..resolve import graph_and_findings
+from ..style import COLORS, NONFINITE
+from ..svg_picture import SvgPicture
+from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode
+from .from_graph import flow_diagram
+from .shapes import (
+    GRADIENT_COLOR,
+    LEFT_MARGIN,
+    MAX_WIDTH,
+    Scale,
+    bold_text,
+    cut_mark,
+    leader,
+    legend,
+    node_mark,
+    parameter_marks,
+    shorten_path,
+)
+from .text_width import text_width
+from .tracks import tracks
+
+_WIDTH, _COLUMN_WIDTH = 1200, 700  # pixels: of a sheet with several columns, and with one
+_MAX_ROWS, _MAX_COLUMNS = 36, 4  # rows per column, columns per sheet
+_HEAD, _FOOT = 88, 84  # pixels above and below the rows
+_BEND = 28  # pixels below a column, for links that continue in the next one
+_NODE_HEIGHT, _SMALL_NODE_HEIGHT, _CUT_HEIGHT, _TITLE_HEIGHT = 40, 20, 34, 34  # pixels
+_LANES_WIDTH, _MAX_LANE_PITCH = 230.0, 54.0  # pixels: of all lanes, and between two
+_NORM_WIDTH = 54  # pixels for the norm beside a node
+_BOLD_CHARACTER, _SMALL_CHARACTER = 8.4, 6.7  # pixels per character, upper means
+
+
+class _Row(NamedTuple):
+    """A row of a panel: a node, a cut, or the title of a backward pass."""
+
+    place: FlowNode | None
+    cut: FlowCut | None
+    title: str  # of the backward pass whose nodes follow; "" in any other row
+    height: float  # pixels
+
+
+def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> SvgPicture:
+    """Return the gradient flow of a step as SVG, with the data at the top and the loss below.
+
+    The width of a link is the norm of the gradient of the result that it carries, summed over all
+    users of the result, on a logarithmic scale. A node is a module, at the deepest level that fits
+    the sheet, with the operations after it that are in no module; number and width at a module
+    belong to the gradient of the output of the module. The colours of a node and of its parameters
+    show whether they learn, are frozen, or learn nothing: no gradient arrived, its norm was below
+    1e-12, or no optimizer has them. A bar marks a cut, with its operation and source line.
+
+    Args:
+        graph: a recording, its graph, or a `Training`, of which the last step is drawn.
+        after: another one to draw beside it on the same scale, such as after a repair.
+
+    Raises:
+        TypeError, ValueError: as `draw_graph`.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with record(model) as recording:
+    ...     model(torch.ones(4, 2)).sum().backward()
+    >>> "All 2 parameters learn." in draw_flow(recording)
+    True
+    """
+    given = [graph] if after is None else [graph, after]
+    diagrams = [flow_diagram(*graph_and_findings(each)) for each in given]
+    scale = Scale([norm for diagram in diagrams for norm in _norms(diagram)])
+    panels = [_Panel(diagram, scale) for diagram in diagrams]
+    if len(panels) > 1:
+        width = _WIDTH
+        for panel in panels:
+            panel.fit(_WIDTH / 2, 1)
+        slim = min(panel.slim for panel in panels)
+        for panel in panels:  # the same scale for both panels
+            panel.slim = slim
+    else:
+        columns = max(1, min(_MAX_COLUMNS, ceil(len(panels[0].rows) / _MAX_ROWS)))
+        width = _WIDTH if columns > 1 else _COLUMN_WIDTH
+        panels[0].fit(width, columns)
+    bend = _BEND if any(any(panel.column) for panel in panels) else 0
+    height = max(panel.height for panel in panels) + bend + _FOOT
+    out = [svg_start(width, round(height), " / ".join(diagram.sentence for diagram in diagrams))]
+    for number, panel in enumerate(panels):
+        left = number * _WIDTH / 2
+        out += panel.svg(left, ("before", "after")[number] if len(panels) > 1 else "")
+    out += legend(scale, panels[0].slim, height)
+    return SvgPicture("".join([*out, "</svg>"]))
+
+
+def _norms(diagram: FlowDiagram) -> Iterator[float]:
+    norms = [place.norm for place in diagram.nodes] + [link.norm for link in diagram.links]
+    yield from (norm for norm in norms if norm is not None)
+
+
+class _Panel:
+    """One diagram with its rows and lanes; `fit` sets the position of each row."""
+
+    def __init__(self, diagram: FlowDiagram, scale: Scale) -> None:
+        self.diagram, self.scale = diagram, scale
+        self.rows, edges = _rows(diagram)
+        self.row_lanes, self.tracks = tracks(len(self.rows), edges)
+        self.links = edges
+        lanes = [lane for track in self.tracks for lane in track.lanes.values()]
+        self.lanes = 1 + max([*self.row_lanes, *lanes], default=0)
+
+    def fit(self, width: float, columns: int) -> None:
+        """Set the position of each row on a sheet."""
+        self.width = width / columns
+        self.pitch: float = min(
+            _MAX_LANE_PITCH, _LANES_WIDTH / columns**0.5 / max(1, self.lanes - 1)
+        )
+        self.slim: float = min(
+            1.0, (self.pitch - 2) / MAX_WIDTH
+        )  # narrower links if there are many lanes
+        self.text = LEFT_MARGIN + MAX_WIDTH + self.pitch * (self.lanes - 1) + _NORM_WIDTH + 16
+        whole = sum(row.height for row in self.rows)
+        self.at: list[tuple[float, float]] = []  # left and middle of each row
+        self.column: list[int] = []
+        y, column = float(_HEAD), 0
+        self.height = y
+        for row in self.rows:
+            if column + 1 < columns and y - _HEAD > whole / columns:
+                y, column = float(_HEAD), column + 1
+            self.at.append((column * self.width, y + row.height / 2))
+            self.column.append(column)
+            y += row.height
+            self.height = max(self.height, y)
+
+    def svg(self, left: float, title: str) -> Iterator[str]:
+        """Yield the SVG: links, then nodes and cuts, then text."""
+        diagram = self.diagram
+        yield f'<g transform="translate({left:.0f} 0)">'
+        color = "transfer_line" if diagram.learns_nothing else "ink"
+        head = f"{title}: {diagram.sentence}" if title else diagram.sentence
+        size = 15 if title else 18
+        room = (self.width * (1 + max(self.column, default=0)) - LEFT_MARGIN) / (size * 0.52)
+        yield bold_text(LEFT_MARGIN, 36, shortened(head, int(room)), color, size)
+        about = "Data enters above. The gradient rises from the loss below."
+        if diagram.frozen:
+            are = "is" if diagram.frozen == 1 else "are"
+            about += f" {diagram.frozen:,} more {are} frozen."
+        yield svg_text(LEFT_MARGIN, 58, about, "muted")
+        ribbons = [
+            ribbon
+            for track in self.tracks
+            for ribbon in self._track(track.source, track.lanes, track.uses)
+        ]
+        yield from (text for bends, text in ribbons if bends)  # below straight ones
+        yield from (text for bends, text in ribbons if not bends)
+        for number, row in enumerate(self.rows):
+            yield from self._row(number, row)
+        yield "</g>"
+
+    def _x(self, row: int, lane: int) -> float:
+        return self.at[row][0] + LEFT_MARGIN + MAX_WIDTH / 2 + self.pitch * lane
+
+    def _track(
+        self, source: int, lanes: dict[int, int], uses: Sequence[int]
+    ) -> Iterator[tuple[bool, str]]:
+        """Yield (bends, SVG) for each segment of the link of a result."""
+        links = {use: self.links[source, use] for use in uses}
+        last = uses[-1]
+        for row, below in pairwise(range(source, last + 1)):
+            start = self.row_lanes[row] if row == source else lanes[row]
+            ends = [self.row_lanes[below]] if below in links else []
+            if below < last:
+                ends.append(lanes[below])
+            later = [links[use] for use in uses if use >= below]
+            for i, end in enumerate(ends):
+                used = below in links and not i
+                link = links[below] if used else later[-1]
+                place = self.rows[below].place
+                # A straight link with a single end is as wide there as the node.
+                straight = used and start == end and len(ends) == 1
+                after = place.norm if straight and place is not None else link.norm
+                ribbons = self._segment(row, start, below, end, link, after)
+                yield from ((start != end, ribbon) for ribbon in ribbons)
+
+    def _segment(
+        self, row: int, start: int, below: int, end: int, link: FlowLink, after: float | None
+    ) -> Iterator[str]:
+        x0, y0 = self._x(row, start), self.at[row][1]
+        x1, y1 = self._x(below, end), self.at[below][1]
+        if self.column[row] != self.column[below]:  # continue at the top of the next column
+            yield self._ribbon(x0, y0, self._x(row, end), self.height + 4, link, link.norm)
+            yield self._ribbon(self._x(below, start), _HEAD - 12, x1, y1, link, after)
+            return
+        yield self._ribbon(x0, y0, x1, y1, link, after)
+        if start == end and link.norm and self._link_width(link.norm) > 12 and y1 - y0 > 24:
+            y = (y0 + y1) / 2 + 2  # arrow in the direction of the gradient
+            yield (
+                f'<path d="M{x0 - 4:.1f} {y:.1f}l4 -4l4 4" fill="none" '
+                f'stroke="{COLORS["background"][0]}" stroke-width="1.6"/>'
+            )
+
+    def _ribbon(
+        self, x0: float, y0: float, x1: float, y1: float, link: FlowLink, after: float | None
+    ) -> str:
+        """Return a link between two rows; `after` is the norm at its end."""
+        bend = (y0 + y1) / 2
+        if not (link.norm or link.nonfinite):  # no gradient
+            path = f"M{x0:.1f} {y0:.1f}C{x0:.1f} {bend:.1f} {x1:.1f} {bend:.1f} {x1:.1f} {y1:.1f}"
+            line = COLORS["edge"][0]
+            return (
+                f'<path d="{path}" fill="none" stroke="{line}" stroke-dasharray="2 4" '
+                'stroke-width="1.6"/>'
+            )
+        color = NONFINITE[0] if link.nonfinite else GRADIENT_COLOR
+        above = self._link_width(link.norm, link.nonfinite) / 2
+        if x0 != x1:  # constant width along a bend
+            path = f"M{x0:.1f} {y0:.1f}C{x0:.1f} {bend:.1f} {x1:.1f} {bend:.1f} {x1:.1f} {y1:.1f}"
+            over = f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{2 * above:.1f}"/>'
+            if abs(x1 - x0) < 1.5 * self.pitch:
+                return over
+            rim = f'stroke="{COLORS["background"][0]}" stroke-width="{2 * above + 2:.1f}"'
+            return (
+                f'<path d="{path}" fill="none" {rim}/>{over}'  # a rim where it crosses other links
+            )
+        below = self._link_width(after, link.nonfinite) / 2
+        one, two, three, four = x0 - above, x1 - below, x1 + below, x0 + above
+        path = f"M{one:.1f} {y0:.1f}C{one:.1f} {bend:.1f} {two:.1f} {bend:.1f} {two:.1f} {y1:.1f}"
+        path += f"H{three:.1f}C{three:.1f} {bend:.1f} {four:.1f} {bend:.1f} {four:.1f} {y0:.1f}z"
+        return f'<path d="{path}" fill="{color}"/>'
+
+    def _link_width(self, norm: float | None, nonfinite: bool = False) -> float:
+        return self.slim * (MAX_WIDTH / 2 if nonfinite else self.scale(norm or 0.0))
+
+    def _row(self, number: int, row: _Row) -> Iterator[str]:
+        left, y = self.at[number]
+        x = self._x(number, self.row_lanes[number])
+        text = left + self.text
+        room = int((self.width - self.text - 14) / _BOLD_CHARACTER)
+        if row.title:
+            line = COLORS["cluster_line"][0]
+            over = f"M{left + LEFT_MARGIN:.1f} {y:.1f}H{left + self.width - LEFT_MARGIN:.1f}"
+            yield f'<path d="{over}" stroke="{line}" fill="none"/>'
+            yield svg_text(text, y + 15, shortened(row.title, room), "muted")
+        elif row.cut is not None:
+            yield from cut_mark(x, y, row.cut, text, room)
+        elif row.place is not None:
+            yield from self._flow_node(x, y, row.place, text, room)
+
+    def _flow_node(
+        self, x: float, y: float, place: FlowNode, text: float, room: int
+    ) -> Iterator[str]:
+        width = self._link_width(place.norm)
+        if not place.name:
+            edge = COLORS["operation_line"][0]
+            yield (
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" fill="{COLORS["background"][0]}" '
+                f'stroke="{edge}"/>'
+            )
+            yield svg_text(text, y + 4, place.kind, "muted", size=10)
+            return
+        two = bool(place.parameters)
+        says = f"{place.name}: {_norm_text(place)}"
+        yield f"<g><title>{svg_escape(says)}</title>"
+        yield leader(
+            x + max(width, 12) / 2 + 3, text - 6 - (_NORM_WIDTH - 8 if place.norm else 0), y
+        )
+        yield f"{node_mark(x, y, max(width, 12.0), place)}</g>"
+        said = shorten_path(place.name, max(12, room - 6))
+        line = y - 3 if two else y + 4
+        yield bold_text(text, line, said, _name_color(place), 12)
+        at = text + text_width(said, 12, bold=True) + 10
+        rest = int((self.width - self.text - (at - text) - 10) / _SMALL_CHARACTER)
+        if rest > 6 and place.kind not in ("", place.name):
+            yield svg_text(at, line, shortened(place.kind, rest), "muted", size=11)
+        if place.norm:
+            yield svg_text(text - 10, y + 4, number_text(place.norm), "muted", "end", 10)
+        if two:
+            yield from parameter_marks(text, y + 12, place.parameters, self.width - self.text - 16)
+
+
+def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowLink]]:
+    """Return the rows, cuts before the nodes that they cut off, and the links between rows."""
+    before: dict[int, list[FlowCut]] = {}
+    for cut in diagram.cuts:
+        at = cut.target if cut.target is not None else (cut.source or 0) + 1
+        before.setdefault(at, []).append(cut)
+    rows: list[_Row] = []
+    place: dict[int, int] = {}
+    cuts: list[tuple[int, FlowCut]] = []
+    segment = ""
+    for number, each in enumerate(diagram.nodes):
+        if each.segment and each.segment != segment:
+            rows.append(_Row(None, None, each.segment, _TITLE_HEIGHT))
+            segment = each.segment
+        for cut in before.get(number, ()):
+            cuts.append((len(rows), cut))
+            rows.append(_Row(None, cut, "", _CUT_HEIGHT))
+        place[number] = len(rows)
+        high = _NODE_HEIGHT if each.parameters else 30 if each.name else _SMALL_NODE_HEIGHT
+        rows.append(_Row(each, None, "", high))
+    for cut in before.get(len(diagram.nodes), ()):
+        cuts.append((len(rows), cut))
+        rows.append(_Row(None, cut, "", _CUT_HEIGHT))
+    found = {(place[s.source], place[s.target]): s for s in diagram.links}
+    for row, cut in cuts:
+        if cut.source is not None:
+            found[place[cut.source], row] = FlowLink(0, 0, None)
+        if cut.target is not None:
+            found[row, place[cut.target]] = FlowLink(0, 0, None)
+    return rows, found
+
+
+def _norm_text(place: FlowNode) -> str:
+    """Return the gradient norm of a node as text."""
+    return "no gradient" if place.norm is None else f"gradient norm {number_text(place.norm)}"
+
+
+def _name_color(place: FlowNode) -> str:
+    """Return the colour of the name of a node."""
+    if place.state == "learns_nothing":
+        return "transfer_line"
+    return "output_line" if place.output else "ink"

@@ -1,0 +1,180 @@
+"""Build the flow diagram of a graph: nodes, links between them, parameters and cuts.
+
+The gradient of a module is that of the output of the module, not of an operation outside of modules
+that is drawn at the same node. Autograd sums the gradients from all users of a result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from ...graph import Finding, Graph
+from ..cuts import cut_lines
+from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode, ParameterFlow
+from .flow_nodes import FlowNodes, flow_nodes_of, strip_call_number
+from .learning import gradient_norm, sentence_of, state_of, states_of
+
+_REPEAT_MARK: Final = re.compile(
+    r"'+(?=[.#]|$)"
+)  # suffix of a module that an earlier backward pass has, too
+_MAX_CUTS = 12
+_MAX_UNREACHED = 8  # nodes for parameters outside of the graph
+
+
+class _Gradient(NamedTuple):
+    """Norm of a gradient; the largest of several."""
+
+    norm: float | None
+    nonfinite: bool = False
+
+    def merge(self, other: _Gradient) -> _Gradient:
+        known = [norm for norm in (self.norm, other.norm) if norm is not None]
+        return _Gradient(max(known, default=None), self.nonfinite or other.nonfinite)
+
+
+_NO_GRADIENT: Final = _Gradient(None)
+
+
+def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
+    """Return the flow diagram of a graph."""
+    places = flow_nodes_of(graph, findings)
+    drawing, home = places.drawing, places.home
+    order = [key for key, first in home.items() if key == first]
+    parameters, above = _parameter_flows(places)
+    number = {key: len(above) + i for i, key in enumerate(order)}
+    flows: dict[tuple[int, int], _Gradient] = {}  # between two flow nodes
+    results: dict[int, _Gradient] = defaultdict(lambda: _NO_GRADIENT)  # by flow node
+    own: dict[int, _Gradient] = defaultdict(
+        lambda: _NO_GRADIENT
+    )  # of the output of a place's module
+    reached = graph.reached()
+    for line in drawing.all_edges:
+        source, target = home[line.source], home[line.target]
+        leaves = places.leaves_module(source, line.source, line.target)
+        if source != target or leaves:
+            closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
+            dry = reached.isdisjoint(closed)  # all users are behind a cut
+            flow = (
+                _NO_GRADIENT if dry else _gradient_of(graph, line.edge.source, line.edge.output_nr)
+            )
+            if leaves:
+                own[source] = own[source].merge(flow)
+            if source == target:
+                continue
+            flows[source, target] = flows.get((source, target), _NO_GRADIENT).merge(flow)
+            results[source] = results[source].merge(flow)
+    outputs: dict[int, list[int]] = defaultdict(list)  # nodes, by place
+    for node in sorted({node for node, _ in graph.outputs}):
+        key = drawing.key(node)
+        place = home[key]
+        outputs[place].append(node)
+        flow = _gradient_of(graph, node, 0)
+        results[place] = results[place].merge(flow)
+        if places.leaves_module(place, key, None):
+            own[place] = own[place].merge(flow)
+    made = [
+        _flow_node(places, key, flow.norm, parameters.get(key, []), outputs.get(key, []))
+        for key in order
+        for flow in (own.get(key, results[key]),)
+    ]
+    links = (FlowLink(number[one], number[other], *flow) for (one, other), flow in flows.items())
+    states = [*states_of(graph).values()]
+    frozen = states.count("frozen")
+    return FlowDiagram(
+        (*above, *made),
+        tuple(sorted(links)),
+        tuple(_cuts(places, number)),
+        sentence_of(graph, findings),
+        frozen if frozen < len(states) else 0,
+        "learns_nothing" in states,
+    )
+
+
+def _flow_node(
+    places: FlowNodes,
+    key: int,
+    norm: float | None,
+    parameters: list[ParameterFlow],
+    outputs: list[int],
+) -> FlowNode:
+    drawing = places.drawing
+    segment, module = _segment_title(places, key), places.module(key)
+    if module is not None:
+        path = module.path
+        name = _REPEAT_MARK.sub("", path.removeprefix(f"{segment}.")) if segment else path
+        kind = module.module_class
+    elif not outputs and key < 0:
+        name, kind = drawing.title(~key), ""
+    else:
+        node = drawing.graph.nodes[outputs[0] if outputs else key]
+        meets = len(places.sources.get(key, ())) > 1
+        name = node.label or ("" if meets and not parameters else node.title)
+        kind = node.title
+    return FlowNode(name, kind, norm, segment, tuple(parameters), bool(outputs))
+
+
+def _segment_title(places: FlowNodes, key: int) -> str:
+    """Return the title of the backward pass of a key; "" if the step has only one."""
+    groups = places.drawing.groups
+    if groups is None or not places.drawing.graph.segments:
+        return ""
+    around = groups.with_ancestors(places.group(key))
+    return groups.groups[around[-1]].name if around else ""
+
+
+def _parameter_flows(
+    places: FlowNodes,
+) -> tuple[dict[int, list[ParameterFlow]], tuple[FlowNode, ...]]:
+    """Return the parameters by flow node, and nodes for parameters outside of the graph."""
+    found: dict[int, list[ParameterFlow]] = defaultdict(list)
+    home = places.home
+    firsts = reversed(dict.fromkeys(home.values()))
+    paths = {strip_call_number(places.path(first)): first for first in firsts}
+    dry: dict[str, list[ParameterFlow]] = defaultdict(list)
+    graph = places.drawing.graph
+    for p in graph.parameters:
+        state, norm = state_of(p, graph), gradient_norm(p, graph)
+        key = None if p.node is None else places.drawing.key(p.node)
+        path, _, name = p.name.rpartition(".")
+        if key not in home:  # beside other parameters of its module
+            key = paths.get(path) if path else None
+        if key in home:
+            found[home[key]].append(ParameterFlow(name, state, norm))
+        else:
+            dry[path or p.name].append(ParameterFlow(name, state, norm))
+    return found, _unreached_nodes(dry)
+
+
+def _unreached_nodes(parameters: Mapping[str, list[ParameterFlow]]) -> tuple[FlowNode, ...]:
+    """Return nodes for parameters by module, at the deepest path level that fits the sheet."""
+    for parts in (8, 4, 3, 2, 1):
+        merged: dict[str, list[ParameterFlow]] = defaultdict(list)
+        for path, some in parameters.items():
+            merged[".".join(path.split(".")[:parts])] += some
+        if len(merged) <= _MAX_UNREACHED:
+            break
+    dry = (FlowNode(name, "", None, "", tuple(some)) for name, some in merged.items())
+    return tuple(dry)[:_MAX_UNREACHED]
+
+
+def _cuts(places: FlowNodes, number: Mapping[int, int]) -> Iterator[FlowCut]:
+    lines, _ = cut_lines(places.drawing, _MAX_CUTS)
+    known = set()
+    for line in lines:
+        ends = [
+            None if key is None or key not in places.home else number[places.home[key]]
+            for key in (line.source, line.target)
+        ]
+        if ends[0] == ends[1] or (*ends, line.text) in known:
+            continue
+        known.add((*ends, line.text))
+        yield FlowCut(ends[0], ends[1], line.text, line.color in ("error", "warning"))
+
+
+def _gradient_of(graph: Graph, node: int, output_nr: int) -> _Gradient:
+    stats = graph.nodes[node].grad_outputs
+    given = stats[output_nr] if output_nr < len(stats) else None
+    return _NO_GRADIENT if given is None else _Gradient(given.norm, bool(given.nonfinite))

@@ -1,1 +1,0 @@
-"""The gradient of a step as a river, from data to loss."""
