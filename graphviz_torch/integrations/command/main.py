@@ -47,6 +47,19 @@ GROUPS = {
         "completion": ("main", "Print a shell's completion script for this command."),
     },
 }
+# Shown below the commands: what a user wants, and what to type.
+TASKS = {
+    "a picture of a step": "graphviz-torch run -o step.svg train.py",
+    "NaN, stuck, out of memory": "graphviz-torch run train.py",
+    "copies, without a GPU": "graphviz-torch run --simulate 2 train.py",
+    "does it fit on 64 ranks": "graphviz-torch rehearse train.py --ranks 64",
+    "DDP, FSDP": "torchrun --no-python graphviz-torch run train.py",
+    "fail a build (CI)": "graphviz-torch run --fail-on warning train.py",
+    "silence a rule": "--ignore RULE, or `# gt: ignore[RULE]` at the line",
+    "compare two runs": "graphviz-torch diff before.json.gz after.json.gz",
+    "in a notebook": "%load_ext graphviz_torch, then %%record",
+    "tutorial, guides, rules": "https://graphviz-torch.github.io/graphviz_torch/",
+}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
@@ -133,6 +146,7 @@ class _CommandsParser(_Parser):
             lines.append(f"{title}:")
             lines += [f"  {name:<12}{summary}" for name, (_, summary) in commands.items()]
             lines += [f"  {'':<12}$ {example}", ""]
+        lines += ["Tasks:", *(f"  {task:<27}{typed}" for task, typed in TASKS.items()), ""]
         lines.append("COMMAND --help lists the options of a command; --version prints the version.")
         return "\n".join(lines) + "\n"
 
