@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..graph import Untracked
@@ -49,22 +50,32 @@ def stubs_of(drawing: Drawing) -> Stubs:
     places = _Places(drawing)
     inside = [places.closed_group(row) for row in rows]
     ends: list[set[tuple[str, int]]] = [set() for _ in rows]  # by row: elements that it leads to
+    alike: dict[int, list[int]] = {}  # by the one that is drawn for them
+    drawn_for: dict[object, int] = {}
     for i, row in reversed([*enumerate(rows)]):
         if places.is_repeated(row):
             continue
         keys = {key for node in row.targets if (key := drawing.key(node)) in drawn}
         ends[i] |= {("key", key) for key in keys}
         here = inside[i]
-        for j in row.inputs if ends[i] or here is not None else ():
-            ends[j].add(("stub", i) if here is None else ("key", here))
-    shown = [i for i in range(len(rows)) if ends[i] and inside[i] is None]
-    alike = _merge_equal_data(rows, ends, shown)
-    shown = _drop_inner_data(drawing, rows, ends, list(alike))[:_MAX_BOXES]
-    made = {i: _stub(i, [rows[j] for j in alike[i]], places.frames(rows[i])) for i in shown}
+        if here is None and not ends[i]:
+            continue
+        one = i
+        if here is None:
+            sources = {drawing.key(node) for node in row.sources}
+            one = drawn_for.setdefault((_kind(row), frozenset(ends[i]), frozenset(sources)), i)
+            alike.setdefault(one, []).insert(0, i)
+        for j in row.inputs:
+            ends[j].add(("stub", one) if here is None else ("key", here))
+    ordered = sorted(alike, key=alike.__getitem__)
+    shown = _drop_inner_data(drawing, rows, ends, ordered)[:_MAX_BOXES]
+    made = {
+        i: _stub(alike[i][0], [rows[j] for j in alike[i]], places.frames(rows[i])) for i in shown
+    }
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
-        sources = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
-        edges += [(key, stub) for key in sorted(sources)]
+        keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
+        edges += [(key, stub) for key in sorted(keys)]
         for kind, end in sorted(ends[i]):
             if kind == "key":
                 edges.append((stub, end))
@@ -73,18 +84,21 @@ def stubs_of(drawing: Drawing) -> Stubs:
     return Stubs(tuple(made.values()), tuple(edges))
 
 
-def _merge_equal_data(
-    rows: Sequence[Untracked], ends: Sequence[set[tuple[str, int]]], shown: Sequence[int]
-) -> dict[int, list[int]]:
-    """Group data of one name that enters the same elements: first position -> all positions."""
-    first: dict[object, int] = {}
-    found: dict[int, list[int]] = {}
-    for i in shown:
-        row = rows[i]
-        kind = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
-        same = (row.label, frozenset(ends[i]), *kind) if row.kind == "data" else i
-        found.setdefault(first.setdefault(same, i), []).append(i)
-    return found
+def _kind(row: Untracked) -> object:
+    """Return what is equal for rows that are drawn once if they also join the same boxes.
+
+    The steps of a loop repeat their calls, and make or read their data anew.
+    """
+    tensors = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
+    if row.kind == "data":
+        return (row.label, *tensors)
+    return (row.kind, _once(row.label), row.module_class, row.reason, row.where, *tensors)
+
+
+def _once(label: str) -> str:
+    """Return a label without the number of its call: "cell#2" is called as "cell" is."""
+    name, _, number = label.rpartition("#")
+    return name if number.isdecimal() else label
 
 
 def _drop_inner_data(
@@ -122,10 +136,12 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     if row.kind == "data":
         return Stub(position, row.label or "data", (*shapes, *values), True, frames)
     reason = [row.reason] if row.reason else []
-    title = row.title
+    title = row.title if len(alike) < 2 else replace(row, label=_once(row.label)).title
     if frames and row.kind == "module":  # the frame already shows the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
-    return Stub(position, title[-_MAX_TITLE:], (*shapes, *reason), False, frames)
+    times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
+    title = "  ".join([title[-_MAX_TITLE:], *times])
+    return Stub(position, title, (*shapes, *reason), False, frames)
 
 
 class _Places:

@@ -92,3 +92,28 @@ def test_a_call_in_a_closed_group_is_a_part_of_it() -> None:
     assert "frozen · Linear(3, 3)" not in closed
     [number] = re.findall(r"untracked_0 -> (g\d+)", closed)
     assert re.search(rf"\t{number} \[label=", closed)
+
+
+class Cell(nn.Module):
+    """Six steps, each with a sum of data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, h: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            h = torch.tanh(h @ self.weight) * torch.add(decay, torch.ones(2, 3))
+        return h
+
+
+def test_a_call_that_each_step_of_a_folded_loop_repeats_is_one_box() -> None:
+    model = Cell()
+    with record(model) as recording:
+        model(torch.ones(2, 3), torch.full((2, 3), 0.5)).sum().backward()
+    graph = recording.graph
+    assert [each.label for each in graph.untracked].count("add") == 6
+    boxes = re.findall(r"(?m)^\tuntracked_\d+ \[.*<B>(.*?)</B>", to_dot(graph))
+    assert sorted(boxes) == ["add  \N{MULTIPLICATION SIGN}6", "data", "decay", "h"]
+    boxes = re.findall(r"(?m)untracked_\d+ \[.*<B>(.*?)</B>", to_dot(graph, fold=False))
+    assert boxes.count("add") == 6

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import random
 import resource
@@ -39,12 +40,17 @@ Facts = dict[str, Any]
 
 
 def forked(run: Callable[[], Facts], seconds: float) -> Facts:
-    """Return the facts that `run` returned in a process of its own, or an "error" of it."""
+    """Return the facts that `run` returned in a process of its own, or an "error" of it.
+
+    The process may use `seconds` on the CPU, and ten times as many by the clock.
+    """
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
         os.setpgid(0, 0)
         os.close(reading)
+        most = math.ceil(seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))
         try:
             text = json.dumps(run())
         except BaseException as error:
@@ -55,7 +61,7 @@ def forked(run: Callable[[], Facts], seconds: float) -> Facts:
             pipe.write(text)
         os._exit(0)
     os.close(writing)
-    text, until = b"", time.monotonic() + seconds
+    text, until = b"", time.monotonic() + 10 * seconds
     while select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
         part = os.read(reading, 1 << 20)
         text += part
@@ -63,11 +69,14 @@ def forked(run: Callable[[], Facts], seconds: float) -> Facts:
             break
     else:
         os.killpg(process, signal.SIGKILL)
-        text = json.dumps({"error": f"not ended after {seconds:g} s"}).encode()
+        text = json.dumps({"error": f"not ended after {10 * seconds:g} s"}).encode()
     os.close(reading)
     _, status = os.waitpid(process, 0)
     if not text:
-        return {"error": f"the process ended with status {status}"}
+        signals = (signal.SIGXCPU, signal.SIGKILL)
+        limit = f"not ended after {seconds:g} s on the CPU"
+        own = f"the process ended with status {status}"
+        return {"error": limit if os.WTERMSIG(status) in signals else own}
     facts: Facts = json.loads(text)
     return facts
 
@@ -147,14 +156,14 @@ def run(chosen: argparse.Namespace) -> None:
         picture = None
         if chosen.pictures:
             chosen.pictures.mkdir(parents=True, exist_ok=True)
-            picture = chosen.pictures / f"{entry.library}.{entry.name}".replace("/", "_")
+            picture = chosen.pictures / f"{entry.library}-{entry.name}".replace("/", "_")
         start = time.monotonic()
 
         def one(entry: Entry = entry, picture: Path | None = picture) -> Facts:
             limit_memory(chosen.memory)
             return examine(entry, chosen.seconds, picture)
 
-        facts = forked(one, 2 * chosen.seconds + 30)
+        facts = forked(one, 3 * chosen.seconds)
         row = {"library": entry.library, "name": entry.name, **facts}
         row["wall"] = round(time.monotonic() - start, 2)
         row["torch"] = torch.__version__
@@ -192,7 +201,9 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run also what was run before")
     parser.add_argument("--limit", type=int, help="models at most")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no model afterwards")
-    parser.add_argument("--seconds", type=float, default=60, help="of one recorded step")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="on the CPU, of the checks of one model"
+    )
     parser.add_argument("--memory", type=float, default=8, help="GiB of one model's process")
     parser.add_argument("--seed", type=int, help="shuffle the models with this seed")
     parser.add_argument("--pictures", type=Path, help="keep each still in this folder")

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
 
 from docs.sixteen import HEIGHT, SMALLEST, WIDTH
 from graphviz_torch import (
@@ -240,7 +240,10 @@ def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | Non
         _compare(trace(loss, names=training.model), {"names": names, "edges": edges})
         del loss, nodes
     with found.check("flops"):
-        facts["flops"].append(counted_flops(training))
+        counted = counted_flops(training)
+        facts["flops"].append(counted)
+        ours, unknown, _ = facts["flops"]
+        assert unknown or ours <= counted, f"{ours} FLOPs, PyTorch counts {counted}"
 
     def timed() -> None:
         with record(training.model) as recording:
@@ -260,7 +263,8 @@ def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | Non
 
 def counted_flops(training: Training) -> int:
     """Return the FLOPs of one forward, as PyTorch counts them."""
-    with FlopCounterMode(display=False) as counter:
+    mapping = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         training.forward()
     return counter.get_total_flops()
 
@@ -351,6 +355,6 @@ def _still(dot: str, picture: Path | None) -> Facts:
     width, height = (float(points[i]) * 4 / 3 for i in (1, 2))
     text = min(1, WIDTH / width, HEIGHT / height) * _TEXT
     if picture is not None:
-        picture.with_suffix(".svg").write_text(svg)
-        picture.with_suffix(".gv").write_text(dot)
+        picture.with_name(picture.name + ".svg").write_text(svg)
+        picture.with_name(picture.name + ".gv").write_text(dot)
     return {"width": width, "height": height, "text": text, "fits": text >= SMALLEST}
