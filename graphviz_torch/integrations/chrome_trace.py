@@ -1,10 +1,12 @@
-"""`to_chrome_trace`: what backward and the copies took, for Perfetto and chrome://tracing.
+"""`to_chrome_trace`: measured times of backward, copies and collectives, for Perfetto and
+chrome://tracing.
 
-Only measured times are written. A recording measures how long each node of backward ran and, with
-`record(clock=True)`, each copy on CUDA; it does not measure when each began, nor the forward. So
-nodes stand end to end in the order in which they ran, and gaps between them are not shown. What
-ranks sent in backward is a mark at the end of its node. A process of its own in the trace has how
-long each rank stood in collectives, where that was measured, on an axis that ranks share.
+Only measured times are written. A recording measures the duration of each node of backward and,
+with `record(clock=True)`, of each copy on CUDA. It measures neither their start times nor forward.
+So nodes are placed end to end, in the order in which they ran, and gaps between them are not shown.
+A collective in backward is an instant event at the end of its node. Durations of collectives, where
+measured, are a second process in the trace, with one track per rank on a time axis that all ranks
+share.
 """
 
 from __future__ import annotations
@@ -22,18 +24,19 @@ _MICROSECONDS = 1e6
 
 
 def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[str, Any]:
-    """The measured times as events of the Trace Event Format; written to `path`, if any.
+    """Return the measured times as events of the Trace Event Format; also write them to `path` if
+    given.
 
     Args:
         graph: a recording or its graph.
-        path: a file that ui.perfetto.dev opens, ".json".
+        path: a ".json" file to write, which ui.perfetto.dev opens.
 
     Returns:
-        What was or would be written. Times are microseconds. One track has the nodes of backward,
-        another the copies.
+        The content of the file. Times are microseconds. One track has the nodes of backward, one
+        the copies.
 
     Raises:
-        ValueError: if no time was measured: a trace has none, nor has a forward.
+        ValueError: if no time was measured, as for a traced graph or a forward without backward.
         OSError: if `path` cannot be written.
 
     >>> from graphviz_torch import record
@@ -88,7 +91,7 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
             event = {"name": title, "cat": "autograd", "ph": "X", "ts": begin, "dur": duration}
             events.append({**event, "pid": 0, "tid": track, "args": arguments})
             begin += duration
-    ends: dict[int, float] = {}  # of each node that ran, in microseconds
+    ends: dict[int, float] = {}  # node id -> end on the track, in microseconds
     now = 0.0
     for node in ran:
         ends[node.id] = now = now + (node.seconds or 0.0) * _MICROSECONDS
@@ -105,7 +108,7 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
                 "tid": 0,
             }
             events.append({**event, "ts": ends[each.node], "args": about})
-    events += _stood(value.collectives)
+    events += _collective_events(value.collectives)
     made = {"displayTimeUnit": "ns", "traceEvents": events}
     if path is not None:
         with replacement(path) as file:
@@ -113,8 +116,10 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
     return made
 
 
-def _stood(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
-    """How long each rank stood in collectives: a track for each."""
+def _collective_events(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
+    """Return an event per rank and collective with a measured duration; the track's number is the
+    rank.
+    """
     rows = aligned([each for each in collectives if any(t.seconds is not None for t in each.times)])
     return [
         {

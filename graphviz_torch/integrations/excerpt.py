@@ -1,13 +1,12 @@
-"""The lines of a program that a finding speaks of, as compilers print them: names underlined.
+"""Source lines for a finding, as compilers print them: with the names in its message underlined.
 
      --> train.py:16
       |
    16 |     features = self.encoder(x).detach()
       |                     ^^^^^^^    ^^^^^^
 
-A line is read from the file only if exactly one file has the name, and nobody has changed it since
-the program ran. Nothing else tells that a file is the one that ran: a line is left out where its
-file has gone, and never made up.
+A line is read from a file only if exactly one file matches the name and it was not changed since
+the program ran. Otherwise the finding is printed without a source line.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from ..graph import Finding
 from ..graph.terminal import width_of
 from ..graph.text import printable
 
-Lines = Callable[[str], Sequence[str]]  # of the file that a finding calls "train.py"
+Lines = Callable[[str], Sequence[str]]  # file name in a finding, as "train.py" -> its lines
 
-_MOST_FOLDERS = 5000  # to look through for a file
-_MOST_PLACES = 3
+_MAX_FOLDERS_SEARCHED = 5000
+_MAX_LINES_SHOWN = 3
 _SKIPPED = ("node_modules", "site-packages", "__pycache__")
 _PLACE = re.compile(r"(?:[\w./-]+\.py|In\[\d+\]):\d+")
 _WORD = re.compile(r"[^\W\d]\w*")
-# Words of a sentence that a line may have as well, where they mean something else.
+# Words of messages that are no names, although a source line may contain them as names.
 _WORDS = """
 a an the of at by to no on it its was were be been are that this these those all so than then when
 where which who has have had do does did into out up down over got only one two each nothing what
@@ -41,17 +40,17 @@ _ENGLISH = {*keyword.kwlist, *_WORDS.split()}
 
 
 def no_lines(_: str) -> Sequence[str]:
-    """What knows no file."""
+    """Return no lines for any file, so that reports are printed without source."""
     return ()
 
 
 class Files:
-    """The lines of files, by the names that findings have for them.
+    """Reads source lines by the file names that findings contain.
 
     Args:
-        folders: where to look first; below the last one is looked at last.
+        folders: searched for the name, in order; then the subfolders of the last one are searched.
         unchanged_since: seconds since the epoch; a file that was changed later is not read.
-        loaded: does this process run the program: its modules tell where their files are.
+        loaded: whether this process runs the program, so that files of its modules are found.
     """
 
     def __init__(
@@ -75,26 +74,30 @@ class Files:
             return ()
 
     def _path(self, name: str) -> Path | None:
-        if Path(name).is_absolute() or ".." in Path(name).parts:  # a recording may come from anyone
+        # A recording may come from an untrusted source: read only below the given folders.
+        if Path(name).is_absolute() or ".." in Path(name).parts:
             return None
         for folder in self._folders:
             if (folder / name).is_file():
                 return folder / name
         found: Iterable[Path] = loaded_files(name) if self._loaded else ()
         different = {path.resolve() for path in found or files_below(self._folders[-1], name)}
-        if len(different) > 1:  # the places of findings are in the program's own files
+        if len(different) > 1:  # findings name lines of the program, not of libraries
             different = {path for path in different if not {*_SKIPPED} & {*path.parts}}
         return different.pop() if len(different) == 1 else None
 
 
 def loaded_files(name: str) -> list[Path]:
-    """The files of loaded modules whose paths end in `name`."""
+    """Return the files of loaded modules whose paths end in `name`."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [Path(file) for file in files if isinstance(file, str) and _ends(file, name)]
 
 
 def files_below(root: Path, name: str) -> Iterator[Path]:
-    """The files below a folder whose paths end in `name`; hidden folders are left out."""
+    """Yield files in subfolders of `root` whose paths end in `name`.
+
+    Hidden folders and installed packages are skipped, and the search ends after 5,000 folders.
+    """
     for count, (folder, folders, files) in enumerate(os.walk(root)):
         folders[:] = sorted(
             each for each in folders if not each.startswith(".") and each not in _SKIPPED
@@ -102,7 +105,7 @@ def files_below(root: Path, name: str) -> Iterator[Path]:
         path = Path(folder) / Path(name).name
         if path.name in files and _ends(path.as_posix(), name):
             yield path
-        if count >= _MOST_FOLDERS:
+        if count >= _MAX_FOLDERS_SEARCHED:
             return
 
 
@@ -111,7 +114,7 @@ def _ends(file: str, name: str) -> bool:
 
 
 class Excerpt(NamedTuple):
-    """Lines to print, and the names that they underline."""
+    """Lines to print for a finding, and the names underlined in them."""
 
     lines: list[str]
     names: frozenset[str]
@@ -119,8 +122,10 @@ class Excerpt(NamedTuple):
 
 
 def excerpt(finding: Finding, lines: Lines) -> Excerpt:
-    r"""The place of a finding, its line with the names of the message underlined, and the other
-    places that its message names, where their lines are known.
+    r"""Return the source lines that a finding names, with the names in its message underlined.
+
+    The line of the finding comes first, then other lines that its message names; at most three, and
+    only those whose files are found.
 
     >>> found = Finding("cut", "warning", "x was cut by detach().", where="train.py:2")
     >>> program = ["import torch", "y = f(x).detach()  # x"]
@@ -137,7 +142,7 @@ def excerpt(finding: Finding, lines: Lines) -> Excerpt:
         if (text := _line(place, lines))
     }
     shown = [finding.where] * bool(finding.where)
-    shown += [each for each in read if each != finding.where][: _MOST_PLACES - len(shown)]
+    shown += [each for each in read if each != finding.where][: _MAX_LINES_SHOWN - len(shown)]
     margin = max([len(place.rpartition(":")[2]) for place in shown if place in read], default=1) + 1
     words = frozenset(_WORD.findall(finding.message)) - _ENGLISH
     rows, names = [], set[str]()
@@ -157,7 +162,7 @@ def excerpt(finding: Finding, lines: Lines) -> Excerpt:
 
 
 def _line(place: str, lines: Lines) -> str:
-    """The line at "train.py:16", on one line, with escapes for what a terminal would obey."""
+    """Return the source at "train.py:16" as one printable line; "" if it is not found."""
     name, _, number = place.rpartition(":")
     read = lines(name) if name and number.isdecimal() else ()
     text = read[int(number) - 1] if 0 < int(number or 0) <= len(read) else ""
@@ -165,7 +170,9 @@ def _line(place: str, lines: Lines) -> str:
 
 
 def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
-    """Signs below the words that a line has, as far as its comment, and which these are."""
+    """Return a row of "^" below the words that occur in the line before its comment, and these
+    words.
+    """
     below, names = "", set[str]()
     for match in _WORD.finditer(text.partition("  #")[0]):
         if match[0] in words:
@@ -176,7 +183,7 @@ def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
 
 
 def without_place(text: str, where: str, names: frozenset[str]) -> str:
-    """A sentence without " at train.py:16" behind what is underlined in that line.
+    """Return a sentence without " at train.py:16" after names that are underlined in that line.
 
     >>> without_place("x was cut by detach() at a.py:2, not at a.py:21.", "a.py:2", {"detach"})
     'x was cut by detach(), not at a.py:21.'

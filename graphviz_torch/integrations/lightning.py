@@ -1,6 +1,6 @@
 """A callback for Lightning's Trainer: `Trainer(callbacks=[AutogradRecorder(every=100)])`.
 
-With Fabric the loop is your own: there `record_steps` is the line to write.
+With Fabric, where the loop is your own, call `record_steps` before it instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .training import RaiseOn, Report
 
 
 class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
-    """Records training batches: findings to the log, graph and norms to the Trainer's loggers.
+    """Records training batches: findings go to the log, graph and norms to the Trainer's loggers.
 
     Args:
         at, every, nonfinite, folder, raise_on, compiled: as for `record_steps`; a step is a batch.
@@ -46,7 +46,7 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
         self._batch = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Learn the model, and the loggers that run."""
+        """Set the model and the loggers of the run."""
         self._steps.model = pl_module
         self.report.loggers = [
             logger.experiment if hasattr(logger.experiment, "add_scalar") else logger
@@ -56,21 +56,21 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Record the batch, if it is due."""
+        """Start recording if this batch is due."""
         self._steps.begin(self._batch)
         self._batch += 1
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report the batch, if it was recorded."""
+        """End the recording, if there is one, and report the batch."""
         self._steps.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Report the batch up to the exception."""
+        """Report the part of the batch that ran before the exception."""
         self._steps.end(exception)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Hold the model no longer."""
+        """Release the model and the recording."""
         self._steps.drop()
         self._steps.model = None

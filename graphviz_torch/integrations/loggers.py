@@ -1,4 +1,4 @@
-"""Loggers that a training may run, and how each takes a graph and numbers."""
+"""Send a step's graph and gradient norms to the loggers of a training."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _NORM = "gradient_norm"
 
 
 def send(logger: Any, graph: Graph, step: int) -> None:
-    """Give a logger the graph of a step and its gradient norms.
+    """Log the graph of a step and its gradient norms.
 
     Args:
-        logger: a TensorBoard `SummaryWriter`, a wandb run, the module `mlflow`, or anything with
-            Lightning's `log_metrics(metrics, step)`, which gets the norms alone.
-        graph: of the step.
-        step: its number.
+        logger: a TensorBoard `SummaryWriter`, a wandb run, the module `mlflow`, or an object with
+            Lightning's `log_metrics(metrics, step)`, which gets the norms only.
+        graph: the graph of the step.
+        step: the number of the step.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: if the logger is none of these.
     """
     norms = {f"{_NORM}/{path}": norm for path, norm in gradient_norms(graph).items()}
     if hasattr(logger, "add_scalar"):
@@ -42,16 +42,16 @@ def send(logger: Any, graph: Graph, step: int) -> None:
         logger.log_metrics(norms, step=step)
     else:
         raise TypeError(
-            f"a {type(logger).__name__} is not a logger that is known here: pass a TensorBoard "
+            f"a {type(logger).__name__} is not a supported logger: pass a TensorBoard "
             "SummaryWriter, a wandb run, the module mlflow, or an object with log_metrics."
         )
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
-    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
+    """Return the L2 norm of the gradients of each module's own parameters, by the module's path.
 
-    Divided by the loss scale; NaN where one has NaN, Inf where one has Inf. Of a parameter that
-    ranks divide it is that of the whole `.grad`, where ranks are put together.
+    Norms are divided by the loss scale. They are NaN or Inf if a gradient contains such a value.
+    For a sharded parameter it is the norm of the whole `.grad` if the ranks' graphs were merged.
     """
     norms: dict[str, list[float]] = {}
     for parameter in graph.parameters:
@@ -59,7 +59,7 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
             continue
         found = graph.nodes[parameter.node].grad_outputs
         whole = parameter.grad is not None and not parameter.grad.extent
-        if whole and graph.step.loss_scale is None:  # with a scale, `.grad` may be unscaled already
+        if whole and graph.step.loss_scale is None:  # GradScaler may have unscaled `.grad` already
             found = (parameter.grad,)
         for stats in found:
             if stats is not None:

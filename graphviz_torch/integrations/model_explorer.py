@@ -1,4 +1,4 @@
-"""`to_model_explorer`: files that Model Explorer opens, with gradients, time and memory."""
+"""`to_model_explorer`: files for Google's Model Explorer, with gradients, time and memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..graph.column import declared_beside
 from ..graph.files.replacement import replacement
 
 _GRAPH = "autograd"
-# Declared fields beside those that are written in a way of their own.
-_BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
-_COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the least to the most
+# Fields of a node that are written by their declared column; the others are written by hand.
+_DECLARED = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
+_COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the lowest to the highest value
 
 
 def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
-    """Write the graph for Model Explorer, and beside it a file of node data for what was measured.
+    """Write the graph for Model Explorer, and node data files for recorded measurements next to it.
 
     Args:
-        graph: what to write.
-        path: "step.json"; node data go to "step.gradient.json" (norm of the gradient),
-            "step.time.json" (microseconds in backward) and "step.memory.json" (bytes that a node
-            keeps for backward), each only where something was recorded.
+        graph: a graph, a recording or a tensor.
+        path: a ".json" file, say "step.json". Node data go to "step.gradient.json" (gradient norm),
+            "step.time.json" (microseconds in backward) and "step.memory.json" (bytes saved for
+            backward), each only if it was recorded.
 
     Returns:
-        The files: first the graph, to open; then the node data, to load with "Node data".
+        The files written: first the graph, to be opened, then those to load as "Node data".
 
     Raises:
         TypeError: if `graph` is not a graph, a recording or a tensor.
@@ -58,10 +58,10 @@ def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
         if results:
             stops = [{"stop": i / 2, "bgColor": color} for i, color in enumerate(_COLORS)]
             data = {_GRAPH: {"name": name, "results": results, "gradient": stops}}
-            beside = path.with_name(f"{path.stem}.{name}.json")
-            with replacement(beside) as file:
+            data_path = path.with_name(f"{path.stem}.{name}.json")
+            with replacement(data_path) as file:
                 file.write(json.dumps(data).encode())
-            written.append(beside)
+            written.append(data_path)
     return written
 
 
@@ -90,7 +90,7 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
             ]
             + [
                 {"key": column.title, "value": said}
-                for name, column in _BESIDE
+                for name, column in _DECLARED
                 if (said := column.text(getattr(node, name)))
             ]
             + [{"key": "between ranks", "value": str(each)} for each in sent.get(node.id, ())],

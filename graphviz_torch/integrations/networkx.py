@@ -1,4 +1,4 @@
-"""`to_networkx`: the graph for networkx, and by it GraphML, GEXF and the like."""
+"""`to_networkx`: the graph for networkx, which also writes GraphML, GEXF and other formats."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ..graph.collective import by_node
 from ..graph.column import declared_beside
 from ..graph.text import printable
 
-# Declared fields beside those that are written in a way of their own.
-_BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
+# Fields of a node that are written by their declared column; the others are written by hand.
+_DECLARED = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
 
 
 def to_networkx(graph: GraphLike) -> Any:
-    """The graph as a `networkx.MultiDiGraph`: data flows along its edges, as in forward.
+    """Return the graph as a `networkx.MultiDiGraph`; edges point in the direction of forward.
 
-    Nodes have autograd's `name`, and where they were recorded `label`, `operation`, `leaf`,
-    `module`, `source`, `note`, `shape` ("2x3"), `dtype`, `device`, `order`, `seconds`,
-    `saved_bytes`, `gradient_norm`, of the first output, `attributes`, and `collectives`, that is
-    what goes between ranks. Edges have `output_nr`
-    and `input_nr`, and the latter for a key. All are text or numbers, so `networkx.write_graphml`
-    takes them; in text, characters that XML cannot hold are written as Python escapes them.
+    Nodes have autograd's `name` and, if recorded, `label`, `operation`, `leaf`, `module`, `where`,
+    `note`, `shape` ("2x3", first output), `dtype`, `device`, `order`, `seconds`, `saved_bytes`,
+    `gradient_norm` (first output), `attributes` and `collectives`. Edges have `output_nr` and
+    `input_nr`; the latter is the key. All attributes are text or numbers, as
+    `networkx.write_graphml` requires; characters that XML cannot contain are written as Python
+    escapes.
 
     Raises:
-        ImportError: without networkx: pip install networkx.
+        ImportError: if networkx is not installed.
         TypeError: if `graph` is not a graph, a recording or a tensor.
 
     >>> from graphviz_torch.graph import Edge, Graph
@@ -72,5 +72,5 @@ def _attributes(node: Node, collectives: str) -> dict[str, str | int | float]:
     found["gradient_norm"] = None if stats is None else stats.norm
     found["gradient_extent"] = None if stats is None else stats.extent
     found["collectives"] = collectives
-    found |= {name: printable(column.text(getattr(node, name))) for name, column in _BESIDE}
+    found |= {name: printable(column.text(getattr(node, name))) for name, column in _DECLARED}
     return {name: each for name, each in found.items() if each is not None and each != ""}

@@ -1,4 +1,4 @@
-"""`%%record`: a notebook's cell recorded, its findings and its graph shown below it."""
+"""`%%record`: record a notebook cell, and show its findings and graph below it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _COLORS = {"error": "#c22a1e", "warning": "#9a6700", "info": "#5b6875"}
 
 
 class RecordedCell:
-    """The last backward of a cell and what is wrong in it, as the value of the cell.
+    """The value of a recorded cell: its last backward's graph and its findings.
 
     Args:
-        graph: of that backward.
-        findings: what is wrong.
-        view: the graph as HTML.
-        source: the lines of a cell by its name, "In[3]".
+        graph: the graph of the last backward.
+        findings: the findings of the cell.
+        view: the interactive view as HTML; "" if it is not available.
+        source: returns the lines of a cell by its name, "In[3]".
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RecordedCell:
 
 
 def load(shell: Any) -> None:
-    """Add the magic to an IPython shell."""
+    """Register the magic `%%record` in an IPython shell."""
 
     def record_cell(line: str, cell: str) -> RecordedCell | None:
         """%%record [MODEL]: record this cell; MODEL is the name of a variable."""
@@ -73,7 +73,7 @@ def load(shell: Any) -> None:
         found = find(recording)
         try:
             page = view(recording, findings=found)._repr_html_()
-        except FileNotFoundError:  # a checkout in which the view was not built
+        except FileNotFoundError:  # a checkout whose view was not built
             page = ""
         return RecordedCell(recording.graph, found, page, partial(_lines, shell))
 
@@ -81,7 +81,7 @@ def load(shell: Any) -> None:
 
 
 def _lines(shell: Any, name: str) -> list[str]:
-    """The lines of a cell, "In[3]", as they stand on the screen."""
+    """Return the lines of the cell "In[3]" as the user sees them; [] if there is no such cell."""
     number = name[len("In[") : -1]
     cells: list[str] = shell.history_manager.input_hist_raw
     there = name.startswith("In[") and number.isdecimal() and int(number) < len(cells)
@@ -89,8 +89,8 @@ def _lines(shell: Any, name: str) -> list[str]:
 
 
 def _run(shell: Any, cell: str) -> Any:
-    """Run what stands below `%%record`, with the cell's own number and the lines' on the screen."""
-    after = shell.execution_count  # of the next cell, from IPython 9 on
+    """Run the cell's body with the cell's own execution number and line numbers."""
+    after = shell.execution_count  # from IPython 9 on, the number of the next cell
     shell.execution_count = len(shell.history_manager.input_hist_raw) - 1 or after
     try:
         return shell.run_cell(cell if cell.startswith("%%") else f"# %%record\n{cell}")

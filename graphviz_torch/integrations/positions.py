@@ -1,11 +1,11 @@
-"""Where the ranks of a program wait for each other, as a sentence.
+"""Describe in a sentence where the ranks of a hanging program wait for each other.
 
-Ranks that wait for the same are named together. Of the others it says where they are, and what they
-have called more often or less often than those who wait: the line at which the ranks went apart,
-which may lie long before the line at which they wait.
+Ranks that wait in the same collective are named together. For the others the sentence says where
+they are, and which collectives they called more or less often than the waiting ranks. That is the
+line at which the ranks diverged, which may be far from the line at which they wait.
 
-Not compared: messages from one rank to another, which need not be alike, and lines of groups to
-which a rank does not belong.
+Two kinds of calls are not compared: point-to-point messages, which may differ between ranks, and
+collectives of groups to which a rank does not belong.
 """
 
 from __future__ import annotations
@@ -19,26 +19,16 @@ from ..graph.units import count_text
 
 _MESSAGES = ("send", "recv")
 _PLURALS = {"is in": "are in", "has ": "have ", "goes on": "go on"}
-_CLAUSES = 6  # in a sentence
-_MOST_CALLS = 2  # that a clause tells of
+_MAX_CLAUSES = 6  # of a sentence
+_MAX_CALLS = 2  # of a clause
 
-# Position of a rank; None: it goes on.
+# Rank -> its position; None if the rank makes progress.
 Positions = Mapping[int, RankPosition | None]
-_Difference = tuple[CollectiveCalls, int]  # a call, and how many times more it was made
+_Difference = tuple[CollectiveCalls, int]  # a call, and its count minus that of another rank
 
 
 def stall_text(positions: Positions) -> str:
-    """Who waits where, and what is different at the others; "" where nobody waits for another.
-
-    >>> all = 0, 1, 2
-    >>> gather = CollectiveCalls("all_gather", "", all, "train.py:88", times=3)
-    >>> reduce = CollectiveCalls("all_reduce", "", all, "train.py:91")
-    >>> waits = RankPosition((gather, reduce), 1, "inside")
-    >>> more = RankPosition((CollectiveCalls("all_gather", "", all, "train.py:88", times=4),), 0)
-    >>> print(stall_text({0: waits, 1: waits, 2: more}))
-    ranks 0 and 1 wait in all_reduce at train.py:91; rank 2 last began all_gather at \
-train.py:88, called 1 time more
-    """
+    """Return who waits where and what the other ranks do; "" if no rank waits for another."""
     at = {rank: each for rank, each in positions.items() if each is not None}
     if not at:
         return ""
@@ -54,26 +44,32 @@ train.py:88, called 1 time more
     if not clauses and not waits:
         return ""
     verb = ("waits" if len(own) == 1 else "wait") if waits else "last began"
-    text = f"{ranks_text(own)} {verb}{' in' if waits else ''} {_last(at[first])}"
+    text = f"{ranks_text(own)} {verb}{' in' if waits else ''} {_last_call(at[first])}"
     parts = [f"{ranks_text(ranks)} {_plural(said, ranks)}" for said, ranks in clauses.items()]
-    return "; ".join([text, *at_most(parts, _CLAUSES, "and {:,} more kinds")])
+    return "; ".join([text, *at_most(parts, _MAX_CLAUSES, "and {:,} more kinds")])
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:
-    """One of the ranks that most are with: that wait, else that go on."""
+    """Return one of the largest group of ranks in the same position; waiting ranks take
+    precedence.
+    """
 
     def worth(each: RankPosition) -> int:
         if each.last is None:
             return 0
         return {"inside": 3, "raised": 3, "outside": 2, "ended": 1}[each.state]
 
-    fronts = Counter((worth(each), _last(each), _times(each)) for each in at.values())
+    fronts = Counter((worth(each), _last_call(each), _times(each)) for each in at.values())
     best = max(fronts, key=lambda front: (front[0], fronts[front]))
-    return next(r for r, each in at.items() if (worth(each), _last(each), _times(each)) == best)
+    return next(
+        r for r, each in at.items() if (worth(each), _last_call(each), _times(each)) == best
+    )
 
 
 def _uneven(at: Mapping[int, RankPosition]) -> bool:
-    """Has a rank begun more collectives in some group than another rank that belongs to it."""
+    """Return whether a rank has begun more collectives in a group than another rank of that
+    group.
+    """
     totals: dict[tuple[int, ...], dict[int, int]] = {}
     for rank, each in at.items():
         for call in each.calls:
@@ -87,17 +83,20 @@ def _uneven(at: Mapping[int, RankPosition]) -> bool:
 
 
 def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
-    """Where a rank is, and what it has called more or less often than another."""
+    """Return where a rank is, and which calls it made more or less often than the reference
+    rank.
+    """
     each = at[rank]
-    last = _last(each)
+    last = _last_call(each)
     if each.state == "ended":
         said = f"has ended with {each.error}" if each.error else "has ended"
         said += f" after {last}" if last else ""
     elif each.state == "outside":
-        said = f"last began {last}" if last else "has begun no collective"  # C++ may wait there
+        # The rank may still wait in C++ code, so the sentence says only that it has begun.
+        said = f"last began {last}" if last else "has begun no collective"
     else:
         said = f"is in {last}"
-    for call, more in _differences(rank, reference, at)[:_MOST_CALLS]:
+    for call, more in _differences(rank, reference, at)[:_MAX_CALLS]:
         often = f"{count_text(abs(more), 'time')} {'more' if more > 0 else 'fewer'}"
         own = each.last is not None and call.text == last
         said += f", called {often}" if own else f", and called {call.text} {often}"
@@ -105,18 +104,20 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
 
 
 def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> list[_Difference]:
-    """What a rank has called more often than another, and less often; its own line comes first."""
+    """Return the calls that a rank made more or less often than another; its own last call comes
+    first.
+    """
     each, other = at[rank], at[reference]
     mine, theirs = _counts(each), _counts(other)
     found = []
     for key, call in (theirs | mine).items() if mine else ():
         more = (mine[key].times if key in mine else 0) - (theirs[key].times if key in theirs else 0)
-        # That a rank has not come to where the other waits is said already.
+        # That a rank has not reached the collective in which the other waits is already said.
         waits = other.state in ("inside", "raised")
-        implied = waits and more == -1 and call.text == _last(other) != _last(each)
+        implied = waits and more == -1 and call.text == _last_call(other) != _last_call(each)
         if more and {rank, reference} <= {*call.ranks} and not implied:
             found.append((call, more))
-    return sorted(found, key=lambda pair: pair[0].text != _last(each))
+    return sorted(found, key=lambda pair: pair[0].text != _last_call(each))
 
 
 def _plural(said: str, ranks: list[int]) -> str:
@@ -134,7 +135,7 @@ def _key(call: CollectiveCalls) -> tuple[object, ...]:
     return call.kind, call.ranks, call.where
 
 
-def _last(each: RankPosition) -> str:
+def _last_call(each: RankPosition) -> str:
     return "" if each.last is None else each.calls[each.last].text
 
 

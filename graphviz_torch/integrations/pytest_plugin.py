@@ -1,8 +1,8 @@
-"""The pytest plugin: the graph of a failing test's last backward, saved as an artifact.
+"""A pytest plugin that saves the graph of a failing test's last backward as an artifact.
 
-`pytest --graphviz-torch[=FOLDER]` records every test; of one that fails, it writes the graph to the
-folder and says what `find` found below the test's output. `--graphviz-torch-update` has
-`assert_same_graph` write its stored graphs anew. Without either, nothing of torch is loaded here.
+`pytest --graphviz-torch[=FOLDER]` records every test. For a test that fails, it writes the graph to
+the folder and adds the findings to the test's output. With `--graphviz-torch-update`,
+`assert_same_graph` rewrites its stored graphs. Without these options torch is not imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RECORDING: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The two options."""
+    """Add the options `--graphviz-torch` and `--graphviz-torch-update`."""
     group = parser.getgroup("graphviz_torch", "autograd graphs")
     group.addoption(
         "--graphviz-torch",
@@ -31,24 +31,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FOLDER",
         help="save the autograd graph of each failing test in FOLDER (default graphviz-torch)",
     )
-    says = "write the stored graphs of assert_same_graph anew"
-    group.addoption("--graphviz-torch-update", action="store_true", help=says)
+    text = "rewrite the stored graphs of assert_same_graph"
+    group.addoption("--graphviz-torch-update", action="store_true", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell `assert_same_graph` to write, in this process and those it starts."""
+    """Set the variable that makes `assert_same_graph` write, also in child processes."""
     if config.getoption("--graphviz-torch-update"):
         os.environ[_UPDATE] = "1"
-        config.add_cleanup(_forget)
+        config.add_cleanup(_unset_update)
 
 
-def _forget() -> None:
+def _unset_update() -> None:
     os.environ.pop(_UPDATE, None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Record the test, if asked to."""
+    """Record the test if `--graphviz-torch` is given."""
     if item.config.getoption("--graphviz-torch") is None:
         return (yield)
     from .. import record
@@ -58,7 +58,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     error: BaseException | None = None
     try:
         return (yield)
-    except AssertionError:  # the test's own: what ran before it was whole
+    except AssertionError:  # no error of autograd: do not record it as the failure of a step
         raise
     except BaseException as raised:
         error = raised
@@ -92,7 +92,7 @@ def _save(graph: Any, item: pytest.Item) -> str:
     try:
         to_html(graph, folder / f"{name}.html", findings=found, title=item.nodeid)
         lines.append(str(folder / f"{name}.html"))
-    except FileNotFoundError:  # a checkout in which the view was not built
+    except FileNotFoundError:  # a checkout whose view was not built
         pass
     lines += [f"{each.severity}: {each.message} [{each.rule}]" for each in found]
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""The ranks of one run: what each reports, brought to rank 0, and said once.
+"""Send the reports of all ranks to rank 0, and merge their graphs and findings.
 
-Ranks meet at the key-value server at which torchrun's met (`TORCHELASTIC_USE_AGENT_STORE`): it is
-the launcher's, so it is there before the first process group and after the last. What a rank
-reports is text that is checked when it is read; nothing is unpickled.
+Ranks communicate through torchrun's key-value store (`TORCHELASTIC_USE_AGENT_STORE`), which belongs
+to the launcher and so exists before the first process group and after the last. Reports are text
+that is validated when it is read; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,90 +26,92 @@ from ..graph.text import ranks_text
 from ..graph.training.join import joined
 
 WAIT = 60.0  # seconds that rank 0 waits for the others at the end of a run
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank recorded."""
+    """The findings and the last step that one rank recorded."""
 
     rank: int
     steps: int
     findings: tuple[Finding, ...]
-    step: TrainingStep = TrainingStep(0, (Graph(()),))  # noqa: RUF009 - it is frozen
+    step: TrainingStep = TrainingStep(0, (Graph(()),))  # noqa: RUF009 - TrainingStep is frozen
 
     @property
     def graph(self) -> Graph:
-        """Of the last backward of its last step."""
+        """Return the graph of the last backward of the last step."""
         return self.step.graph
 
     def check(self) -> None:
-        """Raises ValueError for graphs that could not be read again."""
+        """Raise ValueError if a graph could not be read back from a file."""
         for graph in self.step.backwards:
             graph.check()
 
 
 class Ranks:
-    """This rank, and how it reaches the others.
+    """This rank's connection to the other ranks of a run.
 
     Args:
-        rank, size: of all ranks.
-        store: the key-value server.
+        rank, size: this rank, and the number of ranks.
+        store: the launcher's key-value store.
     """
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
         self.rank, self.size, self._store = rank, size, store
 
     @classmethod
-    def of_environment(cls) -> Ranks | None:
-        """Those that torchrun has started; None where this process is alone, or not torchrun's."""
+    def from_environment(cls) -> Ranks | None:
+        """Connect to the ranks that torchrun started; return None for a single process or another
+        launcher.
+        """
         environment = os.environ
         size = int(environment.get("WORLD_SIZE", "1"))
         if size < 2 or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             return None
         import torch.distributed as dist
 
-        distributed: Any = dist  # type checkers do not find its stores
+        distributed: Any = dist  # type checkers do not know its store classes
         address = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         wait = timedelta(seconds=WAIT)
         store = distributed.TCPStore(*address, is_master=False, timeout=wait)
         return cls(int(environment["RANK"]), size, store)
 
     def report(self, report: RankReport) -> None:
-        """Give rank 0 what this rank has recorded; a later report takes the place of this one."""
+        """Send this rank's report to rank 0; a later report replaces it."""
         self._store.set(self._key(self.rank), zlib.compress(text_of(report).encode(), 1))
 
     def finish(self) -> None:
-        """Say that this rank reports no more."""
+        """Signal that this rank sends no more reports."""
         self._store.set(f"{self._key(self.rank)}/end", b"1")
 
     def reports(self, *, seconds: float = 0.0) -> dict[int, RankReport]:
-        """At rank 0, what the others have reported, by rank.
+        """Return the reports of the other ranks, by rank; called on rank 0.
 
         Args:
-            seconds: to wait for those that have not ended. One that dies never does.
+            seconds: how long to wait for ranks that have not finished. A killed rank never does.
         """
         others = range(1, self.size)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._store.check(
             [f"{self._key(rank)}/end" for rank in others]
         ):
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
         found = {}
         for rank in others:
-            with suppress(ValueError, zlib.error):  # it was written by another version
+            with suppress(ValueError, zlib.error):  # written by another version of the package
                 if self._store.check([self._key(rank)]):
                     text = zlib.decompress(self._store.get(self._key(rank))).decode()
                     found[rank] = value_of(text, RankReport)
         return found
 
     def publish(self, position: RankPosition | None) -> None:
-        """Tell the others where this rank is; None: it goes on."""
+        """Publish this rank's position for the others; None means that it makes progress."""
         text = "" if position is None else text_of(position)
         self._store.set(f"{self._key(self.rank)}/position", zlib.compress(text.encode(), 1))
 
     def positions(self) -> dict[int, RankPosition | None]:
-        """Where each rank is that has said it; None: it goes on."""
+        """Return the published position of each rank; None means that the rank makes progress."""
         found: dict[int, RankPosition | None] = {}
         for rank in range(self.size):
             key = f"{self._key(rank)}/position"
@@ -119,67 +121,68 @@ class Ranks:
                     found[rank] = value_of(text, RankPosition) if text else None
         return found
 
-    def announcements(self, more: int = 0) -> int:
-        """How often a rank has said where ranks wait, with as many `more`."""
-        return int(self._store.add(f"{self._key(0)}/announcements", more))
+    def announcements(self, increment: int = 0) -> int:
+        """Add to the number of printed stall messages of all ranks, and return it."""
+        return int(self._store.add(f"{self._key(0)}/announcements", increment))
 
     def _key(self, rank: int) -> str:
-        # A launcher that starts its processes again gives them a new number.
+        # The restart count keeps keys of a restarted run apart from those of the first.
         names = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
         run = [os.environ.get(name, "") for name in names]
         return "/".join(("graphviz_torch/run", *run, str(rank)))
 
 
-def one_step(steps: Mapping[int, TrainingStep]) -> TrainingStep:
-    """The same step of several ranks as one, backward by backward.
+def merge_steps(steps: Mapping[int, TrainingStep]) -> TrainingStep:
+    """Merge the same step of several ranks, backward by backward.
 
-    Where ranks ran backward another number of times, the last one alone is known to be the same.
+    If ranks ran different numbers of backwards, only their last ones are merged.
     """
     first = next(iter(steps.values()))
     same = len({len(step.backwards) for step in steps.values()}) == 1
     positions = range(len(first.backwards)) if same else (-1,)
     graphs = [{rank: step.backwards[i] for rank, step in steps.items()} for i in positions]
-    return TrainingStep(first.number, tuple(map(one_graph, graphs)))
+    return TrainingStep(first.number, tuple(map(merge_graphs, graphs)))
 
 
-def one_graph(graphs: Mapping[int, Graph]) -> Graph:
-    """The graphs of ranks as one: of those that are alike the first, each kind under its ranks.
+def merge_graphs(graphs: Mapping[int, Graph]) -> Graph:
+    """Merge the graphs of ranks: one graph for each group of identical ones, titled by its ranks.
 
-    Alike are graphs with the same nodes and edges that send to the same ranks, whatever the values
-    of their gradients and how long they took. The parameters that ranks divide are put together.
+    Graphs are identical if they have the same nodes and edges and send messages to the same ranks;
+    gradients and durations may differ. Sharded parameters are merged.
     """
     kinds: list[tuple[Graph, list[int]]] = []
     for rank, graph in sorted(graphs.items()):
         for first, ranks in kinds:
-            if _alike(first, graph):
+            if _is_same_graph(first, graph):
                 ranks.append(rank)
                 break
         else:
             kinds.append((graph, [rank]))
-    wholes = [_one([graphs[rank] for rank in ranks]) for _, ranks in kinds]
+    wholes = [_merge_identical([graphs[rank] for rank in ranks]) for _, ranks in kinds]
     if len(wholes) == 1:
         return wholes[0]
     return joined(wholes, [ranks_text(ranks) for _, ranks in kinds])[0]
 
 
-def _one(alike: Sequence[Graph]) -> Graph:
-    parameters = whole_parameters(alike)
-    rows = zip(*[graph.collectives for graph in alike], strict=True)
+def _merge_identical(graphs: Sequence[Graph]) -> Graph:
+    parameters = merge_parameters(graphs)
+    rows = zip(*[graph.collectives for graph in graphs], strict=True)
     collectives = tuple(map(with_times, rows))
-    return replace(alike[0], parameters=parameters, collectives=collectives)
+    return replace(graphs[0], parameters=parameters, collectives=collectives)
 
 
-def whole_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
-    """The parameters of ranks that did the same: what they divide is said of the whole.
+def merge_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
+    """Merge the parameters of ranks with identical graphs; norms of shards become those of the
+    whole.
 
-    Of ranks that have the same part the first counts. Where a part is missing, or each rank has a
-    summand of a gradient, the first rank's own numbers stay, which say that they are of a part.
+    Of ranks with the same shard the first is used. If a shard is missing, or each rank has a
+    summand of the gradient, the first rank's numbers are kept, marked as those of a shard.
     """
     ranks = [{each.name: each for each in graph.parameters} for graph in graphs]
-    return tuple(_whole([rank[name] for rank in ranks if name in rank]) for name in ranks[0])
+    return tuple(_merge_shards([rank[name] for rank in ranks if name in rank]) for name in ranks[0])
 
 
-def _whole(ranks: Sequence[Parameter]) -> Parameter:
+def _merge_shards(ranks: Sequence[Parameter]) -> Parameter:
     first = ranks[0]
     parts = {each.shard: each for each in reversed(ranks) if each.shard is not None}
     if first.shard_count == 1 or len(parts) < first.shard_count:
@@ -189,12 +192,13 @@ def _whole(ranks: Sequence[Parameter]) -> Parameter:
         first = replace(first, norm=math.hypot(*norms), extent="")
     grads = [each.grad for each in parts.values() if each.grad is not None]
     if len(grads) == len(parts):
-        first = replace(first, grad=_together(grads, first.tensor), shard=0, shard_count=1)
+        grad = _merge_statistics(grads, first.tensor)
+        first = replace(first, grad=grad, shard=0, shard_count=1)
     return first
 
 
-def _together(parts: Sequence[GradientStats], whole: TensorMeta) -> GradientStats:
-    """The statistics of a gradient, from those of its parts."""
+def _merge_statistics(parts: Sequence[GradientStats], whole: TensorMeta) -> GradientStats:
+    """Return the statistics of a gradient, computed from those of its shards."""
     sizes = [0 if each.tensor is None else math.prod(each.tensor.shape) for each in parts]
     finite = [size - each.nonfinite for size, each in zip(sizes, parts, strict=True)]
     means = (each.mean * count for each, count in zip(parts, finite, strict=True))
@@ -210,8 +214,11 @@ def _together(parts: Sequence[GradientStats], whole: TensorMeta) -> GradientStat
     )
 
 
-def one_list(reports: Sequence[RankReport]) -> list[Finding]:
-    """The findings of ranks as one list: what all have once, what some have with their names."""
+def merge_findings(reports: Sequence[RankReport]) -> list[Finding]:
+    """Merge the findings of ranks, and add those that compare ranks.
+
+    A finding of all ranks is listed once; one of some ranks names these.
+    """
     ranks: dict[tuple[str, str], list[int]] = {}
     first: dict[tuple[str, str], Finding] = {}
     for report in reports:
@@ -230,17 +237,17 @@ def one_list(reports: Sequence[RankReport]) -> list[Finding]:
         across = find([report.graph for report in ordered])
         skipped = [each for each in across if each.rule == "skipped-step"]
         same = len({report.step.number for report in reports}) == 1
-        # Where one has ended before the others, or makes one step of two, no more can be said.
+        # If a rank ended early or skipped a step, other differences follow from that.
         found += across if same and not skipped else skipped
     return found
 
 
-def _alike(a: Graph, b: Graph) -> bool:
+def _is_same_graph(a: Graph, b: Graph) -> bool:
     if len(a.nodes) != len(b.nodes) or len(a.edges) != len(b.edges):
         return False
     return _peers(a) == _peers(b) and not diff(a, b, gradient_tolerance=float("inf"))
 
 
 def _peers(graph: Graph) -> list[int | None]:
-    """To which ranks its messages go, and from which they come."""
+    """Return the peer rank of each point-to-point message."""
     return [each.peer for each in graph.collectives if each.kind in ("send", "recv")]

@@ -1,7 +1,7 @@
-"""`to_dict`: the graph as plain rows, for any program that reads JSON, with a published schema.
+"""`to_dict`: the graph as rows with a published JSON schema, for any program.
 
-`Graph.save` writes columns, which are small and made to be loaded again. Rows are made to be read:
-one object for each node, edge, transfer and parameter, each field by its name.
+`Graph.save` writes compact columns, made to be loaded by this package. Rows are made to be read:
+one object for each node, edge, transfer and parameter, with named fields.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SCHEMA = Path(__file__).with_name("rows.schema.json")
 
 
 def to_dict(graph: GraphLike) -> dict[str, Any]:
-    """The graph as dicts, lists, strings and numbers: what `json.dumps` takes.
+    """Return the graph as dicts, lists, strings and numbers that `json.dumps` accepts.
 
     "format" and "version" come first. NaN and infinite numbers are the strings "NaN", "Infinity"
-    and "-Infinity", a complex number is a list of two. The schema is the file `rows.schema.json`
-    beside this one; a field that is added does not change the version. An event has the name of its
-    class as "kind".
+    and "-Infinity"; a complex number is a list of two. An event has the name of its class as
+    "kind". The schema is `rows.schema.json` in this package; the version does not change when
+    fields are added.
 
     Raises:
         TypeError: if `graph` is not a graph, a recording or a tensor.

@@ -1,12 +1,12 @@
-"""Ranks that wait for each other: said while they wait, so that no end of the program loses it.
+"""Detect ranks that wait for each other, and print a message while they wait.
 
-Each rank counts its collectives. A thread looks twice a second whether the count has moved. Where
-it has not, the thread tells the launcher's store where this rank is, once; where it moves again, it
-takes that back. So a training that goes on tells nothing. Where nothing has moved for some seconds,
-a rank reads where the others are, and the first that finds a difference says it.
+Each rank counts its collectives. A thread checks twice a second whether the count has changed. If
+not, it publishes this rank's position in the launcher's store, once, and withdraws it when the
+count changes again. So a training that makes progress publishes nothing. After some seconds without
+progress, a rank reads the others' positions, and the first rank that finds a difference prints it.
 
-A rank that C++ holds runs this thread nevertheless: PyTorch gives the interpreter free while it
-waits. No signal is handled: what was said before a signal stays said.
+The thread also runs while the main thread waits in C++, since PyTorch releases the GIL there. No
+signal is handled: a message is printed before a signal may end the program.
 """
 
 from __future__ import annotations
@@ -22,61 +22,66 @@ from ..graph.units import count_text
 from .positions import stall_text
 from .ranks import Ranks
 
-SECONDS = 10.0  # without a collective until others are asked
-_TICK = 0.5
-_TURNS = 20  # ranks ask one after the other, so that one reads all and the others need not
+STALL_SECONDS = 10.0  # without progress until a rank reads the positions of the others
+_POLL_SECONDS = 0.5
+_MAX_DELAYS = 20  # ranks read one poll apart, so that usually only one reads all positions
 
 
 class StallWatch:
-    """Counts this rank's collectives from now on, until `close()`.
+    """A thread that watches this rank's collectives until `close()`.
 
     Args:
-        ranks: reach the others.
-        say: takes a sentence for the user.
+        ranks: the connection to the other ranks.
+        say: called with a message for the user.
     """
 
     def __init__(self, ranks: Ranks, say: Callable[[str], object]) -> None:
         self._ranks, self._say = ranks, say
         self._counter = CollectiveCounter()
-        self._moves, self._since, self._due = -1, 0.0, 0.0  # the count, since when, until when
-        self._published = False  # where this rank is, since it stands still
-        self._announcements = 0  # before that
+        self._moves = -1  # the last count of collectives
+        self._since = 0.0  # the time when the count changed
+        self._due = 0.0  # seconds without progress after which the others' positions are read
+        self._published = False  # whether this rank's position is in the store
+        self._announcements = 0  # number of messages when the position was published
         self._over = Event()
-        self._thread = Thread(target=self._look, name="graphviz-torch", daemon=True)
+        self._thread = Thread(target=self._poll, name="graphviz-torch", daemon=True)
         self._counter.__enter__()
         self._thread.start()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Count no more: the script has ended. After an error in a collective, say who waits.
+        """Stop counting, when the script has ended. After an error in a collective, print who
+        waits.
 
         Args:
-            error: that ended it.
+            error: the exception that ended the script, or None.
         """
         self._counter.__exit__()
         self._over.set()
-        self._thread.join(2 * _TICK)  # it may wait for the store
+        self._thread.join(2 * _POLL_SECONDS)  # the thread may wait for the store
         with suppress(Exception):
             at = self._counter.position()
             if at.state == "raised":
                 if not self._published:
                     self._announcements = self._ranks.announcements()
                 self._ranks.publish(at)
-                self._await()
+                self._await_positions()
                 self._announce("")
             else:
                 name = "" if error is None else type(error).__name__
                 self._ranks.publish(replace(at, state="ended", error=name))
 
-    def _look(self) -> None:
-        with suppress(Exception):  # the launcher has ended, and its store
-            while not self._over.wait(_TICK):
-                self._compare(monotonic())
+    def _poll(self) -> None:
+        with suppress(Exception):  # the store ends with the launcher
+            while not self._over.wait(_POLL_SECONDS):
+                self._check_progress(monotonic())
 
-    def _compare(self, now: float) -> None:
-        """Compare this rank with where it was before, and at last with the others."""
+    def _check_progress(self, now: float) -> None:
+        """Compare the count with the last one; publish the position, or print who waits, if it is
+        unchanged.
+        """
         if self._counter.moves != self._moves:
             self._moves, self._since = self._counter.moves, now
-            self._due = SECONDS + min(self._ranks.rank, _TURNS) * _TICK
+            self._due = STALL_SECONDS + min(self._ranks.rank, _MAX_DELAYS) * _POLL_SECONDS
             if self._published:
                 self._ranks.publish(None)
                 self._published = False
@@ -89,18 +94,20 @@ class StallWatch:
             self._announce(f"for {count_text(round(now - self._since), 'second')} ")
 
     def _announce(self, since: str) -> None:
-        """Say who waits for whom, if no rank has said it since this one stands still."""
+        """Print who waits for whom, unless another rank has printed it since this rank stalled."""
         if self._ranks.announcements() > self._announcements:
             return
         text = stall_text(self._ranks.positions())
         if text and self._ranks.announcements(1) == self._announcements + 1:
             self._say(f"{since}{text}")
 
-    def _await(self) -> None:
-        """Wait until each rank has said where it is, if it stands still; not long."""
-        end = monotonic() + 4 * _TICK
+    def _await_positions(self) -> None:
+        """Wait, for at most 2 seconds, until all ranks that make no progress have published their
+        positions.
+        """
+        end = monotonic() + 4 * _POLL_SECONDS
         while monotonic() < end:
             positions = self._ranks.positions()
             if len(positions) == self._ranks.size and None not in positions.values():
                 break
-            sleep(_TICK / 5)
+            sleep(_POLL_SECONDS / 5)

@@ -1,8 +1,8 @@
-"""The steps of a training that are recorded: which are due, and where one begins and ends.
+"""Record some steps of a training: select which are due, and delimit them.
 
-A run is one recording, and a step a slice of it. Between steps that are due nothing is watched, and
-a step that is not due costs a counter. The last few recorded steps are held, for the rules that
-compare steps.
+A run is one recording, and each step a slice of it. Between due steps nothing is watched, and a
+step that is not due costs a counter. The last few recorded steps are kept for rules that compare
+steps.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..graph import Event, Graph, TrainingStep
 from ..graph.events.ineffective_calls import IneffectiveCall
 from ..integrations import StepEnds
 
-Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
+Compiled = Literal["open", "closed", "eager"]  # the argument of `record`
 
-_PREVIOUS = 4  # steps held for the rules that compare steps
+_MAX_PREVIOUS = 4  # steps kept for the rules that compare steps
 
 
 class Due(NamedTuple):
-    """The steps that are due: those named, and every n-th, up to the last one.
+    """A predicate for steps to record: those named, and every n-th up to the last one.
 
-    If `thinned`, every n-th of the first 100 n, every 10 n-th of the first 1,000 n, and so on: 90
-    for each further power of ten.
+    If `thinned`, every n-th of the first 100 n, then every 10 n-th up to 1,000 n, and so on: 90
+    steps for each further power of ten.
     """
 
     named: frozenset[int]
@@ -46,9 +46,9 @@ class Due(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """The first recorded step, for `experiment`."""
+    """The first recorded step, kept for `experiment`."""
 
-    first_call: Any  # as a recording has it
+    first_call: Any  # `Recording.first_call`
     graphs: list[Graph]
 
 
@@ -59,15 +59,16 @@ def due_steps(
     most: int = 0,
     thinned: bool = False,
 ) -> Due:
-    """Return which steps, from 0, are due: those named and every n-th; all, if neither is given.
+    """Return a predicate for steps to record: those named and every n-th; all steps if neither is
+    given.
 
     Args:
-        at, every: the steps, from 0.
-        most: number of every n-th; 0: all.
-        thinned: skip more and more steps, as `Due` says: a run of a million has 460 due steps.
+        at, every: numbers of steps, from 0, and the interval between steps.
+        most: the largest number of steps by `every`; 0 sets no limit.
+        thinned: increase the interval as in `Due`: a run of a million steps has 460 due ones.
 
     Raises:
-        ValueError: for an `every` less than 1, or a step less than 0.
+        ValueError: if `every` is less than 1, or a step less than 0.
 
     >>> due = due_steps(at=2, every=10)
     >>> [step for step in range(21) if due(step)]
@@ -88,14 +89,14 @@ def due_steps(
 
 
 class Steps:
-    """Records steps: `begin(step)` and `end()` stand around each, `close()` comes at the end.
+    """Records the steps between `begin(step)` and `end()`; `close()` ends the run.
 
     Args:
-        due: whether a step is recorded.
-        done: takes the step, and what was found; the last one again where an evaluation that
-            follows it shows more.
+        due: returns whether a step is recorded.
+        done: called with each recorded step and its findings; called again with the last step if
+            code after it, such as an evaluation, adds events.
         model, notes, compiled, fingerprints: as for `record`.
-        experiments: the first step that is recorded keeps what `experiment` needs, in `first`.
+        experiments: keep in `first` what `experiment` needs of the first recorded step.
     """
 
     def __init__(
@@ -113,14 +114,14 @@ class Steps:
         self._notes, self._compiled, self._experiments = notes, compiled, experiments
         self._fingerprints = fingerprints
         self.first: FirstStep | None = None
-        self._recording: Recording | None = None  # of the run
-        self._records = False  # a step that is due
+        self._recording: Recording | None = None  # the recording of the run
+        self._records = False  # whether a due step is being recorded
         self._step = 0
-        self._previous: deque[TrainingStep] = deque(maxlen=_PREVIOUS)
-        self.recorded = 0  # steps
+        self._previous: deque[TrainingStep] = deque(maxlen=_MAX_PREVIOUS)
+        self.recorded = 0  # number of recorded steps
 
     def begin(self, step: int) -> None:
-        """Record from here on, if the step is due and none is being recorded."""
+        """Start recording if the step is due and no step is being recorded."""
         if not self._records and self._due(step):
             self._step, self._records = step, True
             if self._recording is None:
@@ -137,10 +138,10 @@ class Steps:
             self._recording.number_step(step)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Close the recording, if there is one, and tell what was found.
+        """End the recorded step, if there is one, and report its findings.
 
         Args:
-            error: what ended the step.
+            error: the exception that ended the step, or None.
         """
         recording, records, self._records = self._recording, self._records, False
         if recording is None or not records:
@@ -149,25 +150,26 @@ class Steps:
         if error is None:
             late = recording.ineffective_calls() if self._previous else []
             graphs = recording.next_step()
-            self._look_away(recording)
+            self._pause(recording)
         else:
             self._recording = None
             recording.__exit__(type(error), error, None)
             graphs = recording.graphs
         if self.first is None and recording.first_call is not None:
             self.first = FirstStep(recording.first_call, graphs)
-        # What runs after the last step is not training: it counts where nothing else does.
+        # Graphs without a backward after the last step are no step, unless nothing else was
+        # recorded: they belong to an evaluation.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
-            self._add(late)
+            self._report_late(late)
             return
-        self.recorded += any(graph.nodes for graph in graphs)  # else it failed before the first
+        self.recorded += any(graph.nodes for graph in graphs)  # none if it failed before any node
         step = TrainingStep(self._step, tuple(graphs))
         found = find(step, tuple(self._previous))
         self._previous.append(step)
         self._done(step, found)
 
-    def _add(self, late: list[Event]) -> None:
-        """Tell the last step again, with calls that came after it and no step follows."""
+    def _report_late(self, late: list[Event]) -> None:
+        """Report the last step again, with events that occurred after it."""
         if not self._previous:
             return
         last = self._previous[-1]
@@ -182,27 +184,27 @@ class Steps:
             self._done(step, found)
 
     def drop(self) -> None:
-        """Close the recording, if there is one, and tell nothing."""
+        """Close the recording, if there is one, without reporting."""
         recording, self._recording = self._recording, None
         self._records = False
         if recording is not None:
             recording.__exit__(None, None, None)
 
-    def _look_away(self, recording: Recording) -> None:
-        """A step is over."""
+    def _pause(self, recording: Recording) -> None:
+        """Stop watching between two recorded steps."""
         recording.pause()
 
 
 class LoopSteps(Steps):
-    """Steps of a loop in which nobody says where they begin: they end as `StepEnds` tells.
+    """Records steps of a loop that does not mark where they begin; `StepEnds` detects their ends.
 
-    It counts from now on, in the thread and the process that make it, until `close()`.
+    Counts steps from its creation until `close()`, in the thread and process that create it.
 
     Args:
         due, done, model, notes, compiled, experiments, fingerprints: as for `Steps`.
-        forked: called in a child process that was forked from this one, at its first step.
-        stepped: takes a step where its first optimizer has stepped: what is lost if the process is
-            killed before the next one begins. None: that is not asked for.
+        on_fork: called in a forked child process at the end of its first step.
+        on_early_step: called with the unfinished step when its first optimizer has stepped, so that
+            it can be saved before the process is killed. None skips this.
     """
 
     def __init__(
@@ -213,12 +215,12 @@ class LoopSteps(Steps):
         *,
         notes: bool = True,
         compiled: Compiled = "open",
-        forked: Callable[[], object] = lambda: None,
+        on_fork: Callable[[], object] = lambda: None,
         experiments: bool = False,
         fingerprints: bool = False,
-        stepped: Callable[[TrainingStep], object] | None = None,
+        on_early_step: Callable[[TrainingStep], object] | None = None,
     ) -> None:
-        self._early_step = stepped
+        self._on_early_step = on_early_step
         super().__init__(
             due,
             done,
@@ -228,20 +230,22 @@ class LoopSteps(Steps):
             experiments=experiments,
             fingerprints=fingerprints,
         )
-        with record():  # what the first recording registers cannot be registered inside a hook
+        with record():  # registers things once that cannot be registered later, inside a hook
             pass
-        self._early = False  # is the end of a step looked at that is not due, before one that is
+        self._early = False  # recording the end of a step that is not due, before one that is
         self._process = os.getpid()
-        self._tail = 0  # the process whose optimizer has stepped last, in a step that goes on
-        self._forked: Callable[[], object] | None = forked
+        self._tail = 0  # in an unfinished step: the process whose optimizer stepped last
+        self._on_fork: Callable[[], object] | None = on_fork
         self.step = 0
-        self._follows = due(1)  # is the next step due
+        self._follows = due(1)  # whether the next step is due
         self.begin(0)
-        self._step_ends = StepEnds(self._ended, self._stepped)
+        self._step_ends = StepEnds(self._on_step_end, self._on_optimizer_step)
         self._step_ends.open()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Count no more, and close the recording, if there is one; a forked child tells nothing."""
+        """Stop counting and close the recording, if there is one; a forked child reports
+        nothing.
+        """
         self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
@@ -249,17 +253,19 @@ class LoopSteps(Steps):
 
     @property
     def other_threads(self) -> Mapping[str, int]:
-        """Numbers of backwards in threads that are not recorded, by the thread's name."""
+        """Return the number of backward calls in threads that are not recorded, by the thread's
+        name.
+        """
         return self._step_ends.other_threads
 
-    def _ended(self) -> None:
+    def _on_step_end(self) -> None:
         tail, self._tail = self._tail, 0
-        if os.getpid() != self._process:  # whoever began to record did it for the parent
-            if tail == self._process:  # the parent's step ends here, too
+        if os.getpid() != self._process:  # a forked child, which is not recorded
+            if tail == self._process:  # this step was begun by the parent
                 return
-            if self._forked is not None:
-                forked, self._forked = self._forked, None
-                forked()
+            if self._on_fork is not None:
+                on_fork, self._on_fork = self._on_fork, None
+                on_fork()
                 self.drop()
             return
         self.end()
@@ -271,14 +277,14 @@ class LoopSteps(Steps):
             self._step_ends.rest(last=True)
             self.drop()
 
-    def _stepped(self, optimizer: torch.optim.Optimizer | None) -> bool:
-        """An optimizer has. Does it matter where exactly the next step begins?"""
+    def _on_optimizer_step(self, optimizer: torch.optim.Optimizer | None) -> bool:
+        """Return whether `StepEnds` has to detect the exact beginning of the next step."""
         first = self._tail != self._process
         self._tail = os.getpid()
-        if first and self._records and self._early_step and self._tail == self._process:
+        if first and self._records and self._on_early_step and self._tail == self._process:
             graphs = self._recording.graphs if self._recording is not None else []
             if any(map(_is_step, graphs)):
-                self._early_step(TrainingStep(self._step, tuple(graphs)))
+                self._on_early_step(TrainingStep(self._step, tuple(graphs)))
         follows = self._follows and self._tail == self._process
         if follows and not self._records and not self._early and self._recording is not None:
             self._early = True
@@ -286,19 +292,21 @@ class LoopSteps(Steps):
         return follows or self._records
 
     def begin(self, step: int) -> None:
-        """Record from here on, if the step is due."""
+        """Start recording if the step is due."""
         if self._early and self._recording is not None:
             self._early = False
-            self._recording.next_step()  # of what was not due
+            self._recording.next_step()  # discards the graphs of the step that was not due
         super().begin(step)
 
-    def _look_away(self, recording: Recording) -> None:
+    def _pause(self, recording: Recording) -> None:
         if not self._follows:
-            super()._look_away(recording)
+            super()._pause(recording)
 
 
 def _call(event: Event) -> tuple[object, ...] | None:
-    """What two tellings of one call have in common: its names and its group, for counts go on."""
+    """Return a key that two reports of one call share: its strings and group, but not its
+    counts.
+    """
     if not isinstance(event, IneffectiveCall):
         return None
     values = (getattr(event, each.name) for each in fields(event))

@@ -1,7 +1,7 @@
-"""`record_steps`: some steps of a training recorded, by one line before the loop.
+"""`record_steps`: one line before the loop records some steps of a training.
 
-For plain loops, Accelerate and Fabric; the callbacks for Lightning and Transformers report by the
-same means. Findings go to the log "graphviz_torch"; graph and gradient norms to loggers that run.
+It serves plain loops, Accelerate and Fabric; the callbacks for Lightning and Transformers share its
+reports. Findings go to the log "graphviz_torch", graph and gradient norms to running loggers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..findings.run_findings import RunFindings
 from ..graph import TrainingStep
 from ..graph.training.file import TrainingFile
 from .loggers import send
-from .ranks import whole_parameters
+from .ranks import merge_parameters
 from .steps import Compiled, Due, LoopSteps, due_steps
 
 RaiseOn = Literal["error", "warning", "never"]
@@ -31,7 +31,7 @@ _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.I
 
 
 class FindingsError(RuntimeError):
-    """A recorded step of a training has findings that `raise_on` names."""
+    """Raised if a recorded step has findings of the severity in `raise_on`, or a worse one."""
 
     def __init__(self, step: int, found: Sequence[Finding]) -> None:
         self.findings = tuple(found)
@@ -40,14 +40,14 @@ class FindingsError(RuntimeError):
 
 
 class Report:
-    """What is done with a recorded step.
+    """Reports a recorded step: to the log, to loggers and to a file.
 
     Args:
-        nonfinite: leave out steps in which every recorded gradient is finite.
-        loggers: get the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb run,
-            the module `mlflow`.
-        folder: gets the steps as one file, "run.json.gz", of several ranks "run.rank1.json.gz".
-        raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one.
+        nonfinite: skip steps in which every recorded gradient is finite.
+        loggers: receive the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb
+            run, the module `mlflow`.
+        folder: all steps are written here as "run.json.gz", or "run.rank1.json.gz" for each rank.
+        raise_on: raise FindingsError for a finding of this severity or a worse one.
     """
 
     def __init__(
@@ -65,29 +65,29 @@ class Report:
         self._folder = None if folder is None else Path(folder)
         self._files: dict[str, TrainingFile] = {}
         self._raise_on = raise_on
-        self.graphs: dict[int, Graph] = {}  # by step, the last one only
+        self.graphs: dict[int, Graph] = {}  # step -> graph, of the last step only
         self._found = RunFindings()
-        self._steps = 0  # that were reported
+        self._steps = 0  # number of reported steps
 
     def __call__(self, recorded: TrainingStep, found: list[Finding]) -> None:
-        """Report a step, and what was found in it; or the last one again, with more."""
+        """Report a step and its findings; or the last step again, with further findings."""
         if self._nonfinite and not any(map(_nonfinite, recorded.graphs)):
             return
         step, graph = recorded.number, recorded.graph
         again = step in self.graphs
         self.graphs = {step: graph}
-        # With either, the other ranks may not report.
+        # In both cases other ranks may not report this step, so that a gather would hang.
         ranks = None if self._nonfinite or again else _ranks(graph)
         if ranks is not None:
             found = [*find(ranks), *found]
-        if not (again and _world() > 1):  # else the file of all ranks has it
+        if not (again and _world() > 1):  # rank 0 has already written the step of all ranks
             self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
         self._steps += not again
         for each in self._found.add(self._steps - 1, found, recorded.graphs):
             _LOG.log(_LEVELS[each.severity], "step %d: %s", step, _line(each))
         if _rank() == 0 and not again:
             if ranks is not None:
-                graph = replace(graph, parameters=whole_parameters(ranks))
+                graph = replace(graph, parameters=merge_parameters(ranks))
             for logger in self.loggers:
                 send(logger, graph, step)
         least = self._raise_on
@@ -96,11 +96,11 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, each thing once."""
+        """Return the findings so far, without repetitions."""
         return self._found.all(self._steps)
 
     def _save(self, steps: list[TrainingStep]) -> None:
-        """Write this rank's step, or that of each rank."""
+        """Append the step of this rank, or of each rank, to its file."""
         if self._folder is None or (_rank() and not self._nonfinite):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class Report:
 
 
 class RecordedSteps(LoopSteps):
-    """What `record_steps` returns: a context manager, and `remove()`."""
+    """The result of `record_steps`: a context manager with `remove()`, `graph` and `findings`."""
 
     def __init__(
         self, due: Due, report: Report, model: torch.nn.Module | None, compiled: Compiled
@@ -123,23 +123,23 @@ class RecordedSteps(LoopSteps):
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, each once."""
+        """Return the findings so far, without repetitions."""
         return self.report.findings
 
     @property
     def graph(self) -> Graph:
-        """The graph of the last step that was reported.
+        """Return the graph of the last reported step.
 
         Raises:
-            ValueError: if none was.
+            ValueError: if no step was reported yet.
         """
         if not self.report.graphs:
-            raise ValueError("no step was recorded yet: one ends where the next begins.")
+            raise ValueError("no step was recorded yet: a step ends when the next one begins.")
         [graph] = self.report.graphs.values()
         return graph
 
     def remove(self) -> None:
-        """Record no more. A step that has begun and has not ended is reported too."""
+        """Stop recording. A step that has begun is reported as it is."""
         self.close()
 
     def __enter__(self) -> RecordedSteps:
@@ -160,31 +160,31 @@ def record_steps(
     raise_on: RaiseOn = "never",
     compiled: Compiled = "open",
 ) -> RecordedSteps:
-    """Record some steps of the training that follows; a step ends as `StepEnds` tells.
+    """Record some steps of the training that follows; `StepEnds` detects where steps end.
 
-    Findings go to the log "graphviz_torch". A step that is not recorded costs a counter. Of several
-    ranks each records its own, and rank 0 gathers and compares.
+    Findings go to the log "graphviz_torch". A step that is not recorded costs a counter. With
+    several ranks each records its own steps, and rank 0 gathers and compares them.
 
     Args:
         model: as for `record`.
-        at: a step, or several; the first is 0.
-        every: every so many steps, from the first. Without `at` and `every`: all steps.
-        nonfinite: report only steps in which a gradient is NaN or infinite. All steps that are
-            due are recorded for it.
-        loggers: get the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb run,
-            the module `mlflow`.
-        folder: gets the steps as one file, "run.json.gz", which `load` reads while it is written.
+        at: number of a step, or of several, from 0.
+        every: record every n-th step, from the first. Without `at` and `every`, all steps.
+        nonfinite: report only steps in which a gradient is NaN or infinite; all due steps are
+            recorded to find them.
+        loggers: receive the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb
+            run, the module `mlflow`.
+        folder: all steps are written here as "run.json.gz", which `load` can read while it grows.
             A file of another run is replaced.
-        raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one. Of
-            several ranks only those with the finding raise.
+        raise_on: raise FindingsError for a finding of this severity or a worse one, on the ranks
+            that have it.
         compiled: as for `record`.
 
     Returns:
-        A context manager with `remove()`, `graph` and `findings`; it counts from now on, entered or
-        not.
+        A context manager with `remove()`, `graph` and `findings`. It records from now on, whether
+        or not it is entered.
 
     Raises:
-        ValueError: for a step or an `every` that cannot be.
+        ValueError: if a step is less than 0, or `every` less than 1.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

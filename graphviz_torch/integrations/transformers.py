@@ -19,10 +19,10 @@ from .training import RaiseOn, Report
 
 
 class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Records training steps: findings to the log, graph and norms to the loggers that run.
+    """Records training steps: findings go to the log, graph and norms to the loggers that run.
 
-    wandb and MLflow are found where `report_to` has started a run. TensorBoard's writer belongs to
-    another callback: pass one of your own in `loggers`.
+    Runs of wandb and MLflow that `report_to` has started are found. TensorBoard's writer belongs to
+    another callback, so pass a writer of your own in `loggers`.
 
     Args:
         at, every, nonfinite, loggers, folder, raise_on, compiled: as for `record_steps`.
@@ -45,23 +45,23 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._steps = Steps(due, self.report, compiled=compiled)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Record the step, if it is due."""
+        """Start recording if this step is due."""
         self._steps.model = kwargs.get("model")
         self._steps.begin(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report the step, if it was recorded."""
-        self.report.loggers = [*self._given, *_running()]
+        """End the recording, if there is one, and report the step."""
+        self.report.loggers = [*self._given, *_active_loggers()]
         self._steps.end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Hold the model no longer."""
+        """Release the model and the recording."""
         self._steps.drop()
         self._steps.model = None
 
 
-def _running() -> list[Any]:
-    """The wandb run and the MLflow run of this process, if there are any."""
+def _active_loggers() -> list[Any]:
+    """Return the active wandb run and the module `mlflow` if it has an active run."""
     found = []
     wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
     if wandb is not None and getattr(wandb, "run", None) is not None:

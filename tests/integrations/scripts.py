@@ -40,7 +40,7 @@ NODES = 9  # of a step: weight, bias, t and addmm of each layer, and sum
 ARGUMENTS = ["--lr", "3", "--", "-o", "x"]
 # What is said when the last of three steps has ended.
 SAID_EARLY = re.compile(
-    r"graphviz-torch: found so far, while the script goes on\n(.*\n)*?1 warning\nRead more: .*\n"
+    r"graphviz-torch: found so far, while the script continues\n(.*\n)*?1 warning\nRead more: .*\n"
 )
 
 

@@ -152,7 +152,7 @@ def test_an_error_says_what_is_missing(
     assert main(["view", str(script)]) == 2
     said = capsys.readouterr().err
     assert said.endswith(
-        f"is a script, which runs first: graphviz-torch run -o run.json.gz {script}\n"
+        f"is a script: record it first with graphviz-torch run -o run.json.gz {script}\n"
     )
     for name in ("g.json", "g.json.gz"):
         whole = Path(load(saved).save(tmp_path / name)).read_bytes()

@@ -46,7 +46,7 @@ def started(folder: Path, ranks: int, *arguments: str, seconds: float) -> subpro
     (folder / "train.py").write_text(TRAINING)
     main = (
         "import sys; from graphviz_torch.integrations import stall; "
-        f"stall.SECONDS = {seconds}; "
+        f"stall.STALL_SECONDS = {seconds}; "
         "from graphviz_torch.integrations.command.main import main; sys.exit(main())"
     )
     return subprocess.Popen(
@@ -182,7 +182,7 @@ def test_of_many_kinds_of_places_a_few_are_told() -> None:
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     """The first of two; its threads look at nothing by themselves."""
-    monkeypatch.setattr(stall, "_TICK", 100.0)
+    monkeypatch.setattr(stall, "_POLL_SECONDS", 100.0)
     return Ranks(0, 2, dist.HashStore())
 
 

@@ -174,6 +174,6 @@ def test_ranks_that_do_not_ask_for_the_same_are_told_with_both_lines(folder: Pat
     done = rehearsed(folder, "--ranks", "64", "--rank", "1", "--rank", "2", "--order", "train.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "rehearsed: ranks 1 and 2, which share 1 group: they ask for the same collectives, in the "
+        "rehearsed: ranks 1 and 2, which share 1 group: they call the same collectives, in the "
         "same order\n"
     )

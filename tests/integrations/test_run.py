@@ -159,10 +159,10 @@ def test_files_are_written_when_the_next_step_begins_and_pictures_for_the_first_
     assert code == 0, said
     each = "['found.sarif', 'g.dot', 'g.html', 'g.json', 'g.txt', 'known.json']"
     assert out.splitlines()[:2] == [f"1 {each} 1", f"2 {each} 2"]
-    assert "goes on" not in said
+    assert "script continues" not in said
     assert [*said.splitlines()[-7:-1]] == [*names, "known.json"]
-    go_on = "graphviz-torch view g.json, or graphviz-torch app g.json"
-    assert said.splitlines()[-1] == f"graphviz-torch: see it: {go_on}"
+    view_commands = "graphviz-torch view g.json, or graphviz-torch app g.json"
+    assert said.splitlines()[-1] == f"graphviz-torch: see it: {view_commands}"
 
 
 def test_with_all_steps_recorded_what_is_new_is_said_at_once(
@@ -170,9 +170,9 @@ def test_with_all_steps_recorded_what_is_new_is_said_at_once(
 ) -> None:
     _, _, said = command("--steps", "0", "train.py")
     assert said.startswith(
-        "graphviz-torch: found so far, while the script goes on\nwarning[cut-gradient]: "
+        "graphviz-torch: found so far, while the script continues\nwarning[cut-gradient]: "
     )
-    assert said.count("goes on") == 1
+    assert said.count("script continues") == 1
     last = "cut-gradient train.py:10, in each of 5 steps"
     assert (
         f"graphviz-torch: 5 steps recorded; see above\n{last}\ngraphviz-torch: to see the graph, "
@@ -224,7 +224,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
     early, line = (line for line in said.splitlines() if "missing" in line)
     assert said.startswith(early)  # before hours of work
     assert early.endswith(
-        "/missing' does not exist: unless the script makes it, g.json is not written."
+        "/missing' does not exist: unless the script creates it, g.json is not written."
     )
     assert line.startswith("graphviz-torch: g.json was not written: ")
     assert "missing/g.json: the folder '" in line

@@ -223,7 +223,7 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode)
     told = "2 child processes trained and were not recorded\n"
     if parent_trains:
-        early = "graphviz-torch: nothing found so far, while the script goes on\n"
+        early = "graphviz-torch: nothing found so far, while the script continues\n"
         _, found, last = done.stderr.partition(early)
         assert found
         expected = (

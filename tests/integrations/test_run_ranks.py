@@ -17,7 +17,13 @@ from graphviz_torch import Finding, Graph, load, record, to_text
 from graphviz_torch.distributed import rank_chart
 from graphviz_torch.graph import Collective, Training, TrainingStep
 from graphviz_torch.graph.collective import rank_waits
-from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list, one_step
+from graphviz_torch.integrations.ranks import (
+    RankReport,
+    Ranks,
+    merge_findings,
+    merge_graphs,
+    merge_steps,
+)
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -88,8 +94,8 @@ def step(x: Tensor, *, twice: bool = False) -> Graph:
 def test_ranks_that_do_the_same_are_one_graph_whatever_their_gradients_are() -> None:
     one, other = step(torch.ones(3, requires_grad=True)), step(torch.zeros(3, requires_grad=True))
     third = step(torch.ones(3, requires_grad=True), twice=True)
-    assert one_graph({0: one, 1: other}) == one
-    joined = one_graph({0: one, 1: third, 2: other})
+    assert merge_graphs({0: one, 1: other}) == one
+    joined = merge_graphs({0: one, 1: third, 2: other})
     assert [title for _, title in joined.segments] == ["ranks 0 and 2", "rank 1"]
     assert len(joined.nodes) == len(one.nodes) + len(third.nodes)
 
@@ -97,8 +103,11 @@ def test_ranks_that_do_the_same_are_one_graph_whatever_their_gradients_are() -> 
 def test_ranks_that_send_to_others_than_each_other_are_not_one() -> None:
     graph = step(torch.ones(3, requires_grad=True))
     sent = [replace(graph, collectives=(Collective("send", 8, peer=peer),)) for peer in (1, 2)]
-    assert one_graph({0: sent[0], 1: sent[0]}).segments == ()
-    assert [title for _, title in one_graph(dict(enumerate(sent))).segments] == ["rank 0", "rank 1"]
+    assert merge_graphs({0: sent[0], 1: sent[0]}).segments == ()
+    assert [title for _, title in merge_graphs(dict(enumerate(sent))).segments] == [
+        "rank 0",
+        "rank 1",
+    ]
 
 
 def test_what_all_ranks_find_is_said_once() -> None:
@@ -108,17 +117,17 @@ def test_what_all_ranks_find_is_said_once() -> None:
         RankReport(1, 3, (shared, alone)),
         RankReport(2, 3, (alone, shared)),
     ]
-    messages = [finding.message for finding in one_list(reports)]
+    messages = [finding.message for finding in merge_findings(reports)]
     assert messages == ["All do it.", "Ranks 1 and 2: Some do it."]
 
 
 def test_each_backward_of_a_step_is_put_together_with_that_of_the_other_ranks() -> None:
     one, two = (step(torch.ones(3, requires_grad=True), twice=twice) for twice in (False, True))
     steps = {0: TrainingStep(4, (one, two)), 1: TrainingStep(4, (one, one))}
-    whole = one_step(steps)
+    whole = merge_steps(steps)
     assert (whole.number, len(whole.backwards), whole.backwards[0]) == (4, 2, one)
     assert [title for _, title in whole.graph.segments] == ["rank 0", "rank 1"]
-    other = one_step({0: steps[0], 1: TrainingStep(4, (two,))})
+    other = merge_steps({0: steps[0], 1: TrainingStep(4, (two,))})
     assert other.backwards == (two,)  # which of the first one's is which is not known
 
 
@@ -126,9 +135,9 @@ def test_steps_of_ranks_that_are_not_the_same_one_are_not_compared() -> None:
     graph = step(torch.ones(3, requires_grad=True))
     sent = replace(graph, collectives=(Collective("barrier", 0, group_size=2),))
     reports = [RankReport(r, 1, (), TrainingStep(0, (g,))) for r, g in enumerate((sent, graph))]
-    assert [found.rule for found in one_list(reports)] == ["mismatched-collectives"]
+    assert [found.rule for found in merge_findings(reports)] == ["mismatched-collectives"]
     later = RankReport(1, 2, (), TrainingStep(1, (graph,)))
-    assert one_list([reports[0], later]) == []
+    assert merge_findings([reports[0], later]) == []
 
 
 def test_a_rank_that_ended_early_is_not_waited_for_longer_than_asked() -> None:
@@ -149,4 +158,4 @@ def test_a_report_that_cannot_be_read_is_left_out() -> None:
 def test_a_process_that_torchrun_did_not_start_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    assert Ranks.of_environment() is None
+    assert Ranks.from_environment() is None

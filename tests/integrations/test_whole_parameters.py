@@ -13,7 +13,7 @@ from torch import Tensor
 from graphviz_torch import Graph
 from graphviz_torch.graph import GradientStats, Node, Parameter, TensorMeta
 from graphviz_torch.integrations.loggers import gradient_norms
-from graphviz_torch.integrations.ranks import whole_parameters
+from graphviz_torch.integrations.ranks import merge_parameters
 from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
@@ -78,7 +78,7 @@ def parameter(values: Tensor, part: int | None, parts: int) -> Graph:
 def test_numbers_of_parts_are_put_together_and_a_replica_counts_once() -> None:
     whole = torch.tensor([1.0, 0.0, float("nan"), -7.0, 2.0, float("inf"), 0.0, 3.0])
     pieces = [parameter(piece, i, 2) for i, piece in enumerate((whole[:5], whole[5:]))]
-    [found] = whole_parameters([pieces[0], pieces[1], pieces[1], pieces[0]])
+    [found] = merge_parameters([pieces[0], pieces[1], pieces[1], pieces[0]])
     stats, finite = found.grad, whole[whole.isfinite()]
     assert stats is not None
     assert stats.norm == pytest.approx(finite.norm().item())
@@ -95,10 +95,10 @@ def test_where_a_part_is_missing_or_a_summand_the_numbers_stay_local() -> None:
         [parameter(values, None, 2), parameter(values, None, 2)],
         [parameter(values, 0, 2), replace(parameter(values, 1, 2), parameters=())],
     ):
-        assert whole_parameters(ranks) == ranks[0].parameters
+        assert merge_parameters(ranks) == ranks[0].parameters
 
 
 def test_loggers_are_sent_the_norm_of_the_whole() -> None:
     ranks = [parameter(torch.full((4,), value), i, 2) for i, value in enumerate((3.0, 4.0))]
     assert gradient_norms(ranks[0]) == {"w": 6.0}
-    assert gradient_norms(replace(ranks[0], parameters=whole_parameters(ranks))) == {"w": 10.0}
+    assert gradient_norms(replace(ranks[0], parameters=merge_parameters(ranks))) == {"w": 10.0}

@@ -104,7 +104,7 @@ def test_the_command_compares_what_rehearse_printed(
     assert main(["diff", *paths]) == 1
     assert capsys.readouterr().out.startswith("rank 3:\noperations ")
     assert main(["diff", *paths, "-o", str(tmp_path / "both.svg")]) == 2
-    assert "of two rehearsals diff prints text" in capsys.readouterr().err
+    assert "for two rehearsals, diff prints text" in capsys.readouterr().err
 
 
 def test_something_else_is_refused() -> None:

@@ -1,9 +1,8 @@
-"""`app`: the app, from an installed package or a checkout; with a recording, or a script that runs.
+"""`graphviz-torch app`: start the app, with a saved recording or with a script that it watches.
 
-The script runs as `graphviz-torch run` runs it: in a process of its own, as whoever gave the
-command. The app opens when the first step is recorded, reads the file that grows, and runs nothing
-of it. A signal that ends the command (SIGTERM, and SIGHUP, where it is not ignored) ends what it
-started, and no file stays.
+The script runs in a process of its own, as under `graphviz-torch run`, with the user's rights. The
+app opens after the first recorded step, reads the growing file and executes none of its content.
+SIGTERM and SIGHUP (unless ignored) end the app and the script, and temporary files are removed.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from .lifeline import remove_leftovers, start, temporary_folder
 from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
-_PATIENCE = 10  # seconds in which a process that is told to end has ended
-_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # variables that tell of a graphical browser
-_INTERRUPTED = 2  # seconds in which a process that Ctrl-C has reached has ended
-_LOOK = 0.1  # seconds between two looks at what runs
-RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable with the file that the app opens
-LIVE = "GRAPHVIZ_TORCH_LIVE"  # the variable that is set where a script writes to that file
-STOP = "stop"  # the file beside the recording with which the app asks for the script's end
-ENDED = "ended"  # the file beside it that has the script's exit code
+_KILL_AFTER = 10  # seconds from SIGTERM to SIGKILL
+_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # set where a graphical browser can open
+_CTRL_C_WAIT = 2  # seconds that a process has to end by itself after Ctrl-C
+_POLL_SECONDS = 0.1
+RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # environment variable: the file that the app opens
+LIVE = "GRAPHVIZ_TORCH_LIVE"  # environment variable: set while a script writes to that file
+STOP = "stop"  # a file in the recording's folder, created by the app to end the script
+ENDED = "ended"  # a file in the recording's folder that contains the script's exit code
 
 
 def add_app(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `app`."""
+    """Add the arguments of `app`."""
     parser.usage = "graphviz-torch app [options] [[-m] SCRIPT [ARGS ...]]"
     parser.add_argument("--port", type=int, default=8501, metavar="N", help="default 8501")
     how = argparse.BooleanOptionalAction
@@ -48,18 +47,18 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     add_compiled(parser)
     add_simulate(parser)
-    says = "a script to run, as `run` does, or a recording (.json, .json.gz) to open"
-    parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
-    says = "what the script is given"
-    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
+    text = "a script to run, as `run` does, or a recording (.json, .json.gz) to open"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help=text)
+    text = "arguments of the script"
+    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
     parser.set_defaults(run=_app)
 
 
 def app_file() -> Path:
-    """The app's first file: inside the installed package, or beside it in a checkout.
+    """Return the app's main file, from the installed package or from the checkout.
 
     Raises:
-        FileNotFoundError: if it is in neither.
+        FileNotFoundError: if neither contains it.
     """
     for path in (_PACKAGE / "_app" / "app" / "main.py", _PACKAGE.parent / "app" / "main.py"):
         if path.is_file():
@@ -76,7 +75,7 @@ def _app(parsed: argparse.Namespace) -> int:
         )
     file = app_file()
     remove_leftovers()
-    with _ended_by_signals(), suppress(KeyboardInterrupt):  # Ctrl-C has ended what it started
+    with _exit_on_signals(), suppress(KeyboardInterrupt):  # the processes have ended by then
         if parsed.script is None:
             return _serve(file, parsed, {})
         if parsed.script.endswith((".json", ".json.gz")):
@@ -84,15 +83,15 @@ def _app(parsed: argparse.Namespace) -> int:
             return _serve(file, parsed, {RECORDING: str(recording)})
         with temporary_folder() as folder:
             recording = Path(folder) / f"{Path(parsed.script).name}.json.gz"
-            with _ending(_start(parsed, recording)) as script:
+            with _terminated_after(_start(parsed, recording)) as script:
                 _await_step(script, recording, parsed.script)
                 return _serve(file, parsed, {RECORDING: str(recording), LIVE: "1"}, script)
     return 0
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """The first signal that ends a process raises `SystemExit`; those after it change nothing."""
+def _exit_on_signals() -> Iterator[None]:
+    """Raise `SystemExit` on the first SIGTERM or SIGHUP, and ignore later ones."""
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in (getattr(signal, n) for n in names)}
     heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -111,37 +110,41 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _end(process: subprocess.Popen[bytes], *, by: int = signal.SIGTERM) -> None:
-    """End a process and wait for its end; kill it after `_PATIENCE` seconds."""
-    with suppress(ProcessLookupError):  # it has ended
+def _terminate(process: subprocess.Popen[bytes], *, by: int = signal.SIGTERM) -> None:
+    """Send a signal to a process and wait for its end; kill it after `_KILL_AFTER` seconds."""
+    with suppress(ProcessLookupError):  # the process has ended already
         process.send_signal(by)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_PATIENCE)
+        process.wait(_KILL_AFTER)
     process.kill()
 
 
 @contextmanager
-def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """End the process where the block is left; Ctrl-C has reached it too, or does now."""
+def _terminated_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Terminate the process at the end of the block.
+
+    On Ctrl-C the terminal usually signals the child too, so the child gets some time to end by
+    itself.
+    """
     try:
         yield process
     except KeyboardInterrupt:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_INTERRUPTED)
-        if process.poll() is None:  # the signal was sent to this process alone
-            _end(process, by=signal.SIGINT)
+            process.wait(_CTRL_C_WAIT)
+        if process.poll() is None:  # only this process got the signal
+            _terminate(process, by=signal.SIGINT)
         raise
     finally:
         if process.poll() is None:
-            _end(process)
+            _terminate(process)
         process.wait()
 
 
 def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[bytes]:
-    """Start the script, whose steps are recorded into a file that grows.
+    """Start the script in a process that records its steps into a growing file.
 
     Raises:
-        FileNotFoundError: if there is no such script.
+        FileNotFoundError: if the script does not exist.
     """
     if not parsed.module and not Path(parsed.script).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), parsed.script)
@@ -150,8 +153,8 @@ def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[byte
     if parsed.simulate is not None:
         command += ["--simulate", str(parsed.simulate)]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
-    said = f"graphviz-torch: {parsed.script} runs; the app opens when it has recorded a step."
-    say(said, file=sys.stderr)
+    text = f"graphviz-torch: {parsed.script} runs; the app opens after its first recorded step."
+    say(text, file=sys.stderr)
     return start("graphviz_torch", command, str(recording.parent))
 
 
@@ -159,33 +162,34 @@ def _await_step(script: subprocess.Popen[bytes], recording: Path, name: str) -> 
     """Wait until the first step is recorded.
 
     Raises:
-        RuntimeError: if the script ends without one.
+        RuntimeError: if the script ends before a step is recorded.
     """
     while not recording.exists():
         if script.poll() is None:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         elif not recording.exists():
             raise RuntimeError(
                 f"{name} ended with exit code {script.returncode} and recorded no step, so there "
-                "is nothing to open: a step is a backward."
+                "is nothing to open. A step is recorded when backward() runs."
             )
 
 
-def _attend(
+def _wait_for_server(
     server: subprocess.Popen[bytes], script: subprocess.Popen[bytes] | None, recording: Path
 ) -> int:
-    """Wait for the end of the server, and return its exit code.
+    """Wait until the server ends, and return its exit code.
 
-    Meanwhile the script is ended if the app asks for it, and the app learns that it has ended.
+    While waiting, end the script when the app requests it, and write the script's exit code for the
+    app when the script ends.
     """
     while script is not None and server.poll() is None:
         if script.poll() is not None:
             recording.with_name(ENDED).write_text(str(script.returncode))
             break
         if recording.with_name(STOP).exists():
-            # As Ctrl-C, where there is such a signal: the script may save what it has.
-            _end(script, by=signal.SIGINT if os.name == "posix" else signal.SIGTERM)
-        time.sleep(_LOOK)
+            # SIGINT acts as Ctrl-C, so that the script can save its state.
+            _terminate(script, by=signal.SIGINT if os.name == "posix" else signal.SIGTERM)
+        time.sleep(_POLL_SECONDS)
     return server.wait()
 
 
@@ -198,23 +202,23 @@ def _serve(
     options = {
         "server.address": "localhost",
         "server.port": parsed.port,
-        "server.headless": "true",  # else cards of Streamlit's own may lie over the page
-        "server.showEmailPrompt": "false",  # where Streamlit runs for the first time
+        "server.headless": "true",  # otherwise Streamlit may show its own cards over the page
+        "server.showEmailPrompt": "false",  # shown the first time that Streamlit runs
         "browser.gatherUsageStats": "false",
     }
     command = ["run", str(file)]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     folder = str(Path(environment[RECORDING]).parent) if LIVE in environment else ""
-    with _ending(start("streamlit", command, folder, os.environ | environment)) as server:
+    with _terminated_after(start("streamlit", command, folder, os.environ | environment)) as server:
         if parsed.browser:
             given = f"http://localhost:{parsed.port}", server
             threading.Thread(target=_open_when_ready, args=given, daemon=True).start()
-        return _attend(server, script, Path(environment.get(RECORDING, "")))
+        return _wait_for_server(server, script, Path(environment.get(RECORDING, "")))
 
 
 def _open_when_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    """Open a browser once the server answers; not one that would run in this terminal."""
+    """Open a browser once the server answers, unless only a text browser is available."""
     if sys.platform == "linux" and not _SCREENS & os.environ.keys():
         return
     while server.poll() is None:

@@ -1,4 +1,4 @@
-"""`diff`: how two saved graphs differ, or what two rehearsals printed."""
+"""`graphviz-torch diff`: compare two saved graphs, or two JSON reports of `rehearse`."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ from typing import TYPE_CHECKING, Any
 from ...graph.files.file import json_of
 from ...graph.files.limits import Limits
 from .files import DIFFERENCES, read_saved, say
-from .options import add_options, given
+from .options import add_options, given_options
 from .pictures import draw
 
 if TYPE_CHECKING:
     from ...compare import GraphDiff
 
-# At the beginning of what `rehearse --format json` prints.
-_REHEARSAL = b'"graphviz_torch rehearsal"'
-_STRUCTURE = ("shape", "dtype", "device", "attribute")
+_REHEARSAL = b'"graphviz_torch rehearsal"'  # near the start of `rehearse --format json`'s output
+_STRUCTURE = ("shape", "dtype", "device", "attribute")  # kinds of changes
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `diff`."""
+    """Add the arguments of `diff`."""
     from ... import diff
 
-    for name, says in (("a", "a graph, or run.json.gz@0"), ("b", "a second graph")):
-        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{says}; - reads stdin")
-    says = "draw both in one picture, marked; - writes it to stdout"
-    parser.add_argument("-o", "--out", type=Path, help=says)
+    for name, text in (("a", "a graph, or run.json.gz@0"), ("b", "a second graph")):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{text}; - reads stdin")
+    text = "draw both in one picture, marked; - writes it to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=text)
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--wide", action="store_true", help="show every line, however long")
-    says = (
+    text = (
         "exit with 1 for any difference (default), only for one in nodes, edges, shapes, dtypes, "
         "devices or attributes, or never"
     )
     choices = ("difference", "structure", "never")
-    parser.add_argument("--fail-on", choices=choices, default="difference", help=says)
-    says = "tell where the values part, of two recordings made by `run --fingerprints`"
-    parser.add_argument("--fingerprints", action="store_true", help=says)
+    parser.add_argument("--fail-on", choices=choices, default="difference", help=text)
+    text = "report the first operation whose values differ; needs `run --fingerprints`"
+    parser.add_argument("--fingerprints", action="store_true", help=text)
     add_options(parser, diff)
     parser.set_defaults(run=_diff)
 
@@ -52,9 +51,9 @@ def _diff(parsed: argparse.Namespace) -> int:
     if (reports := _reports(parsed.a, parsed.b)) is not None:
         return _rehearsals(parsed, *reports)
     if parsed.fingerprints:
-        return _first(parsed, titles)
+        return _compare_values(parsed, titles)
     a, b = read_saved(parsed.a), read_saved(parsed.b)
-    difference = diff(a, b, titles=titles, **given(parsed, diff))
+    difference = diff(a, b, titles=titles, **given_options(parsed, diff))
     if parsed.out is not None:
         draw(difference, parsed.out, None)
     if parsed.out != Path("-"):
@@ -67,19 +66,22 @@ def _diff(parsed: argparse.Namespace) -> int:
     return int(_fails(difference, parsed.fail_on))
 
 
-def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
-    """The first difference of values, as text or as JSON; of trainings in the first such step."""
+def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
+    """Print the first difference of values; return 1 if there is one that `--fail-on` names.
+
+    Trainings are compared step by step until one differs.
+    """
     from ...compare import first_difference
     from ...graph import Training
 
     a, b = read_saved(parsed.a), read_saved(parsed.b)
     pairs = []
     if isinstance(a, Training) and isinstance(b, Training):
-        theirs = {step.number: step for step in b.steps}
-        pairs = [(one, theirs[one.number]) for one in a.steps if one.number in theirs]
+        steps_of_b = {step.number: step for step in b.steps}
+        pairs = [(one, steps_of_b[one.number]) for one in a.steps if one.number in steps_of_b]
     if not pairs:
         found = first_difference(a, b, titles=titles)
-    for one, other in pairs:  # a change in one step changes the weights of those after it
+    for one, other in pairs:  # later steps differ because the weights do: stop at the first
         at = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
         found = first_difference(one, other, titles=at)
         if found:
@@ -97,7 +99,7 @@ def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
 
 
 def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
-    """What two rehearsals printed; None where a file is none of those."""
+    """Return the rehearsal reports in two files; None unless both files are such reports."""
     found = []
     for path in (a, b):
         if path.suffix != ".json" or not path.is_file():
@@ -110,10 +112,10 @@ def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
 
 
 def _report(path: Path) -> Any:
-    """Return what a rehearsal printed.
+    """Return the content of a rehearsal's JSON report.
 
     Raises:
-        ValueError: for a file that holds more than a saved graph may, or no JSON.
+        ValueError: if the file is no JSON, or exceeds the limits for saved graphs.
     """
     size = path.stat().st_size
     limits = Limits(size)
@@ -127,20 +129,20 @@ def _report(path: Path) -> Any:
 
 
 def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
-    """How they differ, of several ranks one after the other; 1 for any difference."""
+    """Print how the reports differ, rank by rank; return 1 if they do, unless `--fail-on never`."""
     from ...rehearsal import compare_rehearsals
 
     if parsed.out is not None or parsed.fingerprints:
         raise ValueError(
-            "-o and --fingerprints are for graphs: of two rehearsals diff prints text."
+            "-o and --fingerprints are for graphs: for two rehearsals, diff prints text or JSON."
         )
     one, two = (each if isinstance(each, list) else [each] for each in (a, b))
     for report in (*one, *two):
-        compare_rehearsals(report, report)  # raises ValueError for what is no report
-    theirs = {report["rank"]: report for report in two}
+        compare_rehearsals(report, report)  # raises ValueError if it is not a report
+    by_rank = {report["rank"]: report for report in two}
     if len(one) == len(two) == 1:
-        theirs = {one[0]["rank"]: two[0]}
-    pairs = [(each, theirs[each["rank"]]) for each in one if each["rank"] in theirs]
+        by_rank = {one[0]["rank"]: two[0]}
+    pairs = [(each, by_rank[each["rank"]]) for each in one if each["rank"] in by_rank]
     if not pairs:
         raise ValueError(f"{parsed.a} and {parsed.b} have no rank in common.")
     differences = [compare_rehearsals(*pair) for pair in pairs]

@@ -1,4 +1,6 @@
-"""`explain`: the way of the gradient to a parameter or node, or which loss trains which network."""
+"""`graphviz-torch explain`: print the gradient's path to a parameter or node, or which loss trains
+which network.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from .pictures import FILE, draw
 
 
 def add_explain(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `explain`."""
+    """Add the arguments of `explain`."""
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    says = "a parameter's name, a label, or a node's id"
-    says += "; without it: which loss trains which network"
-    parser.add_argument("target", metavar="NAME", nargs="?", help=says)
-    says = "draw the graph with the way marked; - writes it to stdout"
-    parser.add_argument("-o", "--out", type=Path, help=says)
+    text = "a parameter's name, a label, or a node's id"
+    text += "; without it, print which loss trains which network"
+    parser.add_argument("target", metavar="NAME", nargs="?", help=text)
+    text = "draw the graph with the path marked; - writes it to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=text)
     parser.set_defaults(run=_explain)
 
 
@@ -27,9 +29,9 @@ def _explain(parsed: argparse.Namespace) -> int:
     if parsed.target is None:
         say(explain(graph))
         return 0
-    way = explain(graph, parsed.target)
+    path = explain(graph, parsed.target)
     if parsed.out != Path("-"):
-        say(way)
+        say(path)
     if parsed.out is not None:
-        draw(graph, parsed.out, None, findings=[way.mark()])
+        draw(graph, parsed.out, None, findings=[path.mark()])
     return 0

@@ -1,4 +1,4 @@
-"""The files that a command reads and writes; "-" is what comes in and goes out."""
+"""Reading and writing the files that commands name; "-" is stdin and stdout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...graph.text import printable
 PIPE = Path("-")
 
 _RED, _GREEN, _YELLOW, _BLUE = 31, 32, 33, 34
-# Signs with the rule behind them, a severity that begins a line, and what stands around source.
+# Patterns of a report's severities, signs and source margins -> ANSI colour.
 SEVERITIES = {
     r"✖ [\w-]+|^error\b(\[[\w-]+\])?": _RED,
     r"⚠ [\w-]+|^warning\b(\[[\w-]+\])?": _YELLOW,
@@ -31,14 +31,14 @@ DIFFERENCES = {r"^ *\+ .*": _GREEN, r"^ *- .*": _RED, r"^ *~ .*": _YELLOW}
 
 
 def read_saved(path: Path) -> Graph | Training | TrainingStep:
-    """The graph or the training in a file, or in what comes in; "run.json.gz@10": its step 10.
+    """Load a graph or training from a file or stdin; "run.json.gz@10" is step 10 of a training.
 
     Raises:
-        ValueError, OSError: as `load`; also for a step that the training has not.
+        ValueError, OSError: as `load`; also if the training has no such step.
     """
     if path.suffix == ".py" and path.exists():
         recorded = f"graphviz-torch run -o run.json.gz {path}"
-        raise ValueError(f"{path} is a script, which runs first: {recorded}")
+        raise ValueError(f"{path} is a script: record it first with {recorded}")
     if (file := on_disk(path)) != path:
         return load(file, step=int(path.name.rpartition("@")[2]))
     if path != PIPE:
@@ -54,13 +54,13 @@ def read_saved(path: Path) -> Graph | Training | TrainingStep:
 
 
 def on_disk(path: Path) -> Path:
-    """The file itself: "run.json.gz" of "run.json.gz@10"."""
+    """Return the file's path without a step number: "run.json.gz" for "run.json.gz@10"."""
     name, mark, number = path.name.rpartition("@")
     return path.with_name(name) if mark and number.isdecimal() and not path.exists() else path
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write text to a file, whose name is printed, or out."""
+    """Write text to a file and print its name, or write text to stdout if `path` is "-"."""
     if path == PIPE:
         sys.stdout.write(text)
     else:
@@ -69,12 +69,10 @@ def write_text(text: str, path: Path) -> None:
         say(str(path))
 
 
-def beside(file: Path, suffix: str) -> Path:
-    """The file's name without ".json" or ".json.gz", with another ending, in the same folder.
+def default_output(file: Path, suffix: str) -> Path:
+    """Return the path in the same folder with `suffix` in place of ".json" or ".json.gz".
 
-    Of a step, "run.json.gz@10", it is "run@10" with that ending.
-
-    What comes in goes out.
+    For a step, "run.json.gz@10", it is "run@10" with the suffix. For stdin it is stdout.
     """
     if file == PIPE:
         return PIPE
@@ -82,30 +80,32 @@ def beside(file: Path, suffix: str) -> Path:
 
 
 def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | None = None) -> None:
-    """Print text of a command, in which nothing drives the terminal but colours of our own.
+    """Print a command's text, with control characters escaped except for our own colours.
 
-    A reader, a pager say, that has seen enough ends nothing of what follows.
+    If the reader (a pager, for example) closes the pipe, later output is discarded without an
+    error.
 
     Args:
-        colors: as for `colored`; None: no colours.
-        file: where to print; None: to stdout.
+        colors: as for `with_colors`. None prints without colours.
+        file: the stream to print to. None prints to stdout.
     """
     out = file or sys.stdout
     shown = printable(str(text), lines=True)
     try:
-        print(shown if colors is None else colored(shown, out, colors), file=out, flush=True)
+        print(shown if colors is None else with_colors(shown, out, colors), file=out, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
-def colored(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
-    """A text for `file`: with colours where that is a terminal, or FORCE_COLOR is set; never where
-    NO_COLOR is.
+def with_colors(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
+    """Return the text with ANSI colours if `file` is a terminal or FORCE_COLOR is set, and NO_COLOR
+    is not.
 
     Args:
-        colors: pattern -> number of the ANSI colour of all that it finds.
+        colors: regular expression -> ANSI colour number of its matches.
     """
-    old = sys.platform == "win32" and "WT_SESSION" not in os.environ  # it would show the escapes
+    # The old Windows console prints escape sequences as text.
+    old = sys.platform == "win32" and "WT_SESSION" not in os.environ
     shows = file.isatty() and os.environ.get("TERM") != "dumb" and not old
     if os.environ.get("NO_COLOR") or not (shows or os.environ.get("FORCE_COLOR", "0") != "0"):
         return text

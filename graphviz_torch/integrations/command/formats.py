@@ -1,4 +1,4 @@
-"""The formats in which a graph is written, by `draw`, `export` and `run -o`."""
+"""The file formats of `draw`, `export` and `run -o`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Format(NamedTuple):
-    """A format: the function that writes it, whose keywords are the options of the command."""
+    """A format: the function that writes it, and how commands use it.
+
+    Keywords of the function become options of the command.
+    """
 
     help: str
-    function: str  # module and name below this package; it returns a text or a picture
-    suffixes: tuple[str, ...] = ()  # file names that select the format
-    printed: bool = False  # printed if no file is named; else the file is put beside the graph
+    function: str  # "module.name" in this package; returns a str or a picture
+    suffixes: tuple[str, ...] = ()  # file names with these suffixes select the format
+    printed: bool = False  # without -o, print to stdout; otherwise write next to the graph's file
     titled: bool = False  # the title defaults to the file's name
-    slow: bool = False  # may take seconds, as a layout does: `run` writes it at the end alone
+    slow: bool = False  # may take seconds (layout): `run` does not write it after every step
     run_options: Mapping[str, Any] = _NOTHING  # keywords of the function for `run -o`
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of the option `--format`; () if there is only one."""
+        """Return the values of the option `--format`; () if there is only one."""
         return tuple([suffix[1:] for suffix in self.suffixes]) if len(self.suffixes) > 1 else ()
 
     @property
     def make(self) -> Callable[..., Any]:
-        """The function that writes the format."""
+        """Import and return the function that writes the format."""
         module, _, name = self.function.rpartition(".")
         made: Callable[..., Any] = getattr(import_module(f"{_PACKAGE}.{module}".rstrip(".")), name)
         return made
@@ -55,7 +58,9 @@ SUFFIXES: Final = tuple([suffix for each in FORMATS.values() for suffix in each.
 
 
 def format_of(path: Path) -> str:
-    """Return the name of the format that a file's name ends with, the longest one; "" if none."""
+    """Return the name of the format with the longest suffix that `path` ends with; "" if none
+    fits.
+    """
     ends = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
     fits = [suffix for suffix in ends if path.name.endswith(suffix)]
     return ends[max(fits, key=len)] if fits else ""

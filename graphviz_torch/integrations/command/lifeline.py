@@ -1,10 +1,11 @@
-"""Processes that end with the command that started them, and folders that nobody leaves behind.
+"""Child processes that end with the command that started them, and temporary folders that are
+removed.
 
-A child holds the reading end of a pipe whose writing end only the command holds. However the
-command ends, SIGKILL included, the pipe ends then: the child removes the command's folder and ends.
-A folder that nobody was left to remove is removed when a command is started the next time.
+A child holds the read end of a pipe whose only write end is in the command's process. However the
+command ends, SIGKILL included, the pipe is closed; the child then removes the command's folder and
+ends. Folders that were not removed are deleted when a command starts the next time.
 
-Run as a module, it watches the pipe and runs another module:
+Run as a module, it waits for the pipe in a thread while it runs another module:
 
     python -m graphviz_torch.integrations.command.lifeline HANDLE FOLDER MODULE ARGS ...
 """
@@ -26,29 +27,29 @@ from pathlib import Path
 
 _PREFIX = "graphviz_torch-"
 _PAGE = f"{_PREFIX}page-"
-_PATIENCE = 5  # seconds from SIGTERM to SIGKILL
-_PAGE_AGE = 86_400  # seconds after which a page that `view` opened is removed
-_writing_ends: list[int] = []  # held open until this process ends
+_KILL_AFTER = 5  # seconds from SIGTERM to SIGKILL
+_MAX_PAGE_AGE = 86_400  # seconds after which a page that `view` opened is removed
+_write_ends: list[int] = []  # of pipes, kept open until this process ends
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder whose name tells which process it belongs to."""
+    """Return a folder with this process's id in its name, removed at the end of a `with` block."""
     return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
 
 
 def page_folder() -> Path:
-    """Return a new folder for a page that a browser reads after this process has ended."""
+    """Return a new folder for a page that a browser may read after this process has ended."""
     return Path(tempfile.mkdtemp(prefix=_PAGE))
 
 
 def remove_leftovers() -> None:
-    """Remove folders of processes that have ended without removing them, and old pages."""
+    """Remove this user's folders of processes that no longer run, and pages older than a day."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = folder.name[len(_PREFIX) :].partition("-")[0]
         with suppress(OSError):
             status = folder.lstat()
             is_mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-            old = folder.name.startswith(_PAGE) and time.time() - status.st_mtime > _PAGE_AGE
+            old = folder.name.startswith(_PAGE) and time.time() - status.st_mtime > _MAX_PAGE_AGE
             if is_mine and (old or (owner.isdecimal() and not _is_alive(int(owner)))):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -56,12 +57,17 @@ def remove_leftovers() -> None:
 def start(
     module: str, arguments: Sequence[str], folder: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Run a module in a process that ends with this one, and removes the folder then; "": none."""
+    """Start a module in a child process that ends when this process ends.
+
+    Args: module, arguments: run as `python -m MODULE ARGUMENTS`. folder: removed by the child when
+    this process ends; "" removes none. environment: the child's environment variables; None
+    inherits this process's.
+    """
     if os.name != "posix":
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.Popen(command, env=environment)
     reading, writing = os.pipe()
-    _writing_ends.append(writing)
+    _write_ends.append(writing)
     command = [sys.executable, "-m", __name__, str(reading), folder, module, *arguments]
     try:
         return subprocess.Popen(command, env=environment, pass_fds=[reading])
@@ -74,19 +80,19 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # the process belongs to another user
         pass
     return True
 
 
 def _watch(handle: int, folder: str) -> None:
-    """Wait for the end of the pipe; then remove the folder, and end this process."""
+    """Wait until the pipe is closed, then remove the folder and end this process."""
     with suppress(OSError):
         os.read(handle, 1)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(_PATIENCE)
+    time.sleep(_KILL_AFTER)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,7 +1,8 @@
-"""The command `graphviz-torch`: record a script; draw, read, judge and compare saved graphs.
+"""The command `graphviz-torch`: record a script; view, check, compare and export saved graphs.
 
-Exit codes: 0 done; 1 what `--fail-on` names was found; 2 it could not be done. `run` has the exit
-code of its script, and 2 where nothing was recorded. Only `run`, `rehearse` and `app` load torch.
+Exit codes: 0 done; 1 a finding or difference that `--fail-on` names; 2 the command failed. `run`
+returns the exit code of its script, or 2 if nothing was recorded. Only `run`, `rehearse` and `app`
+import torch.
 """
 
 from __future__ import annotations
@@ -64,22 +65,25 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; `arguments` default to those of the process. Returns the exit code."""
+    """Run the command line and return its exit code.
+
+    Args: arguments: words of the command line; None takes them from `sys.argv`.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter is shown its escape
+    for stream in (sys.stdout, sys.stderr):  # print escapes for letters outside its encoding
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None and given[:1] != ["run"]:  # a script's stdout is its own
+        if reconfigure is not None and given[:1] != ["run"]:  # `run` leaves the script's stdout
             reconfigure(errors="backslashreplace")
     try:
         parsed = parser(
             next((word for word in given if word in COMMANDS), ""), arguments=given
         ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
-        if given[:1] == ["run"]:  # what a script prints is not the answer to a command
+        if given[:1] == ["run"]:  # the script's own messages keep their Python wording
             return run(parsed)
         with in_shell():
             return run(parsed)
-    except BrokenPipeError:  # the reader, a pager say, has seen enough
+    except BrokenPipeError:  # the reader, such as a pager, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _DONE
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
@@ -87,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
 
 
-# Words of other tools -> the command that does it here.
+# Command names of other tools -> the command with this purpose.
 _SYNONYMS = {
     "search": "find",
     "check": "find",
@@ -106,23 +110,23 @@ _SYNONYMS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that says in one sentence what is wrong with the arguments."""
+    """An argument parser whose errors are one sentence with a suggestion."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"(invalid choice: '|unrecognized arguments: )([\w-]+)", message)
         near = get_close_matches(wrong[2], [*self._words(), *_SYNONYMS], 1) if wrong else []
         hint = f". Did you mean {_SYNONYMS.get(near[0], near[0])}?" if near else ";"
         said = message.partition(" (choose from")[0] if near or "COMMAND" in message else message
-        for action in self._actions:  # argparse names what is missing, and we say what it is
+        for action in self._actions:  # add the help of a missing argument to argparse's message
             if "required" in message and action.metavar and action.help:
                 about = f"{action.metavar}, {action.help.partition(';')[0]}"
                 said = re.sub(rf"\b{re.escape(str(action.metavar))}$", about, said)
-        said = printable(f"{self.prog}: {said}{hint} {self.prog} --help lists what there is.")
+        said = printable(f"{self.prog}: {said}{hint} {self.prog} --help lists the choices.")
         self.exit(_FAILED, f"{said}\n")
 
     def _words(self) -> list[str]:
-        """The commands, options and values that there are."""
-        # argparse has no public way to ask a parser for these.
+        """Return all commands, options and option values."""
+        # argparse has no public API for a parser's options and commands.
         words = list(self._option_string_actions)
         for action in self._actions:
             words += list(map(str, action.choices or ()))
@@ -133,7 +137,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandsParser(_Parser):
-    """The parser of all commands: its help lists them by group, with an example for each group."""
+    """The top-level parser, whose help lists commands by group with an example each."""
 
     def format_help(self) -> str:
         lines = [
@@ -172,10 +176,10 @@ def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParse
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, for a terminal."""
+    """Return an error's message for a terminal, in one sentence."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         name = printable(str(error.filename))
-        # Not of ours, which says of this errno what is missing.
+        # Our own errors with this errno have a message of their own.
         if error.strerror == os.strerror(errno.ENOENT):
             here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
             return f"{name}: there is no such file{here}; check its name."
@@ -184,9 +188,9 @@ def sentence(error: Exception) -> str:
 
 
 def add_completion(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `completion`."""
-    says = 'bash and zsh: eval "$(graphviz-torch completion bash)"; fish: pipe it to `source`'
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help=says)
+    """Add the arguments of `completion`."""
+    text = 'bash and zsh: eval "$(graphviz-torch completion bash)"; fish: pipe it to `source`'
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help=text)
     parser.set_defaults(run=_completion)
 
 
@@ -194,11 +198,11 @@ def _completion(parsed: argparse.Namespace) -> int:
     import shtab
 
     made = parser(*COMMANDS)
-    # argparse has no public way to ask a parser for its arguments.
+    # argparse has no public API for a parser's arguments.
     [commands] = [a.choices for a in made._actions if isinstance(a, argparse._SubParsersAction)]
     for command in commands.values():
         for action in command._actions:
-            if action.nargs != 0 and not action.choices:  # its value may be a file
+            if action.nargs != 0 and not action.choices:  # the value may be a file name
                 action.complete = shtab.FILE
     print(shtab.complete(made, parsed.shell))
     return 0

@@ -1,6 +1,6 @@
-"""Options that a function has, as options of a command: named and described once, in the function.
+"""Command options made from a function's keywords, named and described by its docstring.
 
-A keyword of type `bool`, `int`, `float`, `str` or a `Literal` becomes an option; others do not.
+Keywords of type `bool`, `int`, `float`, `str` or a `Literal` become options; others do not.
 """
 
 from __future__ import annotations
@@ -15,59 +15,62 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def add_options(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> None:
-    """Add an option for each keyword of `function`: `color_by` is "--color-by".
+    """Add an option for each keyword of `function`: `color_by` becomes "--color-by".
 
     Args:
-        parser: gets the options.
-        function: whose keywords.
+        parser: the parser of a command.
+        function: the function that the command calls.
     """
     hints = get_type_hints(function)
-    says = _described(function)
+    descriptions = _keyword_descriptions(function)
     for name, keyword in inspect.signature(function).parameters.items():
         if keyword.kind is not keyword.KEYWORD_ONLY:
             continue
-        how = _how(name, hints[name])
-        if how is not None:
+        settings = _argument_settings(name, hints[name])
+        if settings is not None:
             flag = "--" + name.replace("_", "-")
-            text = first_clauses(in_shell(says.get(name, ""), flag)).replace("%", "%%")
-            parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=text, **how)
+            text = first_clauses(shell_text(descriptions.get(name, ""), flag)).replace("%", "%%")
+            parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=text, **settings)
 
 
-def given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """The keywords of `function` that the user gave."""
+def given_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keywords of `function` that the user gave as options, with their values."""
     keywords = inspect.signature(function).parameters.values()
     names = [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
     return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
 
 
-def in_shell(says: str, flag: str) -> str:
-    """What a docstring says of a keyword, for those who type a flag: a shell has no None.
+def shell_text(text: str, flag: str) -> str:
+    """Return a keyword's description in terms of its flag: no None, False or Python-only values.
 
-    >>> in_shell("draw it as one; None does so where there are many; False never.", "--fold")
+    >>> shell_text("draw it as one; None does so where there are many; False never.", "--fold")
     'draw it as one; left out, it does so where there are many; --no-fold never.'
-    >>> in_shell('colour by "device". In Python also by a function, or None.', "--color-by")
+    >>> shell_text('colour by "device". In Python also by a function, or None.', "--color-by")
     'colour by "device".'
     """
-    says = says.partition(" In Python ")[0].replace("`math.inf`", "inf")
-    says = re.sub(r"\. None: ", "; left out, ", says)
-    says = re.sub(r"; None ", "; left out, it ", says)
-    return re.sub(r"\bFalse\b", flag.replace("--", "--no-", 1), says)
+    text = text.partition(" In Python ")[0].replace("`math.inf`", "inf")
+    text = re.sub(r"\. None: ", "; left out, ", text)
+    text = re.sub(r"; None ", "; left out, it ", text)
+    return re.sub(r"\bFalse\b", flag.replace("--", "--no-", 1), text)
 
 
-def first_clauses(text: str, most: int = 110) -> str:
-    """Return the clauses at the start of a description that fit two lines of a terminal.
+def first_clauses(text: str, max_length: int = 110) -> str:
+    """Return the clauses at the start of a description that fit in two lines of a terminal.
 
     >>> first_clauses("fold what repeats; left out, it does so above 40 nodes. More text.", 40)
     'fold what repeats'
     """
     ends = [found.start() for found in re.finditer(r"[;.](?= |$)", text)]
-    fitting = [end for end in ends if end <= most]
+    fitting = [end for end in ends if end <= max_length]
     return text[: max(fitting, default=min(ends, default=len(text)))]
 
 
-def _how(name: str, hint: Any) -> dict[str, Any] | None:
+def _argument_settings(name: str, hint: Any) -> dict[str, Any] | None:
+    """Return arguments of `add_argument` for a keyword of this type; None if it cannot be an
+    option.
+    """
     if get_origin(hint) in (Union, types.UnionType):
-        # What cannot be written on a command line, as a function, is left to Python.
+        # A callable cannot be written on a command line: only the other type counts.
         others = (type(None), Callable)
         hints = [e for e in get_args(hint) if e not in others and get_origin(e) not in others]
         if len(hints) != 1:
@@ -92,12 +95,11 @@ def _tolerance(text: str) -> float:
     return number
 
 
-def _described(function: Callable[..., Any]) -> dict[str, str]:
-    """What the "Args" of a docstring say of each name."""
-    text = inspect.getdoc(function) or ""
-    _, _, rest = text.partition("Args:\n")
+def _keyword_descriptions(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the description of each keyword in the "Args" of a docstring."""
+    _, _, rest = (inspect.getdoc(function) or "").partition("Args:\n")
     found: dict[str, str] = {}
-    for names, says in re.findall(r"^    ([a-z_, ]+): (.*(?:\n     +.*)*)", rest, re.M):
+    for names, text in re.findall(r"^    ([a-z_, ]+): (.*(?:\n     +.*)*)", rest, re.M):
         for name in names.split(", "):
-            found[name] = " ".join(says.split())
+            found[name] = " ".join(text.split())
     return found

@@ -1,15 +1,15 @@
-"""What a run leaves: its report and its files, written after each recorded step.
+"""The report and the files of `run`, written after each recorded step.
 
-No end of the script loses them: a signal, `os._exit`, a crash and a batch system that stops the
-job leave what the steps before have written. So nothing waits for the end, and no signal is
-handled. Of a few steps that are asked for each is in a ".json" from its optimizer's step on. Where
-all are recorded, those that end within a quarter of a second are written together when the next
-begins, so those are what a kill takes. At the end the report is said again,
-with what has been found since, and the files that are not up to date are written.
+Writing early makes them survive any end of the script: a signal, `os._exit`, a crash, a batch
+system that stops the job. Nothing waits for the end of the process, and no signal is handled. With
+`--steps N`, a step is in a ".json" as soon as its optimizer has stepped; with `--steps 0`, steps
+that end within a quarter of a second are written together when the next one begins, so that a kill
+loses at most those. At the end the report is printed with all findings, and files that are not up to
+date are written.
 
-A ".json" or ".json.gz" grows by each step; the other files show the last one. A picture takes a
-layout, which may take seconds: it is drawn after the first recorded step, after the last that was
-asked for, and at the end.
+A ".json" or ".json.gz" grows by each step; the other formats show the last step. Pictures need a
+layout, which may take seconds, so they are drawn only after the first recorded step, after the last
+one that was requested, and at the end.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from ...graph.training.file import TrainingFile
 from ...graph.units import count_text
 from ...graph.values import SEVERITIES
 from ..excerpt import Files
-from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
+from ..ranks import WAIT, RankReport, Ranks, merge_findings, merge_steps
 from .files import SEVERITIES as COLORS
 from .files import say
 from .findings.baseline import write_baseline
 from .findings.judge import Judge
-from .findings.reports import REPORTS, go_on, to_lines, to_sarif
+from .findings.reports import REPORTS, to_lines, to_sarif, view_commands
 from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
 
-_WAITING = 100  # steps that wait for a file that cannot be written
-_BATCH, _SECONDS = 50, 0.25  # steps, or their time, that are written together
+_MAX_UNWRITTEN = 100  # steps kept for a file that cannot be written at the moment
+_MAX_BATCH, _BATCH_SECONDS = 50, 0.25  # steps written together, or the time in which they ended
 
 
 class Outputs:
@@ -57,12 +57,12 @@ class Outputs:
         parsed: the arguments of `run`.
 
     Raises:
-        ValueError, OSError: for a baseline that cannot be read.
+        ValueError, OSError: if the baseline cannot be read.
     """
 
     def __init__(self, parsed: argparse.Namespace) -> None:
         self._parsed = parsed
-        # The script may go to another folder, and may take another stderr.
+        # The script may change the current folder or replace sys.stderr.
         self._root, self._stderr = Path.cwd(), sys.stderr
         script = Path(parsed.script).absolute().parent
         self._source = Files((script, self._root), time.time(), loaded=True)
@@ -70,46 +70,49 @@ class Outputs:
         self._files: list[Path] = [*parsed.out]
         if parsed.write_baseline is not None:
             self._files.append(parsed.write_baseline)
-        self._stale = {*self._files}  # what is not written as the last step would have it
-        self._batch = 0  # steps since the last writing, which ended at
-        self._wrote = -math.inf
-        self._written: set[Path] = set()  # what an earlier step has written
+        self._stale = {*self._files}  # files that do not contain the last step
+        self._batch = 0  # number of steps since files were last written
+        self._wrote = -math.inf  # the time of that
+        self._written: set[Path] = set()  # files that contain some earlier step
         self._steps = 0
         self._turns = AlternatingOptimizers()
-        self._run: Training | None = None  # its last two steps
-        # The steps that are not in a file yet.
+        self._run: Training | None = None  # the last two steps
+        # Steps that are not yet in the file.
         self._waiting: dict[Path, list[TrainingStep]] = {
             path: [] for path in parsed.out if path.name.endswith((".json", ".json.gz"))
         }
         self._growing = {path: TrainingFile(path) for path in self._waiting}
-        # Steps that waited too long for a file that could not be written, and why it could not.
+        # Numbers of steps dropped because the file could not be written, and the last error.
         self._lost: dict[Path, set[int]] = {path: set() for path in self._waiting}
         self._why: dict[Path, str] = {}
         self._once = RunFindings()
-        self._found: list[Finding] = []  # each thing once
-        self._recorded = 0  # steps, one that failed at once among them
-        self._news: list[Finding] = []  # not said yet
-        self._said: list[Finding] = []  # while the script ran
-        self._at_step = 0  # when it was said last
-        self._ranks = Ranks.of_environment()
+        self._found: list[Finding] = []  # findings of all steps, without repetitions
+        self._recorded = 0  # number of steps, including steps that failed before any node
+        self._news: list[Finding] = []  # findings not yet printed
+        self._said: list[Finding] = []  # findings printed while the script ran
+        self._at_step = 0  # number of recorded steps when findings were last printed
+        self._ranks = Ranks.from_environment()
         self._stall: Any = None
         if self._ranks is not None:
-            from ..stall import StallWatch  # it loads torch
+            from ..stall import StallWatch  # imports torch
 
             self._stall = StallWatch(self._ranks, self._say)
         self._experimented = False
-        self.running = True  # the script, to which nothing may happen
+        self.running = True  # whether the script runs, which errors here must not disturb
 
-    def foretell(self) -> None:
-        """Say before the script runs, which may take hours, that a file has no folder yet."""
+    def warn_of_missing_folders(self) -> None:
+        """Print, before a script that may run for hours, which files have no folder to be written
+        to.
+        """
         for path in self._files:
             if not path.parent.exists():
                 folder = f"the folder {str(path.parent)!r} does not exist"
-                self._say(f"{folder}: unless the script makes it, {path.name} is not written.")
+                self._say(f"{folder}: unless the script creates it, {path.name} is not written.")
 
     def add_early(self, step: TrainingStep) -> None:
-        """Write a step that goes on into the files that grow, for a signal may end it; `add` will
-        take it when it is over.
+        """Write an unfinished step into the growing files, in case the process is killed.
+
+        `add` replaces it when the step has ended.
         """
         if self._ranks is None:
             for path, waiting in self._waiting.items():
@@ -118,8 +121,9 @@ class Outputs:
                     waiting.clear()
 
     def add(self, step: TrainingStep, found: list[Finding]) -> None:
-        """Take a step that has ended, or the last one again, with more; write what there is while
-        the script runs.
+        """Add a step that has ended, and write the files and new findings while the script runs.
+
+        A step with the same number as the last one replaces it.
         """
         first = self._run is None
         before = () if self._run is None else self._run.steps
@@ -133,8 +137,8 @@ class Outputs:
             self._recorded += 1
         for path, waiting in self._waiting.items():
             waiting.append(step)
-            self._lost[path].update(each.number for each in waiting[:-_WAITING])
-            del waiting[:-_WAITING]
+            self._lost[path].update(each.number for each in waiting[:-_MAX_UNWRITTEN])
+            del waiting[:-_MAX_UNWRITTEN]
         self._news += self._once.add(self._recorded - 1, found, step.graphs)
         self._found = self._once.all(self._recorded)
         self._stale = {*self._files}
@@ -147,15 +151,15 @@ class Outputs:
         wanted = self._parsed.steps
         last = wanted > 0 and step.number >= (wanted - 1) * self._parsed.every
         self._batch += 1
-        due = self._batch == _BATCH or time.monotonic() - self._wrote > _SECONDS
+        due = self._batch == _MAX_BATCH or time.monotonic() - self._wrote > _BATCH_SECONDS
         with suppress(Exception):
             if wanted or due:
                 self._write(pictures=first or last)
                 self._batch, self._wrote = 0, time.monotonic()
             if last or (not wanted and self._news):
                 news = [each for each in self._found if _is_among(each, self._news)]
-                new = self._judge.reported(_sorted(news))
-                head = "found so far, while the script goes on"
+                new = self._judge.filter(_by_severity(news))
+                head = "found so far, while the script continues"
                 if new:
                     self._say(head, self._text(new))
                 else:
@@ -165,20 +169,23 @@ class Outputs:
                 self._news = []
 
     def experiment(self, recording: Any) -> None:
-        """Run the first forward again, with one thing changed each time, and say what follows."""
+        """Re-run the first recorded forward with one change at a time, and print what that
+        shows.
+        """
         if recording is None or self._ranks is not None:
-            self._say("no experiment was made: no recorded forward can run again in one process")
+            self._say("no experiment ran: no forward was recorded that one process can run again")
             return
         try:
-            from ...experiments import experiment  # it loads torch
+            from ...experiments import experiment  # imports torch
 
             found = experiment(recording)
-        except Exception as error:  # what runs again may raise
-            self._say(f"no experiment was made ({type(error).__name__}: {error})")
+        except Exception as error:  # the user's forward may raise when it runs again
+            self._say(f"no experiment ran ({type(error).__name__}: {error})")
             return
         self._say("experiments", str(found))
         self._experimented = True
-        self._found = [*self._once.all(self._recorded), *found.findings]  # of the run, of no step
+        # These findings belong to the run, not to a step.
+        self._found = [*self._once.all(self._recorded), *found.findings]
 
     def finish(
         self,
@@ -193,18 +200,18 @@ class Outputs:
         Args:
             begun: whether the script began to run.
             children: its child processes.
-            error: the exception that ended the script.
-            threads: numbers of backwards that ran in other threads, by the thread's name.
+            error: the exception that ended the script, or None.
+            threads: number of backward calls in other threads, by the thread's name.
 
         Returns:
-            The exit code that `--fail-on` asks for; 2 if a file could not be written, or if nothing
-            was recorded and no thread or child process trained.
+            The exit code by `--fail-on`; 2 if a file could not be written, or if nothing was
+            recorded and no thread or child process trained.
         """
         try:
             if self._stall is not None:
                 self._stall.close(error)
             return self._finish(begun, children, error, threads)
-        except Exception as error:  # the script has taken away what this needs
+        except Exception as error:  # the script may have removed or patched things used here
             self._say(f"the report could not be written ({type(error).__name__}: {error})")
             return 0
 
@@ -220,33 +227,34 @@ class Outputs:
             if self._ranks.rank:
                 self._ranks.report(self._report(self._ranks.rank))
                 self._ranks.finish()
-                return self._judge.exit_code(self._judge.reported(_sorted(self._found)))
+                return self._judge.exit_code(self._judge.filter(_by_severity(self._found)))
             met = self._gather(self._ranks)
-        new = self._judge.reported(_sorted(self._found))
+        new = self._judge.filter(_by_severity(self._found))
         code = self._judge.exit_code(new)
         said, unfinished = self._count(), self._is_unfinished(error)
         if self._run is None:
             why = "no backward ran" if begun else "the script could not be read"
             said = f"nothing was recorded: {why}"
         if unfinished:
-            said = "Ctrl-C came before the first step ended; what ran of it is not judged"
-        said += met + (apart := _threads_text(threads) + children.said(alone=self._run is None))
+            said = "Ctrl-C came before the first step ended; the unfinished step is not checked"
+        apart = _threads_text(threads) + children.report_text(alone=self._run is None)
+        said += met + apart
         if self._run is None and begun and not (apart or unfinished):
             said += "; pass the script that calls loss.backward()"
         with warnings.catch_warnings():
-            warnings.simplefilter("default")  # the script may make errors of them
+            warnings.simplefilter("default")  # the script may have turned warnings into errors
             errors = [*self._write(pictures=True), *self._gaps()]
         shown = self._parsed.format is None and self._run is not None and not unfinished
         if shown and any(_is_among(each, self._said) for each in new):
             said += "; see above"
         self._say(said, *self._lines(new) * shown)
-        for path in self._files if self._parsed.hint else ():  # else a file of the caller's
+        for path in self._files if self._parsed.hint else ():  # without hints, `app` owns the file
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
         for missed in (*errors, *self._judge.mistyped):
             self._say(missed)
         if shown and self._parsed.hint:
-            self._say(self._how_to_go_on())
+            self._say(self._next_command())
         if self._parsed.format == "sarif":
             _print(to_sarif(new, self._root))
         elif self._parsed.format is not None:
@@ -269,21 +277,25 @@ class Outputs:
             )
 
     def _lines(self, found: list[Finding]) -> list[str]:
-        """Return the lines of the end: what is new, and the steps of what was reported before."""
+        """Return the final report's lines: new findings, and the steps of findings printed
+        before.
+        """
         said = [each for each in found if _is_among(each, self._said)]
         new = [each for each in found if not _is_among(each, self._said)]
         lines = []
         if new or not said:
             lines.append(self._text(new))
         if not found:
-            lines[-1] += self._where_not_looked()
-        for each in said if self._recorded > self._at_step else ():  # it may have ended since
+            lines[-1] += self._scope_text()
+        for each in said if self._recorded > self._at_step else ():  # later steps may not have it
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
         return lines
 
-    def _where_not_looked(self) -> str:
-        """What is said where nothing is found: in which steps, and what would look further."""
+    def _scope_text(self) -> str:
+        """Return a clause for "nothing found": how many steps were checked, and options that check
+        more.
+        """
         wanted = self._parsed.steps
         limited = 0 < wanted <= self._recorded
         more = ["--steps 0 records all"] * limited
@@ -291,12 +303,12 @@ class Outputs:
         those = f" in {count_text(wanted, 'recorded step')}" if limited else ""
         return those + "".join(f"; {one}" for one in more)
 
-    def _how_to_go_on(self) -> str:
-        """What to type next, to see what was recorded."""
+    def _next_command(self) -> str:
+        """Return a sentence with the command that shows the recording."""
         for path in self._growing:
             if path not in self._stale:
-                return f"see it: {go_on(os.path.relpath(path, self._root))}"
-        return f"to see the graph, run with -o run.json.gz, then: {go_on('run.json.gz')}"
+                return f"see it: {view_commands(os.path.relpath(path, self._root))}"
+        return f"to see the graph, run with -o run.json.gz, then: {view_commands('run.json.gz')}"
 
     def _report(self, rank: int) -> RankReport:
         found = tuple(self._found)
@@ -305,20 +317,22 @@ class Outputs:
         return RankReport(rank, self._steps, found, self._run.last)
 
     def _gather(self, ranks: Ranks) -> str:
-        """Take what the others report: one graph, one list. Returns what to say of them."""
+        """Merge the reports of other ranks into this one. Return a clause that says which ranks are
+        missing.
+        """
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
         steps = {rank: report.step for rank, report in reports.items() if report.graph.nodes}
         number = max((step.number for step in steps.values()), default=0)
         behind = [rank for rank, step in steps.items() if step.number < number]
         if steps:
             same = {rank: step for rank, step in steps.items() if step.number == number}
-            self._run = Training((one_step(same),))
+            self._run = Training((merge_steps(same),))
             for path in self._growing:
                 self._take_ranks(path, self._run)
-        self._found = one_list([*reports.values()])
+        self._found = merge_findings([*reports.values()])
         self._stale = {*self._files}
         missing = ranks_text({*range(ranks.size)} - {*reports})
-        silent = f"; nothing came from {missing}" if len(reports) < ranks.size else ""
+        silent = f"; no report from {missing}" if len(reports) < ranks.size else ""
         ended = f"; {ranks_text(behind)} ended before step {number}" if behind else ""
         return f" on {count_text(len(reports), 'rank')}{ended}{silent}"
 
@@ -332,11 +346,12 @@ class Outputs:
         self._print("\n".join([f"graphviz-torch: {sentence}", *lines]))
 
     def _print(self, text: str) -> None:
+        """Print to stdout, with escapes for characters outside its encoding."""
         with suppress(Exception):  # the script may have closed it
             say(text, COLORS, self._stderr)
 
     def _write(self, *, pictures: bool) -> list[str]:
-        """Write the files that are not up to date. Returns what could not be written, and why."""
+        """Write the files that are not up to date. Return an error message for each that failed."""
         errors = []
         for path in self._files:
             name = format_of(path)
@@ -356,7 +371,7 @@ class Outputs:
         return errors
 
     def _gaps(self) -> list[str]:
-        """Return which steps are missing in the middle of a file, and why."""
+        """Return a message for each file that misses steps in the middle."""
         return [
             f"{path.name} does not have {_numbers(sorted(lost))}: {self._why.get(path, '')}"
             for path, lost in self._lost.items()
@@ -364,12 +379,12 @@ class Outputs:
         ]
 
     def _write_file(self, path: Path) -> bool:
-        """Whether there was something to write."""
-        found = _sorted(self._found)
+        """Write one file; return False if there is no step to write."""
+        found = _by_severity(self._found)
         if path == self._parsed.write_baseline:
             write_baseline(path, found)
         elif path.suffix == ".sarif":
-            _write_text(to_sarif(self._judge.reported(found), self._root), path)
+            _write_text(to_sarif(self._judge.filter(found), self._root), path)
         elif self._run is None:
             return False
         elif path in self._growing:
@@ -386,9 +401,9 @@ class Outputs:
         return True
 
     def _take_ranks(self, path: Path, last: Training) -> None:
-        """Let the step of all ranks stand in a file in place of this rank's last one."""
+        """Replace this rank's last step in a file with the merged step of all ranks."""
         steps: tuple[TrainingStep, ...] = ()
-        with suppress(OSError, ValueError):  # nothing stands there yet
+        with suppress(OSError, ValueError):  # the file does not exist yet
             written = load(path)
             steps = written.steps if isinstance(written, Training) else ()
         number = last.steps[0].number
@@ -397,18 +412,18 @@ class Outputs:
 
 
 def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
-    """Is it one of these, as it was found at another step."""
+    """Return whether the finding equals one of the others, apart from the step."""
     once = RunFindings()
     once.add(0, others)
     return not once.add(0, [finding])
 
 
-def _sorted(found: Iterable[Finding]) -> list[Finding]:
+def _by_severity(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def _threads_text(threads: Mapping[str, int]) -> str:
-    """Return a report's clause on backwards in other threads.
+    """Return the report's clause about backward calls in other threads.
 
     >>> _threads_text({"trainer": 5})
     "; 5 backwards ran in the thread 'trainer', which is not recorded: train in the main thread"
@@ -423,7 +438,7 @@ def _threads_text(threads: Mapping[str, int]) -> str:
 
 
 def _numbers(steps: Sequence[int]) -> str:
-    """Return numbers of steps in words.
+    """Return step numbers in words.
 
     >>> _numbers([4]), _numbers([4, 5, 6, 9])
     ('step 4', 'the steps 4 to 6 and 9')

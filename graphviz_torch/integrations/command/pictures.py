@@ -1,4 +1,4 @@
-"""`draw`, `view` and `export`: write a saved graph in a format."""
+"""`graphviz-torch draw`, `view` and `export`: write a saved graph in a format."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ... import Graph
 from ...compare import FirstDifference, GraphDiff
 from ...graph import Training, TrainingStep
 from ...graph.text import listing
-from .files import PIPE, SEVERITIES, beside, read_saved, say, write_text
+from .files import PIPE, SEVERITIES, default_output, read_saved, say, write_text
 from .formats import FORMATS, Format, format_of
 from .lifeline import page_folder, remove_leftovers
-from .options import add_options, given
+from .options import add_options, given_options
 
 FILE = (
-    "a graph or a training, .json or .json.gz; run.json.gz@10: its step 10, else the last; "
+    "a graph or a training, .json or .json.gz; run.json.gz@10 is its step 10 (default: the last); "
     "- reads stdin"
 )
 
@@ -33,20 +33,22 @@ def add_draw(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `draw`."""
     _add_file(parser, "FILE.svg", _draw)
     kinds = FORMATS["draw"].choices
-    says = f"{listing(kinds, len(kinds), ' or ')}; default: as OUT ends, else {kinds[0]}"
-    parser.add_argument("--format", help=says)
+    text = f"{listing(kinds, len(kinds), ' or ')}; default: the ending of OUT, or {kinds[0]}"
+    parser.add_argument("--format", help=text)
     _add_options(parser, FORMATS["draw"])
 
 
 def add_export(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Add the arguments of `export`, and of the format that `arguments` name by --to or -o."""
-    _add_file(parser, "print it, or put it beside FILE", _export)
-    says = "; ".join(f"{name}: {each.help}" for name, each in FORMATS.items() if name != "draw")
+    """Add the arguments of `export`, and those of the format that `arguments` select by --to or
+    -o.
+    """
+    _add_file(parser, "stdout, or a file next to FILE, by format", _export)
+    text = "; ".join(f"{name}: {each.help}" for name, each in FORMATS.items() if name != "draw")
     parser.add_argument(
         "--to",
         choices=_TARGETS,
         metavar="FORMAT",
-        help=f"{says}; {_TENSORBOARD}: a log directory OUT. `--to FORMAT --help` has its options",
+        help=f"{text}; {_TENSORBOARD}: a log directory OUT. `--to FORMAT --help` has its options",
     )
     target = _target(arguments)
     if target == _TENSORBOARD:
@@ -64,7 +66,7 @@ def add_view(parser: argparse.ArgumentParser) -> None:
 
 
 def _target(arguments: Sequence[str]) -> str:
-    """Return the format that arguments of `export` name; "" if none."""
+    """Return the format that the arguments of `export` select; "" if they select none."""
     first = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     first.add_argument("--to", default="")
     first.add_argument("-o", "--out", type=Path, default=Path())
@@ -79,10 +81,10 @@ def _add_options(parser: argparse.ArgumentParser, chosen: Format) -> None:
     keywords = signature(chosen.make).parameters
     if "findings" in keywords:
         how = argparse.BooleanOptionalAction
-        parser.add_argument("--findings", action=how, default=True, help="mark what is wrong")
+        parser.add_argument("--findings", action=how, default=True, help="mark problems")
     if "after" in keywords:
-        says = "another one to draw beside it, after a repair"
-        parser.add_argument("--after", type=Path, metavar="FILE", help=says)
+        text = "a second graph, drawn beside the first: the same step after a repair"
+        parser.add_argument("--after", type=Path, metavar="FILE", help=text)
     add_options(parser, chosen.make)
 
 
@@ -92,14 +94,14 @@ def draw(
     format: str | None,
     **options: Any,
 ) -> None:
-    """Draw a graph, a step, or two that differ, to a file, whose name is printed, or out."""
+    """Draw a graph, a step, or a difference of two, to a file (and print its name) or to stdout."""
     from ... import draw_graph
 
     _put(draw_graph(graph, **options), out, format)
 
 
 def _put(picture: Any, out: Path, format: str | None) -> None:
-    """Write a picture to a file, whose name is printed, or out."""
+    """Write a picture to a file (and print its name) or to stdout."""
     if out == PIPE:
         sys.stdout.flush()
         drawn = picture.pipe(format=format or "svg")
@@ -110,14 +112,16 @@ def _put(picture: Any, out: Path, format: str | None) -> None:
 
 def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    says = f"default: {default}; - writes to stdout"
-    parser.add_argument("-o", "--out", type=Path, help=says)
+    text = f"default: {default}; - writes to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=text)
     parser.set_defaults(run=run)
 
 
 def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """The keywords of `function`; what is wrong is marked unless the user wants it not."""
-    options = given(parsed, function)
+    """Return the given keywords of `function`; findings are marked unless `--no-findings` is
+    given.
+    """
+    options = given_options(parsed, function)
     if "findings" in parsed:
         options["findings"] = "auto" if parsed.findings else None
     return options
@@ -126,7 +130,7 @@ def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str
 def _draw(parsed: argparse.Namespace) -> int:
     _check_out(parsed.out, "draw")
     graph, options = read_saved(parsed.file), _given(parsed, FORMATS["draw"].make)
-    out = parsed.out or beside(parsed.file, f".{parsed.format or 'svg'}")
+    out = parsed.out or default_output(parsed.file, f".{parsed.format or 'svg'}")
     _put(FORMATS["draw"].make(graph, **options), out, parsed.format)
     return 0
 
@@ -136,7 +140,7 @@ def _export(parsed: argparse.Namespace) -> int:
     if name == _TENSORBOARD:
         return _tensorboard(parsed)
     if name not in _TARGETS:
-        wrong = f"-o {parsed.out}: draw writes that; " if name else ""
+        wrong = f"-o {parsed.out}: `draw` writes this format; " if name else ""
         raise ValueError(f"{wrong}name a format: --to {listing(_TARGETS, len(_TARGETS), ' or ')}.")
     _check_out(parsed.out, name)
     chosen = FORMATS[name]
@@ -147,9 +151,11 @@ def _export(parsed: argparse.Namespace) -> int:
         options.setdefault("title", _title(parsed.file))
     made = chosen.make(graph, **options)
     if not isinstance(made, str):
-        _put(made, parsed.out or beside(parsed.file, chosen.suffixes[0]), None)
+        _put(made, parsed.out or default_output(parsed.file, chosen.suffixes[0]), None)
         return 0
-    out = parsed.out or (PIPE if chosen.printed else beside(parsed.file, chosen.suffixes[0]))
+    out = parsed.out or (
+        PIPE if chosen.printed else default_output(parsed.file, chosen.suffixes[0])
+    )
     if out == PIPE:
         text = made.rstrip("\n")
         say(text, SEVERITIES if name == "text" else None)
@@ -159,24 +165,26 @@ def _export(parsed: argparse.Namespace) -> int:
 
 
 def _check_out(out: Path | None, name: str) -> None:
-    """Raise ValueError if a file's name belongs to another format."""
+    """Raise ValueError if the suffix of `out` belongs to another format."""
     other = "" if out is None else format_of(out)
-    own = FORMATS[name].suffixes
-    if out is not None and other not in ("", name) and not any(s.endswith(out.suffix) for s in own):
+    suffixes = FORMATS[name].suffixes
+    if out is None or other in ("", name):
+        return
+    if not any(suffix.endswith(out.suffix) for suffix in suffixes):
         command = "draw" if other == "draw" else f"export --to {other}"
-        raise ValueError(f"-o {out}: {command} writes that.")
+        raise ValueError(f"-o {out}: `{command}` writes this format.")
 
 
 def _view(parsed: argparse.Namespace) -> int:
     from ... import to_html
 
     options = _given(parsed, to_html)
-    name = "graph" if parsed.file == PIPE else beside(parsed.file, "").name
+    name = "graph" if parsed.file == PIPE else default_output(parsed.file, "").name
     page = to_html(read_saved(parsed.file), **{"title": _title(parsed.file), **options})
     remove_leftovers()
     out = parsed.out or page_folder() / f"{name}.html"
     if out == PIPE:
-        raise ValueError("-o -: a browser opens a file; name one, or leave out -o.")
+        raise ValueError("-o -: a browser opens a file: pass a file name, or no -o.")
     write_text(page, out)
     if not webbrowser.open(out.absolute().as_uri()):
         say("graphviz-torch: no browser was found; open this file in one.", file=sys.stderr)
@@ -192,6 +200,6 @@ def _tensorboard(parsed: argparse.Namespace) -> int:
 
     if parsed.out is None or parsed.out == PIPE:
         raise ValueError("--to tensorboard needs -o LOGDIR: where `tensorboard --logdir` looks.")
-    to_tensorboard(read_saved(parsed.file), parsed.out, **given(parsed, to_tensorboard))
+    to_tensorboard(read_saved(parsed.file), parsed.out, **given_options(parsed, to_tensorboard))
     say(f"tensorboard --logdir {parsed.out}")
     return 0

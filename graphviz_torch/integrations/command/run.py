@@ -1,11 +1,11 @@
-"""`run`: a script or module as it is, its first steps recorded, and then what is wrong.
+"""`graphviz-torch run`: run a script unchanged, record its first steps, and report problems.
 
-What the script prints, its arguments, its exit code and its tracebacks are as without; where a file
-could not be written, or nothing was recorded, a script that ended with 0 ends with 2. A step ends
-where the next one begins, as `StepEnds` tells. Only the thread that runs the script is recorded, in
-this process: threads and processes that it starts are not; the report counts those that train.
-After the last recorded step the script runs as fast as without. Under torchrun every rank is
-recorded, and rank 0 writes one file and one report for all.
+Output, arguments, exit code and tracebacks of the script are the same as without this command,
+except that exit code 0 becomes 2 if nothing was recorded or a file could not be written. Steps are
+delimited by `StepEnds`. Only the thread that runs the script is recorded, in this process; the
+report counts other threads and child processes that train. After the last recorded step the script
+runs at full speed. Under torchrun every rank is recorded, and rank 0 writes one file and one report
+for all.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ _LAST = listing(SUFFIXES, len(SUFFIXES), " or ")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `run`."""
+    """Add the arguments of `run`."""
     parser.usage = "graphviz-torch run [options] [-m] SCRIPT [ARGS ...]"
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    says = (
-        f"write the recorded steps: .json, .json.gz; or the last one: {_LAST}; or the report, "
-        "without the script's output: .sarif; repeatable"
+    text = (
+        f"write all recorded steps: .json, .json.gz; or the last one: {_LAST}; or the report: "
+        ".sarif; repeatable"
     )
-    parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
-    says = "number of steps to record (default 3; 0: all)"
-    parser.add_argument("--steps", type=int, default=3, metavar="N", help=says)
-    says = "record every Nth step (default 1)"
-    parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
+    parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=text)
+    text = "number of steps to record (default 3; 0: all)"
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help=text)
+    text = "record every Nth step (default 1)"
+    parser.add_argument("--every", type=int, default=1, metavar="N", help=text)
     add_compiled(parser)
     add_simulate(parser)
-    says = "after the script, run its first forward again, changing one thing each time"
-    parser.add_argument("--experiment", action="store_true", help=says)
-    says = "record a fingerprint of each result's values, for `diff --fingerprints`"
-    parser.add_argument("--fingerprints", action="store_true", help=says)
+    text = "after the script, run its first forward again, changing one thing each time"
+    parser.add_argument("--experiment", action="store_true", help=text)
+    text = "record a fingerprint of each result's values, for `diff --fingerprints`"
+    parser.add_argument("--fingerprints", action="store_true", help=text)
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
     parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)  # of `app`
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
-    says = "what the script is given"
-    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
-    arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
+    text = "arguments of the script"
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
+    arguments.required = False  # before Python 3.12, the error names ARGS if SCRIPT is missing
     parser.set_defaults(run=_run)
 
 
 def add_compiled(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that records a script."""
-    says = "a compiled region is shown with its inside (open, the default), as one node (closed), "
-    says += "is not used, so that recorded steps run as written, with nothing hidden (eager), or "
-    says += "has its backward run once more, for the gradients inside (gradients)"
+    """Add the option `--compiled` of every command that records a script."""
+    text = "show a compiled region as its operations (open, the default) or as one node (closed); "
+    text += "or run recorded steps uncompiled (eager); or run the region's backward once more, to "
+    text += "record the gradients inside (gradients)"
     choices = ("open", "closed", "eager", "gradients")
-    parser.add_argument("--compiled", choices=choices, default="open", help=says)
+    parser.add_argument("--compiled", choices=choices, default="open", help=text)
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
-    """Add the option of every command that runs a script which is written for CUDA."""
-    says = "on a machine without a GPU, run the script with N simulated CUDA devices: the copies "
-    says += "are real, the values are the CPU's, and nothing is timed"
-    parser.add_argument("--simulate", type=int, metavar="N", help=says)
+    """Add the option `--simulate` of every command that runs a script written for CUDA."""
+    text = "run the script with N simulated CUDA devices, on a machine without a GPU: copies are "
+    text += "real, values are computed by the CPU, and no time is measured"
+    parser.add_argument("--simulate", type=int, metavar="N", help=text)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
     from ..steps import LoopSteps, due_steps
 
     outputs, children, process = Outputs(parsed), Children(), os.getpid()
-    outputs.foretell()
+    outputs.warn_of_missing_folders()
     steps: LoopSteps | None = None
     ended: BaseException | None = None
     code: Any = 0
@@ -113,12 +113,12 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
         steps = LoopSteps(
             due_steps(every=parsed.every, most=parsed.steps, thinned=parsed.thinned),
             outputs.add,
-            notes=False,  # what a note would say of an error stands in the report
+            notes=False,  # the report contains what a note on an exception would say
             compiled=parsed.compiled,
-            forked=children.mark,
+            on_fork=children.mark,
             experiments=parsed.experiment,
             fingerprints=parsed.fingerprints,
-            stepped=outputs.add_early if parsed.steps else None,
+            on_early_step=outputs.add_early if parsed.steps else None,
         )
         script.run()
     except SystemExit as error:
@@ -126,11 +126,11 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
     except BaseException as error:
         ended = error
     outputs.running = False
-    with suppress(Exception):  # where the script has taken away what this needs
+    with suppress(Exception):  # the script may have removed or patched things used here
         if steps is not None:
             steps.close(ended)
     status = exit_status(code) if ended is None else show_error(ended, script.file)
-    if os.getpid() == process:  # else a forked child, which ends as it would without
+    if os.getpid() == process:  # a forked child ends as it would without a recording
         if parsed.experiment and steps is not None:
             outputs.experiment(steps.first)
         with suppress(Exception):
@@ -143,7 +143,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
         )
         status = status or failed
     if isinstance(ended, KeyboardInterrupt):
-        _interrupted()
+        _end_by_sigint()
     return status
 
 
@@ -158,13 +158,15 @@ def _check(parsed: argparse.Namespace) -> None:
                 f"-o {path}: the steps are written as .json or .json.gz, the last one as {_LAST}, "
                 "the report as .sarif."
             )
-    parsed.out = [path.absolute() for path in parsed.out]  # the script may go elsewhere
+    parsed.out = [path.absolute() for path in parsed.out]  # the script may change the folder
     if parsed.write_baseline is not None:
         parsed.write_baseline = parsed.write_baseline.absolute()
 
 
-def _interrupted() -> NoReturn:
-    """End as Python does after Ctrl-C: what waits for this process is told of the signal."""
+def _end_by_sigint() -> NoReturn:
+    """End by SIGINT, as Python does after Ctrl-C, so that the parent process learns of the
+    signal.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     sys.exit(130)

@@ -17,10 +17,12 @@ from typing import Any
 
 
 class Script:
-    """A program, found and read; `load()` makes it `__main__`, which it stays, `run()` runs it.
+    """A script or module found on disk, to be run as `__main__`.
+
+    `load()` compiles it and installs it as `__main__`, which it stays; `run()` executes it.
 
     Raises:
-        OSError, ValueError: if it cannot be found or read.
+        OSError, ValueError: if the script cannot be found or read.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], *, module: bool) -> None:
@@ -37,7 +39,7 @@ class Script:
                 self._source = file.read()
             self.file, self._folder = str(path), str(path.resolve().parent)
             return
-        argv, sys.argv = sys.argv, ["-m", *arguments]  # as a package reads it that Python imports
+        argv, sys.argv = sys.argv, ["-m", *arguments]  # as under `python -m`, while it is imported
         sys.path.insert(0, self._folder)
         try:
             self._spec = self._find(name)
@@ -47,7 +49,10 @@ class Script:
         self.file = self._spec.origin or name
 
     def load(self) -> None:
-        """Compile it, in its place as `__main__`. What that raises comes out."""
+        """Compile the script and install it as `__main__`.
+
+        Raises: Exception: any error of the script's source, such as SyntaxError.
+        """
         self._main = main = types.ModuleType("__main__")
         main.__dict__.update(__file__=self.file, __builtins__=__builtins__)
         sys.path.insert(0, self._folder)
@@ -70,7 +75,7 @@ class Script:
             self._code = loader.get_code(self._spec.name)  # type: ignore[union-attr]
 
     def run(self) -> None:
-        """Run it, once it is loaded. What it raises comes out."""
+        """Execute the loaded script; its exceptions are not caught."""
         exec(self._code, self._main.__dict__)
 
     @staticmethod
@@ -87,7 +92,7 @@ class Script:
 
 
 def exit_status(code: Any) -> int:
-    """The status of a process that raises `SystemExit(code)`; a message is shown, as by Python."""
+    """Return the exit status of `SystemExit(code)`; print a message to stderr, as Python does."""
     if code is None or isinstance(code, int):
         return code or 0
     with suppress(Exception):
@@ -96,7 +101,7 @@ def exit_status(code: Any) -> int:
 
 
 def show_error(error: BaseException, file: str) -> int:
-    """Show a traceback as Python would have, from the script on. Returns the process's status."""
+    """Print a traceback as Python would, beginning in the script. Return the exit status."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
@@ -119,20 +124,27 @@ def _show(error: BaseException) -> None:
 
 
 class Children:
-    """The processes that are forked from this one: each that trains marks a byte that all share."""
+    """Counts processes forked from this one that train.
+
+    Each marks its byte of a shared memory map, indexed by process id.
+    """
 
     def __init__(self) -> None:
-        self._marks = mmap.mmap(-1, 1 << 22)  # Linux numbers no more processes
+        self._marks = mmap.mmap(-1, 1 << 22)  # PID_MAX_LIMIT of 64-bit Linux
 
     def mark(self) -> None:
-        """Count the process that asks."""
+        """Mark the calling process as one that trains."""
         self._marks[os.getpid() % len(self._marks)] = 1
 
-    def said(self, *, alone: bool) -> str:
-        """What a report says of them; of those that trained or not, where they ran `alone`."""
+    def report_text(self, *, alone: bool) -> str:
+        """Return the report's clause about child processes; "" if there are none.
+
+        Args: alone: whether this process recorded nothing; then child processes that were started
+        by `multiprocessing` without forking are counted too, trained or not.
+        """
         count, did = self._marks[:].count(1), "trained"
         if not count and alone and "multiprocessing" in sys.modules:
-            # A process that was not forked cannot be asked. They are numbered: "Process-3".
+            # A spawned process shares no memory map, but `multiprocessing` counts in its names.
             name = sys.modules["multiprocessing"].Process().name
             count, did = int(re.split("[-:]", name)[-1]) - 1, "were started"
         if not count:

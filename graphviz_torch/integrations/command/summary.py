@@ -1,4 +1,4 @@
-"""`summary`: a saved graph as a table by module, for a terminal or for programs."""
+"""`graphviz-torch summary`: print a saved graph as a table by module, or as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 
 from ...export import Summary
 from .files import read_saved, say
-from .options import add_options, given
+from .options import add_options, given_options
 from .pictures import FILE
 
 
 def add_summary(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `summary`."""
+    """Add the arguments of `summary`."""
     from ... import summary
 
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
     add_options(parser, summary)
-    says = "show every column, however long the lines"
-    parser.add_argument("--wide", action="store_true", help=says)
-    says = "a table, JSON rows or comma-separated values, on stdout (default text)"
-    parser.add_argument("--format", choices=("text", *FORMATS), default="text", help=says)
+    text = "show every column, however long the lines"
+    parser.add_argument("--wide", action="store_true", help=text)
+    text = "a table, JSON rows or comma-separated values, on stdout (default text)"
+    parser.add_argument("--format", choices=("text", *FORMATS), default="text", help=text)
     parser.set_defaults(run=_summary)
 
 
 def _summary(parsed: argparse.Namespace) -> int:
     from ... import summary
 
-    made = summary(read_saved(parsed.file), **given(parsed, summary))
+    made = summary(read_saved(parsed.file), **given_options(parsed, summary))
     if parsed.format == "text":
         say(made.to_text(wide=parsed.wide))
     else:

@@ -88,7 +88,7 @@ def run(steps: list[TrainingStep], rules: set[str]) -> Iterator[None]:
         steps.append(step)
         rules.update(finding.rule for finding in found)
 
-    loop = LoopSteps(due_steps(), take, stepped=lambda step: None)  # reads where one steps
+    loop = LoopSteps(due_steps(), take, on_early_step=lambda step: None)  # reads where one steps
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import pytest
 from graphviz_torch import draw_graph
 from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.integrations.command.main import parser
-from graphviz_torch.integrations.command.options import first_clauses, in_shell
+from graphviz_torch.integrations.command.options import first_clauses, shell_text
 from graphviz_torch.render.options import OPTIONS
 
 
@@ -34,4 +34,4 @@ def test_the_command_line_has_what_can_be_written_on_it(
         if name != "findings":
             flag = "--" + name.replace("_", "-")
             assert flag in said
-            assert "".join(first_clauses(in_shell(option.meaning, flag)).split()) in said
+            assert "".join(first_clauses(shell_text(option.meaning, flag)).split()) in said

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from graphviz_torch import Finding, find
 from graphviz_torch.graph import TrainingStep
 from graphviz_torch.graph.files.file import text_of, value_of
-from graphviz_torch.integrations.ranks import RankReport, one_list
+from graphviz_torch.integrations.ranks import RankReport, merge_findings
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 from tests.findings.corpus.cases import Recorder
 from tests.support.processes.apart import APART, TOGETHER
@@ -90,7 +90,7 @@ def main() -> None:
         dist.destroy_process_group()
         if rank == 0:
             texts = [own.get(f"report {i}").decode() for i in range(size)]
-            found = one_list([value_of(text, RankReport) for text in texts])
+            found = merge_findings([value_of(text, RankReport) for text in texts])
             reports[name] = [asdict(each) for each in found]
     if rank == 0:
         print("RESULT", json.dumps(reports), flush=True)

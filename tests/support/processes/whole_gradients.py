@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from graphviz_torch import record
 from graphviz_torch.distributed import gather_graphs
-from graphviz_torch.integrations.ranks import one_graph
+from graphviz_torch.integrations.ranks import merge_graphs
 from tests.support.processes.parallelism import WAYS
 
 
@@ -39,7 +39,7 @@ def compare(way: str) -> dict[str, Any]:
         theirs[name] = grad.norm().item(), grad.abs().max().item(), grad.mean().item()
     if graphs is None:
         return {}
-    whole = one_graph(dict(enumerate(graphs)))
+    whole = merge_graphs(dict(enumerate(graphs)))
     assert len(whole.nodes) == len(graphs[0].nodes), "the ranks are alike"
     rows = {}
     for mine, own in zip(whole.parameters, graphs[0].parameters, strict=True):

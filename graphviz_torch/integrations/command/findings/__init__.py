@@ -1,1 +1,1 @@
-"""Commands that report findings: which they report, and in which format."""
+"""The commands that report findings, their filters and report formats."""

@@ -1,7 +1,7 @@
-"""Findings that are known already: a file that lets a check fail on new ones only.
+"""Baselines: files of known findings, so that a check fails on new ones only.
 
-A finding is known by its rule, its file and its message; line numbers and measured numbers may
-change. Names may not: "layers.1" is not "layers.2".
+A finding is identified by its rule, file and message. Line numbers and measured numbers may change;
+names may not: "layers.1" is not "layers.2".
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ....graph.files.replacement import replacement
 
 FORMAT, VERSION = "graphviz_torch baseline", 1
 
-# A number that is not a part of a name or a shape.
+# A number that is not part of a name or a shape.
 _NUMBER = re.compile(r"(?<![\w.\[])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w\]])(?!\.\w)")
 
 
 def fingerprint(finding: Finding) -> str:
-    """The same for the same finding after lines moved and numbers changed a little.
+    """Return a hash that stays the same when lines move and measured numbers change.
 
     >>> a = Finding("vanishing", "warning", "fc1.weight: 3.2e-9 at net.py:12", where="net.py:12")
     >>> b = Finding("vanishing", "warning", "fc1.weight: 4.1e-9 at net.py:15", where="net.py:15")
@@ -38,7 +38,7 @@ def fingerprint(finding: Finding) -> str:
 
 
 def write_baseline(path: Path, found: Iterable[Finding]) -> None:
-    """Write what is found now as known."""
+    """Write the current findings to a baseline file."""
     rows = [
         {"fingerprint": fingerprint(each), "rule": each.rule, "message": each.message}
         for each in found
@@ -49,10 +49,10 @@ def write_baseline(path: Path, found: Iterable[Finding]) -> None:
 
 
 def read_baseline(path: Path) -> Counter[str]:
-    """How often each fingerprint is known.
+    """Return how often each fingerprint occurs in a baseline file.
 
     Raises:
-        ValueError: for a file that `write_baseline` did not write.
+        ValueError: if `write_baseline` did not write the file.
         OSError: as `open` does.
     """
     try:
@@ -71,7 +71,7 @@ def read_baseline(path: Path) -> Counter[str]:
 
 
 def new_findings(found: Iterable[Finding], known: Counter[str]) -> list[Finding]:
-    """Those beyond what is known, in their order."""
+    """Return the findings that exceed the known counts, in their order."""
     left, new = Counter(known), []
     for each in found:
         key = fingerprint(each)

@@ -1,4 +1,4 @@
-"""`find`: what is wrong in saved graphs."""
+"""`graphviz-torch find`: report problems in saved graphs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ...excerpt import Files, Lines, no_lines
 from ..files import PIPE, on_disk, read_saved, say
 from .baseline import write_baseline
 from .judge import Judge
-from .reports import add_report, go_on, print_report
+from .reports import add_report, print_report, view_commands
 
 
 def add_find(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `find`."""
-    says = "a saved graph, after those of the steps before it; - reads stdin"
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=says)
+    """Add the arguments of `find`."""
+    text = "a saved graph; several are successive steps, and the last is checked; - reads stdin"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=text)
     parser.add_argument("--ranks", action="store_true", help="each file is one rank's")
     add_report(parser, fail_on="error")
     parser.set_defaults(run=_find)
@@ -31,7 +31,7 @@ def _find(parsed: argparse.Namespace) -> int:
     found = find([*previous, last]) if parsed.ranks else find(last, previous)
     source = _source(parsed.files[-1])
     judge = Judge(parsed, Path.cwd(), source)
-    new = judge.reported(found)
+    new = judge.filter(found)
     if parsed.write_baseline is not None:
         write_baseline(parsed.write_baseline, found)
     if isinstance(last, Training) and last.alternation and parsed.format in (None, "text"):
@@ -40,12 +40,14 @@ def _find(parsed: argparse.Namespace) -> int:
     for said in judge.mistyped:
         say(f"graphviz-torch: {said}", file=sys.stderr)
     if new and parsed.format in (None, "text") and parsed.files[-1] != PIPE:
-        say(f"See it: {go_on(str(parsed.files[-1]))}")
+        say(f"See it: {view_commands(str(parsed.files[-1]))}")
     return judge.exit_code(new)
 
 
 def _source(file: Path) -> Lines:
-    """The lines of the program, if it is where the recording is, or below the current folder."""
+    """Return a reader of the program's lines, searched in the recording's folder and the current
+    one.
+    """
     if file == PIPE:
         return no_lines
     file = on_disk(file)

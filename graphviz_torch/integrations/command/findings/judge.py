@@ -1,4 +1,4 @@
-"""Which findings a command reports: by its options, the project's configuration, and comments.
+"""Filter the findings of a command by its options, the project's configuration, and comments.
 
 The configuration is the table `[tool.graphviz_torch]` of the nearest `pyproject.toml` that has one:
 
@@ -30,32 +30,31 @@ _COMMENT = re.compile(r"#\s*gt:\s*ignore\[([^\]]*)\]")
 
 
 class Judge:
-    """Decides which findings are reported, and the exit code for them.
+    """The filter of a command's findings, and the exit code that follows from them.
 
     Args:
-        parsed: the arguments of a command, with those of `add_report`.
-        folder: the configuration is in this folder or the nearest above.
-        source: the lines of a file by its name, for the comments in them.
+        parsed: the command's arguments, including those of `add_report`.
+        folder: where the search for the configuration starts; it continues in parent folders.
+        source: returns the lines of a file by its name, so that comments in them are read.
 
     Raises:
-        ValueError: for an id that is not a rule's, a configuration or a baseline that cannot be
-            read.
+        ValueError: if an id is not a rule's, or the configuration or baseline is malformed.
         OSError: as `open` does.
     """
 
     def __init__(self, parsed: argparse.Namespace, folder: Path, source: Lines) -> None:
         configured = configuration(folder)
         selected = _split(parsed.select) or configured.get("select")
-        self._select = None if selected is None else _checked(selected)
-        self._ignore = _checked([*configured.get("ignore", ()), *_split(parsed.ignore)])
+        self._select = None if selected is None else _check_ids(selected)
+        self._ignore = _check_ids([*configured.get("ignore", ()), *_split(parsed.ignore)])
         reads = parsed.baseline is not None and parsed.write_baseline is None
         self._known = read_baseline(parsed.baseline) if reads else None
         never = parsed.write_baseline is not None or parsed.fail_on == "never"
         self._fail_on: Severity | None = None if never else parsed.fail_on
         self._source = source
-        self.mistyped: dict[str, None] = {}  # sentences about ids in comments
+        self.mistyped: dict[str, None] = {}  # messages about unknown ids in comments
 
-    def reported(self, found: Iterable[Finding]) -> list[Finding]:
+    def filter(self, found: Iterable[Finding]) -> list[Finding]:
         """Return the findings to report, in their order."""
         wanted = [
             each
@@ -67,7 +66,7 @@ class Judge:
         return wanted if self._known is None else new_findings(wanted, self._known)
 
     def exit_code(self, reported: Iterable[Finding]) -> int:
-        """Return 1 if a finding is as severe as `--fail-on` asks, else 0."""
+        """Return 1 if a finding is at least as severe as `--fail-on`, else 0."""
         least = self._fail_on
         return int(least is not None and any(each.is_at_least(least) for each in reported))
 
@@ -87,10 +86,10 @@ class Judge:
 
 
 def configuration(folder: Path) -> dict[str, list[str]]:
-    """Return the table of the nearest `pyproject.toml` that has one; empty where none has.
+    """Return the table `[tool.graphviz_torch]` of the nearest `pyproject.toml`; {} if none has it.
 
     Raises:
-        ValueError: if the file is not TOML, or the table has other keys than lists of ids.
+        ValueError: if the file is not TOML, or the table contains anything but lists of ids.
     """
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
@@ -115,17 +114,18 @@ def _table(file: Path, text: str) -> dict[str, list[str]]:
         if not isinstance(value, list) or not all(isinstance(id, str) for id in value):
             raise ValueError(f"{file}: {key} of {_TABLE} is {type_text(value)}, not a list of ids.")
         try:
-            _checked(value)
+            _check_ids(value)
         except ValueError as error:
             raise ValueError(f"{file}: {key} of {_TABLE}: {error}") from None
     return dict(table)
 
 
-def _checked(ids: Iterable[str]) -> frozenset[str]:
+def _check_ids(ids: Iterable[str]) -> frozenset[str]:
+    """Return the ids as a set; raise ValueError for an id that is not a rule's."""
     known = rules()
     return frozenset(known.named(id).id for id in ids)
 
 
 def _split(values: Sequence[str]) -> list[str]:
-    """Return the ids of options, each of which may list several: "a,b"."""
+    """Return the single ids from option values such as "a,b"."""
     return [id.strip() for value in values for id in value.split(",") if id.strip()]

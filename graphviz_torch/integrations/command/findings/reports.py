@@ -1,4 +1,4 @@
-"""Findings as text for a terminal, as JSON, and as SARIF for code scanning."""
+"""Reports of findings: text for a terminal, JSON for programs, SARIF for code scanning."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
-    """Options of every command that reports findings."""
+    """Add the options of every command that reports findings."""
     parser.add_argument("--format", choices=REPORTS, help="format of the report on stdout")
     parser.add_argument("--wide", action="store_true", help="do not wrap lines")
     choices = ("error", "warning", "never")
-    says = "report only this rule; several with commas; repeatable"
-    parser.add_argument("--select", action="append", default=[], metavar="RULE", help=says)
-    says = "do not report this rule; several with commas; repeatable"
-    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help=says)
-    parser.add_argument("--notes", action="store_true", help="show notes, which are else counted")
-    says = f"exit with 1 if a finding has this severity or a worse one (default {fail_on})"
-    parser.add_argument("--fail-on", choices=choices, default=fail_on, help=says)
+    text = "report only this rule; several with commas; repeatable"
+    parser.add_argument("--select", action="append", default=[], metavar="RULE", help=text)
+    text = "do not report this rule; several with commas; repeatable"
+    parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help=text)
+    parser.add_argument("--notes", action="store_true", help="show notes, not only their number")
+    text = f"exit with 1 if a finding has this severity or a worse one (default {fail_on})"
+    parser.add_argument("--fail-on", choices=choices, default=fail_on, help=text)
     parser.add_argument("--baseline", type=Path, help="leave out the findings in this file")
-    says = "write the current findings to this file, and exit with 0"
-    parser.add_argument("--write-baseline", type=Path, metavar="BASELINE", help=says)
+    text = "write the current findings to this file, and exit with 0"
+    parser.add_argument("--write-baseline", type=Path, metavar="BASELINE", help=text)
 
 
 def print_report(
     parsed: argparse.Namespace, found: Sequence[Finding], source: Lines = no_lines
 ) -> None:
-    """Print the report in the format that was asked for."""
+    """Print the findings in the format of `--format`."""
     if parsed.format in (None, "text"):
         lines = to_lines(found, wide=parsed.wide, source=source, notes=parsed.notes)
         say(lines, SEVERITIES)
@@ -59,15 +59,15 @@ def to_lines(
     source: Lines = no_lines,
     notes: bool = False,
 ) -> str:
-    """Return the report for a terminal: each finding with its line of the program and its advice,
-    then their number.
+    """Return the findings as text for a terminal: each with its source line and advice, then
+    totals.
 
     Args:
-        found: of one recording, or of a run.
-        wide: does a line go beyond the terminal.
-        steps: how many steps the run has: a finding tells which of them have it.
-        source: the lines of a file by its name.
-        notes: include the findings of severity "info", which are else only counted.
+        found: findings of one recording, or of a run.
+        wide: do not wrap lines at the terminal's width.
+        steps: number of recorded steps; of several, each finding names its steps.
+        source: returns the lines of a file by its name.
+        notes: include findings of severity "info"; otherwise they are only counted.
 
     >>> loss = Finding("nan", "error", "loss is NaN.", "Lower the rate.", where="train.py:2")
     >>> print(to_lines([loss], source=lambda _: ["", "loss.backward()"]))
@@ -93,13 +93,16 @@ def to_lines(
 def _finding_lines(
     finding: Finding, width: int | None, screen: int | None, steps: int, source: Lines
 ) -> Iterator[str]:
-    """A finding as rustc prints one: text at a width, source cut where a terminal would wrap it."""
+    """Yield the lines of one finding in the layout of rustc's messages.
+
+    Sentences are wrapped at `width`; source lines are cut at `screen`, the terminal's width.
+    """
     shown = excerpt(finding, source)
     message, advice = (
         printable(with_short_names(without_place(text, finding.where, shown.names)), lines=True)
         for text in (finding.message, finding.advice)
     )
-    yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
+    yield from _wrap(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
     yield from (line if screen is None else cut(line, screen) for line in shown.lines)
     if is_shell():
         advice = re.sub(r'record\(compiled="(\w+)"\)', r"--compiled \1", advice)
@@ -107,14 +110,14 @@ def _finding_lines(
     for name, text in (("note", steps_text(finding, steps)), ("help", advice)):
         if text:
             head = f"{gutter}= {name}: "
-            yield from _fitted(head + text, width, " " * len(head))
+            yield from _wrap(head + text, width, " " * len(head))
     yield ""
 
 
-def go_on(file: str) -> str:
-    """What to type next, to see what a recording has.
+def view_commands(file: str) -> str:
+    """Return the commands that show a recording.
 
-    >>> print(go_on("a run.json.gz"))
+    >>> print(view_commands("a run.json.gz"))
     graphviz-torch view 'a run.json.gz', or graphviz-torch app 'a run.json.gz'
     """
     name = quote(file)
@@ -127,7 +130,7 @@ def totals(found: Sequence[Finding]) -> str:
 
 
 def to_json(found: Sequence[Finding]) -> str:
-    """For programs: a list of findings, each with all its fields and a fingerprint."""
+    """Return the findings as a JSON list, each with all its fields and a fingerprint."""
     fields = ("rule", "severity", "message", "advice", "cause", "where", "nodes", "transfers")
     rows = [
         {name: getattr(each, name) for name in fields} | {"fingerprint": fingerprint(each)}
@@ -137,7 +140,9 @@ def to_json(found: Sequence[Finding]) -> str:
 
 
 def to_sarif(found: Sequence[Finding], root: Path | None = None) -> str:
-    """For code scanning: SARIF 2.1.0. Files are looked for below `root`, or the current folder."""
+    """Return the findings as SARIF 2.1.0; file paths are relative to `root` (default: current
+    folder).
+    """
     known = {rule.id: rule for rule in rules()}
     used = sorted({each.rule for each in found})
     where = _Files(root or Path.cwd())
@@ -160,7 +165,9 @@ REPORTS: dict[str, Callable[[Sequence[Finding]], str]] = {
 
 
 def _descriptor(id: str, rule: Any) -> dict[str, Any]:
-    """Return what SARIF has of a rule, which may be unknown here: a graph is of another version."""
+    """Return a rule's metadata for SARIF; only the id if the graph names a rule unknown to this
+    version.
+    """
     if rule is None:
         return {"id": id}
     return {
@@ -196,7 +203,7 @@ def _result(finding: Finding, rule: int, where: _Files) -> dict[str, Any]:
 
 
 class _Files(dict[str, str]):
-    """By the name that a finding has for a file: its address from the root, "src/train.py"."""
+    """Maps file names in findings to their paths relative to the root, as "src/train.py"."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -214,8 +221,8 @@ class _Files(dict[str, str]):
         return name if path is None else path.relative_to(self._root).as_posix()
 
 
-def _fitted(text: str, width: int | None, indent: str) -> Iterator[str]:
-    """Lines that fit the terminal, each after the first further in."""
+def _wrap(text: str, width: int | None, indent: str) -> Iterator[str]:
+    """Yield the text's lines wrapped at `width`, each after the first indented."""
     if width is None:
         yield text.replace("\n", f"\n{indent}")
         return

@@ -1,4 +1,4 @@
-"""`rule`: the page of a rule, or the table of all."""
+"""`graphviz-torch rule`: print the page of a rule, or the table of all rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .... import rules
 
 
 def add_rule(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `rule`."""
-    says = "the rule's id, as reports print it in brackets; without it, list all rules"
-    parser.add_argument("id", nargs="?", metavar="ID", help=says)
+    """Add the arguments of `rule`."""
+    text = "the rule's id, as reports print it in brackets; without it, list all rules"
+    parser.add_argument("id", nargs="?", metavar="ID", help=text)
     parser.set_defaults(run=_rule)
 
 

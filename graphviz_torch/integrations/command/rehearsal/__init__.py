@@ -1,1 +1,1 @@
-"""`rehearse`: a script as one rank of many, without the machine for it."""
+"""The command `rehearse`: run a script as one rank of many, without the devices for them."""

@@ -1,7 +1,8 @@
-"""`rehearse --fit`: what makes a step fit, of what needs no new code, and what each costs.
+"""`rehearse --fit`: search for plans with which a step fits into memory, and the cost of each.
 
-Each plan is a rehearsal of the whole script, in a process of its own. What it found is said at once
-on stderr.
+A plan changes arguments that the script passes to PyTorch, so no code has to be written. Each plan
+is a rehearsal of the whole script in a process of its own, and its result is printed to stderr at
+once.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from ....graph.files.replacement import replacement
 from ....graph.units import bytes_text
 from ....rehearsal import Trial, draw_trials, trial_table, try_plans
 from ..files import say
-from .processes import process
+from .processes import rehearse_in_process
 
 
 def fit(parsed: argparse.Namespace) -> int:
-    """Print a table of the plans, and draw them; status 1 where none fits."""
+    """Print a table of the plans and draw them; return 0 if one fits, 1 if none does."""
     if any(path.suffix != ".svg" for path in parsed.out):
         raise ValueError("-o with --fit draws the plans: pass a name that ends in .svg.")
     files, parsed.out = [path.absolute() for path in parsed.out], []
     size, rank = parsed.fit, (parsed.rank or [0])[0]
-    mesh: list[int] = []  # which the script as it is makes, and so the first attempt tells
+    mesh: list[int] = []  # sizes of the unchanged script's mesh, known after the first attempt
 
     def attempt(changes: tuple[str, ...]) -> Trial | None:
         names = [each for each in changes if each not in parsed.other]
         args = [word for each in changes if each in parsed.other for word in shlex.split(each)]
-        code, said = process(parsed, rank, "json", names, args)
+        code, said = rehearse_in_process(parsed, rank, "json", names, args)
         if code:
             why = f": {said}" if changes and said else ""
             say(f"{' + '.join(changes) or 'the script'}: does not run{why}", file=sys.stderr)

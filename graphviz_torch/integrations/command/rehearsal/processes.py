@@ -1,4 +1,4 @@
-"""Rehearsals in processes of their own: of several ranks, and of what they ask of each other."""
+"""Rehearsals in processes of their own: several ranks, and whether their collectives match."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ....rehearsal import CollectiveCall, compare_order, representative_ranks
 from ..files import say
 
 
-def each_rank(parsed: argparse.Namespace) -> int:
-    """Rehearse each rank in a process of its own, where modules are loaded anew."""
+def rehearse_ranks(parsed: argparse.Namespace) -> int:
+    """Rehearse each of `--rank` in a process of its own, and print all reports."""
     results: list[str] = []
     for rank in parsed.rank:
-        code, said = process(parsed, rank, parsed.format)
+        code, said = rehearse_in_process(parsed, rank, parsed.format)
         if code:
             return code
         results.append(said)
@@ -29,13 +29,13 @@ def each_rank(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def compare(parsed: argparse.Namespace) -> int:
-    """Rehearse a rank of each kind, and say where they do not ask for the same."""
+def compare_ranks(parsed: argparse.Namespace) -> int:
+    """Rehearse one rank of each kind, print where their collectives differ; return 1 if they do."""
     orders: dict[int, list[CollectiveCall]] = {}
     wanted = [*parsed.rank] or [0]
     while wanted:
         rank = wanted.pop(0)
-        code, said = process(parsed, rank, "order")
+        code, said = rehearse_in_process(parsed, rank, "order")
         if code:
             return code
         rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(said)]
@@ -47,24 +47,27 @@ def compare(parsed: argparse.Namespace) -> int:
         say(f"{each} [mismatched-collectives]")
     groups = {each.ranks for order in orders.values() for each in order}
     shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
-    says = "" if found else ": they ask for the same collectives, in the same order"
-    say(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{says}")
+    same = "" if found else ": they call the same collectives, in the same order"
+    say(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{same}")
     return 1 if found else 0
 
 
-def process(
+def rehearse_in_process(
     parsed: argparse.Namespace,
     rank: int,
-    form: str,
+    format: str,
     plans: Sequence[str] = (),
     args: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """The command for one rank, and in this form: its exit status, and what it printed.
+    """Run the same command for one rank in a child process; return its exit status and output.
 
     Args:
-        plans: besides those that were given. With these, or with `args`, stderr is kept back; where
-            the command fails, its last line is returned.
-        args: of the script, after its own.
+        format: value of `--format`.
+        plans: plans to add to those of the command.
+        args: arguments to append to the script's own.
+
+    With `plans` or `args`, stderr is captured, and its last line is the output of a command that
+    fails.
     """
     if parsed.out:
         raise ValueError("-o writes the graph of one rank: pass one --rank.")
@@ -76,7 +79,7 @@ def process(
     given += [f"--value={value}" for value in parsed.value]
     mesh = ",".join(f"{name}={size}" for name, size in parsed.mesh.items())
     given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
-    command = ["rehearse", *given, f"--rank={rank}", f"--format={form}"]
+    command = ["rehearse", *given, f"--rank={rank}", f"--format={format}"]
     done = subprocess.run(
         [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args, *args],
         stdout=subprocess.PIPE,

@@ -1,8 +1,9 @@
-"""`rehearse`: what a training's step takes on each of many ranks, without GPU and network.
+"""`graphviz-torch rehearse`: memory and traffic of a training step on each of many ranks, without
+GPU and network.
 
-The script is unchanged, as torchrun would start it. It runs up to the end of its last rehearsed
-step. What it prints goes to stderr, so that stdout has the report alone. Of several ranks each is
-rehearsed in a process of its own.
+The unchanged script runs as torchrun would start it, up to the end of its last rehearsed step. Its
+output goes to stderr, so that stdout has only the report. Several ranks are rehearsed in processes
+of their own.
 """
 
 from __future__ import annotations
@@ -21,53 +22,53 @@ from ....rehearsal import draw_memory, plans, rehearse
 from ..files import say
 from ..script import Script, show_error
 from .fit import fit
-from .processes import compare, each_rank
+from .processes import compare_ranks, rehearse_ranks
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def add_rehearse(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `rehearse`."""
+    """Add the arguments of `rehearse`."""
     parser.usage = "graphviz-torch rehearse [options] [-m] SCRIPT [ARGS ...]"
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    says = "how many there would be (default: the product of --mesh, or 1)"
-    parser.add_argument("--ranks", type=int, metavar="N", help=says)
-    says = "name the dimensions of groups that the script does not name: dp=8,tp=8, the inner last"
-    parser.add_argument("--mesh", type=_mesh, default={}, metavar="NAME=N,...", help=says)
-    says = "the rank to rehearse (default 0); repeatable"
-    parser.add_argument("--rank", type=int, action="append", default=[], metavar="N", help=says)
-    says = "of one device: 80GiB"
-    parser.add_argument("--device-memory", type=_bytes, metavar="SIZE", help=says)
-    says = "of one device: try what makes the step fit without new code, and tell what each costs"
-    parser.add_argument("--fit", type=_bytes, metavar="SIZE", help=says)
-    says = "other arguments of the script, which --fit tries like a plan: --try='--batch 4'"
+    text = "number of ranks (default: the product of --mesh, or 1)"
+    parser.add_argument("--ranks", type=int, metavar="N", help=text)
+    text = "names and sizes of the dimensions of unnamed groups, innermost last: dp=8,tp=8"
+    parser.add_argument("--mesh", type=_mesh, default={}, metavar="NAME=N,...", help=text)
+    text = "the rank to rehearse (default 0); repeatable"
+    parser.add_argument("--rank", type=int, action="append", default=[], metavar="N", help=text)
+    text = "memory of one device: 80GiB"
+    parser.add_argument("--device-memory", type=_bytes, metavar="SIZE", help=text)
+    text = "memory of one device: find plans with which the step fits, and the cost of each"
+    parser.add_argument("--fit", type=_bytes, metavar="SIZE", help=text)
+    text = "arguments of the script that --fit tries as a plan: --try='--batch 4'; repeatable"
     parser.add_argument(
-        "--try", dest="other", action="append", default=[], metavar="ARGS", help=says
+        "--try", dest="other", action="append", default=[], metavar="ARGS", help=text
     )
     names = ", ".join([*(name for name, _ in plans()), "mesh=16x4"])
-    says = f"change this on the way to PyTorch: {names}; repeatable"
-    parser.add_argument("--plan", action="append", default=[], metavar="NAME", help=says)
-    says = "run so many steps, and tell of the last (default 2: the first makes optimizer state)"
-    parser.add_argument("--steps", type=int, default=2, metavar="N", help=says)
-    says = "what .item() gives at a line: 30=0.5, or train.py:30=0.5; 0.5 at every line; repeatable"
-    parser.add_argument("--value", action="append", default=[], metavar="LINE=VALUE", help=says)
-    says = "10^12 operations a second of a device: tell a bound of a step's time"
-    parser.add_argument("--tflops", type=_figure, metavar="X", help=says)
-    says = "10^9 bytes a second that a rank sends: for the same bound"
-    parser.add_argument("--bandwidth", type=_figure, metavar="X", help=says)
-    says = "of the report, on stdout; order: what the rank asks of others, one after the other"
-    parser.add_argument("--format", choices=("text", "json", "order"), default="text", help=says)
-    says = "do the ranks ask for the same collectives in the same order: rehearse one of each kind"
-    parser.add_argument("--order", action="store_true", help=says)
-    says = (
-        "write the graph: .json or .html; or the memory over the step, with --fit the plans: .svg; "
-        "repeatable"
+    text = f"a change of arguments that the script passes to PyTorch: {names}; repeatable"
+    parser.add_argument("--plan", action="append", default=[], metavar="NAME", help=text)
+    text = "run N steps, report the last (default 2: the first creates optimizer state)"
+    parser.add_argument("--steps", type=int, default=2, metavar="N", help=text)
+    text = "value of .item() at a line, 30=0.5 or train.py:30=0.5, or at all lines, 0.5; repeatable"
+    parser.add_argument("--value", action="append", default=[], metavar="LINE=VALUE", help=text)
+    text = "10^12 operations per second of a device; prints a lower bound of a step's time"
+    parser.add_argument("--tflops", type=_figure, metavar="X", help=text)
+    text = "10^9 bytes per second that a rank can send, for the same bound"
+    parser.add_argument("--bandwidth", type=_figure, metavar="X", help=text)
+    text = "format of the report on stdout; order: the rank's collective calls, in order"
+    parser.add_argument("--format", choices=("text", "json", "order"), default="text", help=text)
+    text = "check that all ranks call the same collectives in the same order"
+    parser.add_argument("--order", action="store_true", help=text)
+    text = (
+        "write the graph: .json, .html; or a chart of memory over time, or of plans with --fit: "
+        ".svg; repeatable"
     )
-    parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
+    parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=text)
     parser.add_argument("script", metavar="SCRIPT", help="the script to rehearse")
-    says = "what the script is given"
-    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=says)
-    arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
+    text = "arguments of the script"
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
+    arguments.required = False  # before Python 3.12, the error names ARGS if SCRIPT is missing
     parser.set_defaults(run=_run)
 
 
@@ -78,10 +79,10 @@ def _run(parsed: argparse.Namespace) -> int:
     if parsed.fit is not None:
         return fit(parsed)
     if parsed.order:
-        return compare(parsed)
+        return compare_ranks(parsed)
     if len(parsed.rank) > 1:
-        return each_rank(parsed)
-    files = [path.absolute() for path in parsed.out]  # the script may go elsewhere
+        return rehearse_ranks(parsed)
+    files = [path.absolute() for path in parsed.out]  # the script may change the folder
     script, values = Script(parsed.script, parsed.args, module=parsed.module), _values(parsed.value)
     begun: list[bool] = []
 
@@ -105,7 +106,8 @@ def _run(parsed: argparse.Namespace) -> int:
     except SystemExit as end:
         raise RuntimeError(f"{parsed.script} ended itself, with {end.code!r}.") from None
     except Exception as error:
-        if not begun or type(error).__module__.startswith("graphviz_torch"):  # ours: a sentence
+        # Our own errors are one sentence; the script's are shown with a traceback.
+        if not begun or type(error).__module__.startswith("graphviz_torch"):
             raise
         return show_error(error, script.file) or 1
     for path in files:
@@ -125,7 +127,7 @@ def _run(parsed: argparse.Namespace) -> int:
     say(found)
     if parsed.tflops or parsed.bandwidth:
         least = found.seconds_at_least(tflops=parsed.tflops, gbytes=parsed.bandwidth)
-        say(f"a step takes {least:.3g} s or more, by the figures given: a bound, not an estimate")
+        say(f"a step takes at least {least:.3g} s by the given figures: a bound, not an estimate")
     return 0
 
 
