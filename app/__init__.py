@@ -1,1 +1,4 @@
-"""The app: see a `grad_fn`, run backward, find the line. `streamlit run app/main.py`."""
+"""The web app: run a model or expression, and see its autograd graph, gradients and copies.
+
+Start it with `graphviz-torch app` or `streamlit run app/main.py`.
+"""

@@ -1,4 +1,4 @@
-"""What the app draws on every page: its title, style and navigation, which main.py serves."""
+"""The frame around every page: title, style and navigation. main.py serves this file."""
 
 import importlib
 import runpy
@@ -15,7 +15,7 @@ NAME = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
 
 
 def page(name: str) -> Callable[[], None]:
-    """A page that is imported when it is first opened."""
+    """Return a function that imports a page when it is first opened, and draws it."""
 
     def draw() -> None:
         importlib.import_module(f"{NAME}.views.{name}").draw()
@@ -23,8 +23,8 @@ def page(name: str) -> Callable[[], None]:
     return draw
 
 
-def moved(to: Page, part: str) -> Callable[[], None]:
-    """A page of an earlier version, whose links lead to a part of another one."""
+def redirect(to: Page, part: str) -> Callable[[], None]:
+    """Return a page that redirects links of an earlier version to a part of another page."""
 
     def draw() -> None:
         st.switch_page(to, query_params={**st.query_params, "part": part})
@@ -32,10 +32,10 @@ def moved(to: Page, part: str) -> Callable[[], None]:
     return draw
 
 
-# It loads torch while the page is drawn, where main.py did not start it before.
+# The job server imports torch while the page is drawn, unless main.py has started it already.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
-# Before the navigation: without it, the browser asks the network for the icon of the page.
+# Set before the navigation; otherwise the browser requests the page's icon from the network.
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
 st.logo(str(FOLDER / "logo.svg"))
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
@@ -50,7 +50,7 @@ explore, training, devices, processes = (
     )
 )
 fit, checkpoints = (
-    st.Page(moved(to, part), title=part, url_path=path, visibility="hidden")
+    st.Page(redirect(to, part), title=part, url_path=path, visibility="hidden")
     for path, to, part in (
         ("fit", processes, "Will it fit?"),
         ("checkpoints", devices, "Checkpoints"),

@@ -1,8 +1,8 @@
-"""The app as it is served: no other site may frame it, and no browser guesses what a file is.
+"""The served app, with headers that forbid framing by other sites and content sniffing.
 
-`streamlit run app/main.py`, or `graphviz-torch app`. The headers stand on every answer: the page,
-its scripts, uploads, media and the files of components. A page is given the address of its server.
-The process that runs jobs starts with it.
+Run it with `streamlit run app/main.py` or `graphviz-torch app`. Every response gets the headers:
+pages, scripts, uploads, media and component files. Each page also gets the address of its server.
+The process that runs jobs is started with the app.
 """
 
 import importlib
@@ -22,20 +22,20 @@ HEADERS = {
 }
 
 
-# The address of the page's own server. Without it Streamlit's script looks for the server below the
-# page's path first: two errors 404 in the console for each link to a page that is not the first.
+# The server's address. Without it, Streamlit's script first requests the server below the page's
+# path, which logs two 404 errors in the console for each link to another page than the first.
 SERVER = b"<script>window.__streamlit = {BACKEND_BASE_URL: new URL('.', location).href}</script>"
 
 
-class Answers:
-    """Adds the headers to each answer of an ASGI application, and `SERVER` to each page."""
+class ResponseHeaders:
+    """ASGI middleware that adds `HEADERS` to each response, and `SERVER` to each page."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
-        start: Any = None  # of a page, whose body is still to come
+        """Handle one request."""
+        start: Any = None  # the first message of a page, kept until its body is complete
         body = b""
 
         async def answer(message: Any) -> None:
@@ -60,7 +60,7 @@ class Answers:
 
         asked = dict(scope.get("headers", ()))
         if scope["type"] == "http" and b"text/html" in asked.get(b"accept", b""):
-            # Not compressed, and whole, so that the line can be added.
+            # Request the page uncompressed, so that the line can be added.
             kept = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             scope = {**scope, "headers": kept, "extensions": {}}
         await self.app(scope, receive, answer)
@@ -68,10 +68,12 @@ class Answers:
 
 @asynccontextmanager
 async def ready(_: st.App) -> AsyncIterator[None]:
-    """Let the jobs' process load torch before the first visitor comes."""
+    """Start the job server at startup, so that it imports torch before the first visitor
+    arrives.
+    """
     name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
     importlib.import_module(f"{name}.jobs.job").start()
     yield
 
 
-app = st.App(FOLDER / "frame.py", lifespan=ready, middleware=[Middleware(Answers)])
+app = st.App(FOLDER / "frame.py", lifespan=ready, middleware=[Middleware(ResponseHeaders)])

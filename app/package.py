@@ -1,6 +1,6 @@
-"""The name under which this folder is imported: "app", or that of a package around it.
+"""The name under which this folder is imported: "app", or that of a package that contains it.
 
-Streamlit runs `main.py` and `frame.py` as files; both take `NAME` from here with `runpy`.
+Streamlit runs `main.py` and `frame.py` as files; both read `NAME` with `runpy`.
 """
 
 import sys
@@ -14,7 +14,7 @@ def _package() -> str:
     while (folder / "__init__.py").exists():
         names.insert(0, folder.name)
         folder = folder.parent
-    if len(names) == 1:  # a checkout: an app.py where the command was given is not this app
+    if len(names) == 1:  # a checkout: put it before the current folder, which may have an app.py
         sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
     elif str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -1,1 +1,1 @@
-"""The visitor's expression: read, checked, and run without evaluating text as Python."""
+"""The small tensor language of the page Run: parsed, checked, and never evaluated as Python."""

@@ -1,4 +1,6 @@
-"""What to write instead of what the small language has not: loops, imports, layers, other names."""
+"""Error messages that say how to write something that the small language lacks: loops, imports,
+layers.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ _EXPRESSIONS: dict[type[ast.expr], str] = {
     ast.ListComp: f"There are no loops here. {_LINES}.",
     ast.GeneratorExp: f"There are no loops here. {_LINES}.",
 }
-# What PyTorch's users write, and what says the same here.
-_SAME = {
+# Names that PyTorch users write -> the equivalent in the small language.
+_EQUIVALENTS = {
     "where": "clamp(x, min=0), maximum(a, b) or relu(x)",
     "add": "a + b",
     "sub": "a - b",
@@ -58,63 +60,65 @@ _SAME = {
     "ones": "x = ones(3) among the inputs",
     "backward": "the output's name alone: the button runs its backward",
 }
-_LISTED = "The (?) above lists what there is."
-_CLOSE = 0.6  # of 1: names less alike are not meant
+_SEE_LIST = "The (?) above lists all functions."
+_MIN_SIMILARITY = 0.6  # cutoff of `difflib.get_close_matches`
 
 
-def of_statement(statement: ast.stmt) -> str:
-    """What to write in place of a line that is not `name = expression`."""
+def for_statement(statement: ast.stmt) -> str:
+    """Return the message for a line that is not `name = expression`."""
     if isinstance(statement, ast.AugAssign):
         names = [ast.unparse(part)[:40] for part in (statement.target, statement.value)]
         sign = ast.unparse(statement)[len(ast.unparse(statement.target)) :].split("=")[0].strip()
         return f"There is no `{sign}=` here: write `{names[0]} = {names[0]} {sign} {names[1]}`."
-    said = _STATEMENTS.get(type(statement), "Only the last line may stand without `name =`.")
+    said = _STATEMENTS.get(type(statement), "Only the last line can omit `name =`.")
     return said if isinstance(statement, ast.Expr) else f"{said} {OWN}"
 
 
-def of_expression(node: ast.expr) -> str:
-    """What to write in place of an expression."""
-    return _EXPRESSIONS.get(type(node), f"This is not in the grammar. {_LISTED}")
+def for_expression(node: ast.expr) -> str:
+    """Return the message for an expression that the grammar does not have."""
+    return _EXPRESSIONS.get(type(node), f"This is not in the grammar. {_SEE_LIST}")
 
 
-def of_syntax(error: SyntaxError, text: str) -> str:
-    """What Python could not read, in words of what was written."""
+def for_syntax(error: SyntaxError, text: str) -> str:
+    """Return the message for text that is not Python syntax, in terms of the text."""
     lines = text.splitlines()
     line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
     product = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([A-Za-z_]\w*)", line)
     if product and not re.fullmatch(r"e\d+|j|if|else|for|and|or|is|in", product[2]):
-        return f"A product has its sign: write {product[1]} * {product[2]}."
+        return f"Multiplication needs a sign: write {product[1]} * {product[2]}."
     if "'(' was never closed" in str(error.msg):
         return "This is not an expression: a parenthesis is never closed."
     return f"This is not an expression: {error.msg}."
 
 
-def of_function(name: str) -> str:
-    """Which function is meant by a name that there is not."""
+def for_function(name: str) -> str:
+    """Return the message for an unknown function, with the name that is probably meant."""
     if re.fullmatch(r"[\d.]+", name):
-        return f"A product has its sign: write {name} * (...)."
+        return f"Multiplication needs a sign: write {name} * (...)."
     said = f"{name!r} is not a function here."
-    if name in _SAME:
-        return f"{said} Write {_SAME[name]}."
+    if name in _EQUIVALENTS:
+        return f"{said} Write {_EQUIVALENTS[name]}."
     near = likely(FUNCTIONS, name)
-    hint = f"Did you mean {near}?" if near else _LISTED
+    hint = f"Did you mean {near}?" if near else _SEE_LIST
     return f"{said} {hint}"
 
 
-def of_layer(name: str, arguments: str) -> str:
-    """The function of a layer: `nn.Linear(3, 1)(x)` is `linear(x, w, b)`."""
+def for_layer(name: str, arguments: str) -> str:
+    """Return the message for a layer: for `nn.Linear(3, 1)(x)` it is "write linear(x, w, b)"."""
     wanted = {name.lower(), name.lower().removesuffix("loss")}
     for known in FUNCTIONS:
         if known.replace("_", "") in wanted:
             given = "x, w, b" if known == "linear" else arguments or "x"
             inputs = ", with w and b among the inputs" * (known == "linear")
-            return f"A layer is its function here: write {known}({given}){inputs}."
-    return of_function(name)
+            return f"Layers are written as functions here: write {known}({given}){inputs}."
+    return for_function(name)
 
 
 def likely(known: Iterable[str], name: str) -> str:
-    """Up to three known names that are much like this one: `"mean, min or norm"`."""
+    """Return up to three known names that are similar to `name`: `"mean, min or norm"`; "" if
+    none is.
+    """
     lower = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=_CLOSE)
+    close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=_MIN_SIMILARITY)
     names = [lower[each] for each in close]
     return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

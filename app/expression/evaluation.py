@@ -1,8 +1,8 @@
-"""Run a checked program on tensors.
+"""Evaluate a checked program on tensors.
 
-Where a result may be large it first runs on `meta` tensors, which have shapes and no values, so
-that one that would be too large is refused before it is made. On any device an error has the CPU's
-words.
+If a result may be large, the program first runs on `meta` tensors, which have shapes but no values,
+so that a too large result is refused before it is allocated. Errors have the wording of the CPU on
+every device.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torch import Tensor
 
 from .advice import likely
 from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
-from .grammar import MAX_NUMBER, Program, called, input_lines, refuse
-from .sizes import small
+from .grammar import MAX_NUMBER, Program, callee, input_lines, refuse
+from .sizes import has_small_results
 
 MAX_STEPS = 300  # operations that a program may run
-MAX_ELEMENTS = 1_000_000  # of one tensor
+MAX_ELEMENTS = 1_000_000  # elements of one tensor, and of all inputs together
 MAX_TOTAL = 10_000_000  # elements of all results together
 _HOMES = {"torch": torch, "F": F, "torch.Tensor": Tensor}
 
 
 def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
-    """Tensors on the CPU from `input_lines(text)`.
+    """Return CPU tensors for the lines of `input_lines(text)`.
 
-    Floating-point tensors require gradients; integers made by `randint` do not.
+    Floating-point tensors require gradients; integers from `randint` do not.
 
     Raises:
-        ExpressionError: as `input_lines`, and if a tensor would be too large.
+        ExpressionError: as `input_lines`, or if a tensor would be too large.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
@@ -57,27 +57,27 @@ def evaluate(
     *,
     lines: Mapping[str, int] | None = None,
 ) -> dict[str, Tensor]:
-    """What each line of the program gives, by name.
+    """Return the value of each line of the program, by name.
 
     Args:
-        program: checked by `parse`.
-        inputs: its tensors by name.
-        device: what `device` means in `x.to(device)`; None stands for the CPU.
-        lines: the line of `script.py` that makes each name: a recording sees the calls there.
+        program: a program from `parse`.
+        inputs: tensors by name.
+        device: the value of `device` in `x.to(device)`; None is the CPU.
+        lines: name -> line number in `script.py`, at which a recording then locates the call.
 
     Raises:
-        ExpressionError: for a name that is not there, an operation that torch refuses,
-            and a result that would be too large; nothing large was made then.
+        ExpressionError: if a name is not defined, torch refuses an operation, or a result would be
+            too large. Nothing large is allocated in that case.
     """
-    if not small(program, inputs):
-        measure(program, inputs)
+    if not has_small_results(program, inputs):
+        check_shapes(program, inputs)
     cpu = torch.device("cpu")
     found = _Evaluation(program.text, dict(inputs), device or cpu, cpu, lines or {})
     return found.run(program)
 
 
-def measure(program: Program, inputs: Mapping[str, Tensor]) -> None:
-    """Run the program on shapes alone.
+def check_shapes(program: Program, inputs: Mapping[str, Tensor]) -> None:
+    """Run the program on `meta` tensors.
 
     Raises:
         ExpressionError: as `evaluate`.
@@ -92,7 +92,9 @@ def measure(program: Program, inputs: Mapping[str, Tensor]) -> None:
 
 
 class _Evaluation:
-    """One walk over a program: the values by name, and how much was made so far."""
+    """One evaluation of a program: values by name, and the numbers of operations and elements so
+    far.
+    """
 
     def __init__(
         self,
@@ -105,12 +107,12 @@ class _Evaluation:
         self.lines = lines
         self.text, self.values, self.device, self.cpu = text, values, device, cpu
         self.steps = self.total = 0
-        self.call_here: Callable[[Callable[..., Any], list[Any]], Any] = _call
+        self.call: Callable[[Callable[..., Any], list[Any]], Any] = _call
 
     def run(self, program: Program) -> dict[str, Tensor]:
         made = {}
         for name, expression in program.lines:
-            self.call_here = _call_at(self.lines[name]) if name in self.lines else _call
+            self.call = _call_at(self.lines[name]) if name in self.lines else _call
             value = self.value(expression)
             if not isinstance(value, Tensor):
                 refuse(self.text, expression, f"{name} has no tensor in it, so no gradient.")
@@ -135,7 +137,7 @@ class _Evaluation:
             case ast.Attribute(value=inner, attr="T"):
                 return self.apply(node, torch.t, [inner])
             case ast.Call():
-                return self.call(node)
+                return self.function_call(node)
         raise AssertionError(f"parse let {node!r} through")
 
     def name(self, node: ast.expr, name: str) -> Any:
@@ -157,12 +159,12 @@ class _Evaluation:
                 return tuple(self.index(item) for item in items)
         return self.value(node)
 
-    def call(self, node: ast.Call) -> Any:
-        name, receiver = called(node)
+    def function_call(self, node: ast.Call) -> Any:
+        name, receiver = callee(node)
         arguments = [*([] if receiver is None else [receiver]), *node.args]
         if receiver is not None and name in ("to", "cpu"):
             device = self.device if name == "to" else self.cpu
-            return self.apply(node, partial(_to, device=device), [receiver])
+            return self.apply(node, partial(_copy_to, device=device), [receiver])
         keywords = {str(word.arg): self.value(word.value) for word in node.keywords}
         function = getattr(_HOMES[FUNCTIONS[name].home], name)
         return self.apply(node, partial(function, **keywords), arguments)
@@ -175,12 +177,12 @@ class _Evaluation:
         if self.steps > MAX_STEPS:
             refuse(self.text, node, f"The program has more than {MAX_STEPS} operations.")
         try:
-            result = self.call_here(function, values)
+            result = self.call(function, values)
         except OverflowError:
             refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
-        # What torch and Python raise for a wrong shape, dtype, argument or number.
+        # torch and Python raise these for a wrong shape, dtype, argument or number.
         except _REFUSED as error:
-            known = _on_cpu(function, values, error)
+            known = _cpu_error(function, values, error)
             refuse(self.text, node, _reason(self.text, known, arguments, values))
         if isinstance(result, Tensor):
             self.total += result.numel()
@@ -205,8 +207,11 @@ def _call(function: Callable[..., Any], values: list[Any]) -> Any:
 
 
 def _call_at(line: int) -> Callable[[Callable[..., Any], list[Any]], Any]:
-    """`_call`, which recordings find at this line of the script that the page shows."""
-    code = _call.__code__.replace(co_filename="script.py", co_firstlineno=line - 1)  # of its `def`
+    """Return a copy of `_call` whose frame has this line of "script.py", where recordings locate
+    the call.
+    """
+    # The call is on the line after `def`.
+    code = _call.__code__.replace(co_filename="script.py", co_firstlineno=line - 1)
     return FunctionType(code, {})
 
 
@@ -214,7 +219,7 @@ def _binary(name: str, left: Any, right: Any) -> Any:
     for side in (left, right):
         # A list times a number would fill memory.
         if not isinstance(side, (Tensor, int, float)):
-            raise TypeError("an operator stands between tensors and numbers")
+            raise TypeError("operands must be tensors or numbers")
     if name == "pow" and not isinstance(left, Tensor) and not isinstance(right, Tensor):
         return math.pow(left, right)  # a float: an int power could fill memory
     return getattr(operator, name)(left, right)
@@ -226,22 +231,22 @@ def _index(value: Any, index: Any) -> Any:
     return value[index]
 
 
-def _to(value: Any, device: torch.device) -> Any:
+def _copy_to(value: Any, device: torch.device) -> Any:
     if not isinstance(value, Tensor):
         raise TypeError("only a tensor can be copied to a device")
     return value.to(device)
 
 
-def _on_cpu(function: Callable[..., Any], values: list[Any], error: Exception) -> Exception:
-    """What the same operation says on the CPU, in whose words PyTorch's users know it."""
+def _cpu_error(function: Callable[..., Any], values: list[Any], error: Exception) -> Exception:
+    """Return the CPU's error for the operation, whose wording users know; else `error`."""
 
-    def there(value: Any) -> Any:
+    def on_cpu(value: Any) -> Any:
         if isinstance(value, list):
-            return [there(item) for item in value]
+            return [on_cpu(item) for item in value]
         return torch.ones(value.shape, dtype=value.dtype) if isinstance(value, Tensor) else value
 
     try:
-        function(*map(there, values))
+        function(*map(on_cpu, values))
     except _REFUSED as known:
         return known
     return error
@@ -250,14 +255,14 @@ def _on_cpu(function: Callable[..., Any], values: list[Any], error: Exception) -
 def _reason(
     text: str, error: Exception, arguments: Sequence[ast.expr], values: Sequence[Any]
 ) -> str:
-    """Why torch refused, and the shapes of what it was given, by name."""
+    """Return torch's error message, followed by the shapes of the arguments by name."""
     said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     shapes = _shapes(text, arguments, values)
     return f"{type(error).__name__}: {said}." + f" {', '.join(shapes)}." * bool(shapes)
 
 
 def _shapes(text: str, arguments: Sequence[ast.expr], values: Sequence[Any]) -> list[str]:
-    """`["x has shape [3]"]` for each tensor, as the visitor wrote it."""
+    """Return `["x has shape [3]"]` with an entry per tensor, named as in the text."""
     shapes = []
     for argument, value in zip(arguments, values, strict=True):
         if isinstance(value, Tensor):
@@ -270,7 +275,7 @@ def _shapes(text: str, arguments: Sequence[ast.expr], values: Sequence[Any]) -> 
 
 def _input(text: str, node: ast.expr, generator: torch.Generator) -> Tensor:
     if isinstance(node, ast.Call):
-        name, receiver = called(node)
+        name, receiver = callee(node)
         if receiver is not None or name not in INPUTS or node.keywords:
             refuse(text, node, f"An input is made by {', '.join(INPUTS)}: not by {name}.")
         numbers = [_number(text, argument) for argument in node.args]
@@ -281,17 +286,17 @@ def _input(text: str, node: ast.expr, generator: torch.Generator) -> Tensor:
             limit = f"at most {MAX_ELEMENTS:,} elements"
             refuse(text, node, f"Sizes are whole numbers, {limit}: not {given}.")
         try:
-            return _made(name, [int(n) for n in numbers], generator)
+            return _create(name, [int(n) for n in numbers], generator)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             refuse(text, node, f"{name}: {str(error).splitlines()[0]}")
-    values = _nested(text, node, 1)
+    values = _nested_numbers(text, node, 1)
     try:
         return torch.tensor(values, dtype=torch.float32)
     except ValueError as error:
         refuse(text, node, f"The rows differ in length: {error}.")
 
 
-def _made(name: str, numbers: list[int], generator: torch.Generator) -> Tensor:
+def _create(name: str, numbers: list[int], generator: torch.Generator) -> Tensor:
     if name == "randint":
         low, high, *size = numbers
         return torch.randint(low, high, size, generator=generator)
@@ -304,11 +309,11 @@ def _made(name: str, numbers: list[int], generator: torch.Generator) -> Tensor:
     return constant
 
 
-def _nested(text: str, node: ast.expr, depth: int) -> Any:
+def _nested_numbers(text: str, node: ast.expr, depth: int) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         if depth > 6:
             refuse(text, node, "An input has at most 6 dimensions.")
-        return [_nested(text, item, depth + 1) for item in node.elts]
+        return [_nested_numbers(text, item, depth + 1) for item in node.elts]
     return _number(text, node)
 
 
@@ -319,7 +324,7 @@ def _number(text: str, node: ast.expr) -> float:
         node = node.operand
     number = node.value if isinstance(node, ast.Constant) else None
     if not isinstance(number, (int, float)):
-        refuse(text, node, "An input holds numbers only, such as `x = [[1, 2], [3, 4]]`.")
+        refuse(text, node, "An input has numbers only, such as `x = [[1, 2], [3, 4]]`.")
     if not abs(number) <= MAX_NUMBER:
         refuse(text, node, f"A number may be at most {MAX_NUMBER:.0e}.")
     return sign * number

@@ -1,6 +1,7 @@
-"""What the app's small language may call: functions with their keywords, where they live, inputs.
+"""Functions, operators and constants of the app's small language.
 
-Names only: the page that explains the language needs no torch. `evaluation.py` looks them up.
+The module has only names, so that the page that explains the language need not import torch;
+`evaluation.py` resolves them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Function:
-    """The keyword arguments that a program may give to a torch function, and where it lives."""
+    """A torch function: the keyword arguments that a program may pass, and its namespace."""
 
     keywords: tuple[str, ...] = ()
-    home: str = "torch"  # what a script writes before the dot
+    home: str = "torch"  # the namespace in a script, before the dot
 
 
 _DIM = ("dim",)
@@ -31,7 +32,7 @@ BINARY: dict[type[ast.operator], str] = {
 }
 UNARY: dict[type[ast.unaryop], str] = {ast.USub: "neg", ast.UAdd: "pos"}
 CONSTANTS = {"pi": math.pi, "e": math.e}
-DEVICES = ("device", "cpu")  # what `.to()` may be given
+DEVICES = ("device", "cpu")  # arguments of `.to()`
 
 FUNCTIONS: dict[str, Function] = {
     **dict.fromkeys(

@@ -1,10 +1,11 @@
-"""A small language for tensors: names, numbers, + - * / ** @, indexing, and a list of functions.
+"""The grammar of a small tensor language: names, numbers, + - * / ** @, indexing, and listed
+functions.
 
     a = x.to(device) + 2
     y = mean(a ** 2 + 3)
 
-The text is parsed to Python's syntax tree and checked; no part of it is ever evaluated by Python.
-`evaluation.py` walks the tree. Inputs are `x = 1, 2, 3` or `w = randn(3, 4)`.
+The text is parsed to Python's syntax tree and checked; Python never evaluates any part of it.
+`evaluation.py` walks the tree. Inputs are lines such as `x = 1, 2, 3` or `w = randn(3, 4)`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .functions import BINARY, FUNCTIONS, METHODS_ONLY_AS_FUNCTIONS, UNARY
 
 MAX_LENGTH = 2_000  # characters of a program
 MAX_DEPTH = 100  # of nested expressions
-MAX_NUMBER = 1e15  # an absolute value above it is a slip, and an int power could fill memory
+MAX_NUMBER = 1e15  # absolute value; a power of larger ints could fill memory
 _LIBRARIES = {"torch", "nn", "F", "np", "numpy", "math", "jnp", "jax", "tf", "sp", "scipy"}
 
 GRAMMAR = (
@@ -31,12 +32,12 @@ GRAMMAR = (
 
 
 class ExpressionError(ValueError):
-    """What is wrong with a text, and where: `line` and `column` count from 1."""
+    """An error in a text, with its position: `line` and `column` count from 1."""
 
     def __init__(self, message: str, text: str = "", line: int = 1, column: int = 1) -> None:
         lines = text.splitlines()
         shown = lines[line - 1] if 0 < line <= len(lines) else ""
-        # Long lines are cut around the place, so that the mark stays in view.
+        # Long lines are cut around the position, so that the mark stays visible.
         start = max(0, column - 41)
         pointer = (
             f"\n  {shown[start : start + 80]}\n  {' ' * (column - 1 - start)}^" if shown else ""
@@ -47,46 +48,47 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """Parsed lines, each a name and the expression that it is given to."""
+    """Parsed lines, each a name and the expression assigned to it."""
 
     text: str
     lines: tuple[tuple[str, ast.expr], ...]
 
     @property
     def output(self) -> str:
-        """The name of the last line."""
+        """The name that the last line assigns."""
         return self.lines[-1][0]
 
     @property
     def moves(self) -> bool:
-        """Whether a line copies a tensor to the device."""
+        """True if a line copies a tensor to the device."""
         nodes = (node for _, expression in self.lines for node in ast.walk(expression))
-        return any(isinstance(node, ast.Call) and called(node)[0] == "to" for node in nodes)
+        return any(isinstance(node, ast.Call) and callee(node)[0] == "to" for node in nodes)
 
     def with_copies(self, names: Iterable[str]) -> tuple[Program, dict[str, str]]:
-        """The same program on the device: first it copies these inputs there.
+        """Return a program that first copies these inputs to the device and then uses the
+        copies.
 
         Returns:
-            The program, and for each line that was put before it the name of its input.
+            The program, and a dict: name of each added line -> name of the input that it copies.
         """
         taken = {name for name, _ in self.lines} | set(names)
         copies: dict[str, str] = {}
         for name in names:
-            there = f"{name}_there"
-            while there in taken:
-                there += "_"
-            copies[name] = there
-            taken.add(there)
-        lines = [(there, _parsed(f"{name}.to(device)")) for name, there in copies.items()]
+            copy = f"{name}_there"
+            while copy in taken:
+                copy += "_"
+            copies[name] = copy
+            taken.add(copy)
+        lines = [(copy, _parse_expression(f"{name}.to(device)")) for name, copy in copies.items()]
         renamed = dict(copies)
         for name, expression in self.lines:
-            lines.append((name, _Renamed(renamed).visit(_copy(expression))))
+            lines.append((name, _Renamer(renamed).visit(_copy(expression))))
             renamed.pop(name, None)
-        return Program(self.text, tuple(lines)), {there: n for n, there in copies.items()}
+        return Program(self.text, tuple(lines)), {copy: n for n, copy in copies.items()}
 
 
-class _Renamed(ast.NodeTransformer):
-    """Names, as another dict has them; places in the text stay."""
+class _Renamer(ast.NodeTransformer):
+    """Replaces names, and keeps positions in the text."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
@@ -95,7 +97,7 @@ class _Renamed(ast.NodeTransformer):
         return ast.copy_location(ast.Name(self.names.get(node.id, node.id)), node)
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse_expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
@@ -105,7 +107,7 @@ def _copy(expression: ast.expr) -> ast.expr:
 
 
 def parse(text: str) -> Program:
-    """The program in `text`.
+    """Return the program in `text`.
 
     Raises:
         ExpressionError: if `text` is empty, too long, too deep, or not in the grammar.
@@ -120,7 +122,7 @@ def parse(text: str) -> Program:
             free = next(name for name in ("y", "out", "result", "_") if name not in taken)
             lines.append((free, statement.value))
         else:
-            refuse(text, statement, advice.of_statement(statement))
+            refuse(text, statement, advice.for_statement(statement))
     program = Program(text, tuple(lines))
     for _, expression in lines:
         _check(text, expression, 1)
@@ -128,10 +130,10 @@ def parse(text: str) -> Program:
 
 
 def input_lines(text: str) -> list[tuple[str, ast.expr]]:
-    """Names and values of lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
+    """Return names and values of lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
 
     Raises:
-        ExpressionError: if `text` is not such lines, or has a name twice.
+        ExpressionError: if `text` is not made of such lines, or assigns a name twice.
     """
     lines: dict[str, ast.expr] = {}
     for statement in _statements(text, "Inputs is empty. Give each name a value: `x = 1, 2, 3`."):
@@ -144,8 +146,8 @@ def input_lines(text: str) -> list[tuple[str, ast.expr]]:
     return list(lines.items())
 
 
-def unused(program: Program, names: Iterable[str]) -> list[str]:
-    """Those of `names` that no line of the program reads before it gives the name anew."""
+def unread_names(program: Program, names: Iterable[str]) -> list[str]:
+    """Return those of `names` that no line of the program reads before one assigns them again."""
     read: set[str] = set()
     given: set[str] = set()
     for name, expression in program.lines:
@@ -163,12 +165,12 @@ def _statements(
     try:
         body = ast.parse(text).body
     except SyntaxError as error:
-        message = advice.of_syntax(error, text)
+        message = advice.for_syntax(error, text)
         raise ExpressionError(message, text, error.lineno or 1, error.offset or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         reason = str(error) or "nested too deeply"
         raise ExpressionError(f"This is not an expression: {reason}.", text) from None
-    if not body:  # nothing, or a comment alone
+    if not body:  # empty text, or only comments
         raise ExpressionError(empty)
     return body
 
@@ -183,7 +185,9 @@ def _target(text: str, statement: ast.Assign) -> str:
 
 
 def _check(text: str, node: ast.expr, depth: int) -> None:
-    """Refuses what is not in the grammar, before anything is computed."""
+    """Raise ExpressionError if the expression is not in the grammar, before anything is
+    computed.
+    """
     if depth > MAX_DEPTH:
         refuse(text, node, f"Nested more than {MAX_DEPTH} deep.")
     inner: list[ast.expr | None] = []
@@ -200,7 +204,7 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
             for side in inner:
                 # `[0] * 10 ** 9` fills memory.
                 if isinstance(side, (ast.List, ast.Tuple)):
-                    refuse(text, side, "A list stands only inside cat() and stack().")
+                    refuse(text, side, "A list can only be an argument of cat() and stack().")
         case ast.BinOp(left, ast.BitXor(), right):
             power = f"{ast.unparse(left)} ** {ast.unparse(right)}"[:80]
             refuse(text, node, f"^ is not a power in Python: write {power}.")
@@ -217,14 +221,14 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
         case ast.Call():
             inner = _check_call(text, node)
         case _:
-            refuse(text, node, advice.of_expression(node))
+            refuse(text, node, advice.for_expression(node))
     for child in inner:
         if child is not None:
             _check(text, child, depth + 1)
 
 
 def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
-    name, receiver = called(node)
+    name, receiver = callee(node)
     if receiver is not None and name in ("to", "cpu", "cuda"):
         return _check_copy(text, node, name, receiver)
     for word in node.keywords:
@@ -233,13 +237,13 @@ def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
             refuse(text, word.value, f"{name}() has no argument {word.arg!r}; it has: {allowed}.")
     written = _written(*node.args, *node.keywords)
     if receiver is not None and name in FUNCTIONS and (root := _root(receiver)) in _LIBRARIES:
-        ours = root in ("torch", "nn", "F")
-        why = f"{_written(receiver)} is not needed" if ours else "There is only PyTorch"
+        is_torch = root in ("torch", "nn", "F")
+        why = f"{_written(receiver)} is not needed" if is_torch else "There is only PyTorch"
         refuse(text, node.func, f"{why} here: write {name}({written}).")
     if name not in FUNCTIONS:
         if (layer := _layer(node)) is not None:
-            refuse(text, node.func, advice.of_layer(layer, _written(*node.args)))
-        refuse(text, node.func, advice.of_function(name))
+            refuse(text, node.func, advice.for_layer(layer, _written(*node.args)))
+        refuse(text, node.func, advice.for_function(name))
     if receiver is not None and name in METHODS_ONLY_AS_FUNCTIONS:
         written = _written(receiver, *node.args, *node.keywords)
         refuse(text, node.func, f"{name} is not a method: write {name}({written}).")
@@ -250,12 +254,12 @@ def _check_copy(text: str, node: ast.Call, name: str, receiver: ast.expr) -> lis
     given = [getattr(argument, "id", "") for argument in node.args]
     if node.keywords or (name, given) not in (("to", ["device"]), ("cpu", [])):
         whose = ast.unparse(receiver)[:40]
-        refuse(text, node, f"A copy is written {whose}.to(device) or {whose}.cpu().")
+        refuse(text, node, f"Write a copy as {whose}.to(device) or {whose}.cpu().")
     return [receiver]
 
 
-def called(node: ast.Call) -> tuple[str, ast.expr | None]:
-    """The function's name, and the value before the dot of a method."""
+def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
+    """Return the function's name and, for a method, the expression before the dot."""
     match node.func:
         case ast.Name(id=name):
             return name, None
@@ -267,20 +271,22 @@ def called(node: ast.Call) -> tuple[str, ast.expr | None]:
 
 
 def _written(*arguments: ast.AST) -> str:
-    """Arguments as a line that can be copied has them, "..." for what is too long for one."""
+    """Return arguments as source text that can be copied; "..." if it is longer than 60
+    characters.
+    """
     written = ", ".join(map(ast.unparse, arguments))
     return written if len(written) <= 60 else "..."
 
 
 def _root(value: ast.expr) -> str:
-    """`"torch"` of `torch.nn.functional`; "" of what is not such a chain of names."""
-    while isinstance(value, ast.Attribute) and value.attr != "T":  # `.T` is of a tensor
+    """Return `"torch"` for `torch.nn.functional`; "" for anything but such a chain of names."""
+    while isinstance(value, ast.Attribute) and value.attr != "T":  # `.T` belongs to a tensor
         value = value.value
     return value.id if isinstance(value, ast.Name) else ""
 
 
 def _layer(node: ast.Call) -> str | None:
-    """`"Linear"` for `nn.Linear(3, 1)` and for a call of it."""
+    """Return `"Linear"` for `nn.Linear(3, 1)` and for a call of it; None if no layer is called."""
     function = node.func.func if isinstance(node.func, ast.Call) else node.func
     match function:
         case ast.Attribute(value=ast.Name(id="nn") | ast.Attribute(attr="nn"), attr=name):
@@ -291,7 +297,7 @@ def _layer(node: ast.Call) -> str | None:
 
 
 def refuse(text: str, node: ast.AST, message: str) -> NoReturn:
-    """Raise an `ExpressionError` that points at a node of the expression."""
+    """Raise ExpressionError with the position of `node` in the text."""
     line = getattr(node, "lineno", 1)
     column = getattr(node, "col_offset", 0)
     shown = text.splitlines()[line - 1] if text.splitlines() else ""

@@ -1,4 +1,4 @@
-"""What a visitor chose, as a script to copy: it runs alone, and the page shows its lines."""
+"""The visitor's program or model as a script that runs alone; the page shows some of its lines."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from .functions import FUNCTIONS
-from .grammar import Program, called, input_lines
+from .grammar import Program, callee, input_lines
 
 
 @dataclass(frozen=True)
-class Script:
-    """A script, the lines of it that the page shows, and the line that makes each name."""
+class ScriptText:
+    """A script's text, the lines that the page shows, and the line that assigns each name."""
 
     text: str
-    span: tuple[int, int]  # the page shows from this line to that, both counted from 1
-    lines: dict[str, int]
+    span: tuple[int, int]  # first and last line that the page shows, counted from 1
+    lines: dict[str, int]  # name, or a model's statement -> line number
 
     @property
-    def shown(self) -> tuple[tuple[int, str], ...]:
-        """The lines that the page shows, with their numbers; of a model also those that run it."""
+    def page_lines(self) -> tuple[tuple[int, str], ...]:
+        """The lines that the page shows, with numbers; for a model, also those that run it."""
         lines = self.text.splitlines()
         first, last = self.span
         body = lines[first - 1 : last]
@@ -30,21 +30,23 @@ class Script:
         return (*numbered, *after)
 
     def place(self, name: str) -> str:
-        """`"script.py:7"`, as recordings say it; "" for a name that the script does not make."""
+        """Return `"script.py:7"`, as recordings write it; "" if the script does not assign the
+        name.
+        """
         return f"script.py:{self.lines[name]}" if name in self.lines else ""
 
 
 def expression_script(
     program: Program, inputs: str, device: str, seed: int, scalar: bool
-) -> Script:
-    """The script of a program; `scalar` tells whether its output has one element."""
+) -> ScriptText:
+    """Return the script of a program; `scalar` is true if its output has one element."""
     simulated = device.startswith("sim")
     names = ["draw_graph", "record", *["simulate_accelerator"] * simulated]
     made = input_lines(inputs)
     steps = [(name, f"{name} = {_input(value)}") for name, value in made]
     written = {"pi": "torch.pi", "e": "torch.e", **{name: name for name, _ in made}}
     for name, expression in program.lines:
-        python = _Written(written).visit(deepcopy(expression))
+        python = _PythonWriter(written).visit(deepcopy(expression))
         steps.append((name, f"{name} = {ast.unparse(python)}"))
         written[name] = name
     body = "\n".join(line for _, line in steps)
@@ -68,11 +70,11 @@ def expression_script(
     last = len(lines)
     lines += ["", *(f'print("{name}.grad =", {name}.grad)' for name, _ in made)]
     lines.append('draw_graph(recording.graph).render("graph", format="svg")')
-    return Script("\n".join(lines) + "\n", (first, last), numbers)
+    return ScriptText("\n".join(lines) + "\n", (first, last), numbers)
 
 
-def model_script(code: str, device: str, seed: int) -> Script:
-    """The file of a gallery's model, followed by what runs it."""
+def model_script(code: str, device: str, seed: int) -> ScriptText:
+    """Return the file of a gallery model, followed by the lines that run and record it."""
     run = [
         "model, loss = build(devices)",
         "with record(model) as recording:",
@@ -104,14 +106,14 @@ def model_script(code: str, device: str, seed: int) -> Script:
     ]
     run_lines = ("output = loss()", "output.backward()")
     numbers = {line.strip(): n for n, line in enumerate(lines, 1) if line.strip() in run_lines}
-    return Script("\n".join(lines) + "\n", (1, len(shown)), numbers)
+    return ScriptText("\n".join(lines) + "\n", (1, len(shown)), numbers)
 
 
 def _input(value: ast.expr) -> str:
     if not isinstance(value, ast.Call):
-        numbers = ast.unparse(_Floats().visit(_parsed(value)))
+        numbers = ast.unparse(_Floats().visit(_copy_as_list(value)))
         return f"torch.tensor({numbers}, requires_grad=True)"
-    name, _ = called(value)
+    name, _ = callee(value)
     if name == "randint":
         low, high, *size = (ast.unparse(argument) for argument in value.args)
         return f"torch.randint({low}, {high}, [{', '.join(size)}])"
@@ -120,21 +122,21 @@ def _input(value: ast.expr) -> str:
     return f"torch.{name}({arguments}, {dtype}requires_grad=True)"
 
 
-def _parsed(value: ast.expr) -> ast.expr:
-    """A copy, a tuple as a list."""
+def _copy_as_list(value: ast.expr) -> ast.expr:
+    """Return a copy of the expression; a tuple becomes a list."""
     text = ast.unparse(ast.List(value.elts) if isinstance(value, ast.Tuple) else value)
     return ast.parse(text, mode="eval").body
 
 
 class _Floats(ast.NodeTransformer):
-    """Whole numbers as floats, so that the tensor can have a gradient."""
+    """Turns ints into floats, so that the tensor can require gradients."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Constant(float(node.value))  # type: ignore[arg-type]
 
 
-class _Written(ast.NodeTransformer):
-    """A program's expression as Python has it: functions with their home, names as written."""
+class _PythonWriter(ast.NodeTransformer):
+    """Turns a program's expression into Python: functions get their namespace, names a value."""
 
     def __init__(self, written: dict[str, str]) -> None:
         self.written = written
@@ -143,7 +145,7 @@ class _Written(ast.NodeTransformer):
         return ast.Name(self.written.get(node.id, node.id))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        name, receiver = called(node)
+        name, receiver = callee(node)
         if receiver is not None and name in ("to", "cpu"):
             return ast.Call(ast.Attribute(self.visit(receiver), name), node.args, [])
         function: ast.expr = ast.Name(f"{FUNCTIONS[name].home}.{name}")

@@ -1,1 +1,1 @@
-"""What the app runs, each in a process of its own."""
+"""Work of the app that runs outside its process: one forked process per job."""

@@ -1,4 +1,4 @@
-"""Jobs of the Checkpoints page: save a model, load a file into one, verify that both agree."""
+"""Jobs of the Checkpoints page: save a model, load a file into one, and compare the two models."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from graphviz_torch.checkpoint import (
 from graphviz_torch.compare import compare_models
 
 from . import devices
-from .backward import build, recorded_here
-from .values import Loaded, Saved
+from .backward import build, open_own_recording
+from .values import LoadedCheckpoint, SavedCheckpoint
 
-_AGREE = 1e-4  # relative: devices add up in another order
+_TOLERANCE = 1e-4  # relative: devices sum in different orders
 
 
-def save(model: str, device: str, suffix: str) -> Saved:
-    """A model of the gallery after one backward, saved with its graph."""
+def save(model: str, device: str, suffix: str) -> SavedCheckpoint:
+    """Save a gallery model after one backward, together with its graph."""
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
         module, loss = build(model, found, 0)
         with record(module) as recording:
@@ -34,16 +34,18 @@ def save(model: str, device: str, suffix: str) -> Saved:
         path = save_checkpoint(module, Path(folder) / f"{model}{suffix}", graph=recording.graph)
         state: dict[str, Any] = torch.load(path) if suffix == ".pt" else load_checkpoint(path)
         tensors = tuple((name, _meta(tensor)) for name, tensor in state.items())
-        return Saved(path.name, path.read_bytes(), graph_path_for(path).read_bytes(), tensors)
+        return SavedCheckpoint(
+            path.name, path.read_bytes(), graph_path_for(path).read_bytes(), tensors
+        )
 
 
-def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loaded:
-    """Load a file into a fresh model of the gallery, and verify it against the original.
+def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> LoadedCheckpoint:
+    """Load a file into a newly built gallery model, and compare it with the original.
 
-    `disturb` changes one value after loading, to show how that is found.
+    `disturb` changes one value after loading, to show how a difference is found.
     """
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
-        # The visitor's name for the file decides its format, and nothing else.
+        # Only the suffix of the visitor's file name is used.
         path = Path(folder) / f"checkpoint{_suffix(name)}"
         path.write_bytes(data)
         original, loss = build(into, found, 0)
@@ -53,22 +55,22 @@ def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loade
             value = load_checkpoint(path)
             differences = compare_checkpoint(restored, value)
             if not differences.fits:
-                return Loaded(differences=str(differences))
+                return LoadedCheckpoint(differences=str(differences))
             load_checkpoint(path, restored)
         except (ValueError, TypeError) as error:
-            return Loaded(error=str(error).replace(str(path), name))
+            return LoadedCheckpoint(error=str(error).replace(str(path), name))
         if disturb:
             with torch.no_grad():
                 next(restored.parameters()).view(-1)[0].add_(0.01)
-        verified = compare_models(original, restored, inputs, tolerance=_AGREE)
+        verified = compare_models(original, restored, inputs, tolerance=_TOLERANCE)
         other = differences.dtypes or differences.devices
-        return Loaded(
+        return LoadedCheckpoint(
             fits=True,
             differences=str(differences) if other else "",
             same=verified.same,
             verification=str(verified),
             first=verified.first.node if verified.first is not None else None,
-            opened=recorded_here(verified.graph),
+            opened=open_own_recording(verified.graph),
         )
 
 
@@ -78,7 +80,7 @@ def _suffix(name: str) -> str:
 
 
 def _inputs(module: nn.Module, loss: Any) -> tuple[Any, ...]:
-    """What the loss gives to the module."""
+    """Return the arguments with which the loss calls the module."""
     given: list[tuple[Any, ...]] = []
     hook = module.register_forward_pre_hook(lambda _, arguments: given.append(arguments))
     try:

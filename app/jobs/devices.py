@@ -1,4 +1,4 @@
-"""A block in which the devices that a visitor chose are there."""
+"""A context manager that provides the devices a visitor chose."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SIMULATED = (1, 2, 3, 4, 8)
 
 
 def cuda_names() -> list[str]:
-    """The name of each CUDA device."""
+    """Return the name of each CUDA device."""
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 @contextlib.contextmanager
 def use(choice: str) -> Iterator[list[torch.device]]:
-    """The devices of a choice, for a block.
+    """Provide the devices of a choice for a block.
 
     Args:
-        choice: "cpu", "cuda:0", "cuda" for all CUDA devices, or "sim2" for two simulated ones.
+        choice: "cpu", "cuda:0", "cuda" for all CUDA devices, or "sim2" for two simulated devices.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for any other choice.
     """
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     simulated = [f"sim{count}" for count in SIMULATED]

@@ -1,4 +1,4 @@
-"""What runs in a job's process: a model's step, and its forward again with one thing changed."""
+"""A job that re-runs a model's forward with one change at a time, to find wrong dependences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from graphviz_torch.export import view_payload
 from ..models import gallery
 from . import devices
 from .backward import backward_line, build, with_lines
-from .values import Answers, Choice
+from .values import Choice, ExperimentResults
 
 
-def answers(choice: Choice) -> Answers:
-    """Every experiment on the model of this choice, those with a finding first; and influences."""
+def run_experiments(choice: Choice) -> ExperimentResults:
+    """Return all experiments on the chosen model, those with findings first, and influence maps."""
     with devices.use(choice.device) as found:
         model, loss = build(choice.model, found, choice.seed)
         with record(model, experiments=True) as recording:
@@ -24,4 +24,4 @@ def answers(choice: Choice) -> Answers:
         reached = influences(recording)
     line = backward_line(gallery.model(choice.model), choice)
     lanes = {name: with_lines(graph, line) for name, graph in reached.items()}
-    return Answers(tuple(made), tuple(lanes), view_payload(lanes) if lanes else "")
+    return ExperimentResults(tuple(made), tuple(lanes), view_payload(lanes) if lanes else "")

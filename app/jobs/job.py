@@ -1,8 +1,9 @@
-"""Work in a process of its own, so that it can be stopped and what breaks there breaks alone.
+"""Jobs: function calls in processes of their own, which can be stopped and whose crashes stay
+there.
 
-One server process has torch loaded and forks for every job (about 10 ms), so visitors share no
-tensor, mode or hook; a job that crashes, fills its memory or never ends leaves the app as it was.
-Only plain values come back. The app's own process never loads torch.
+A server process has imported torch and forks for every job (about 10 ms), so visitors share no
+tensor, mode or hook. A job that crashes, fills its memory or never ends leaves the app as it was.
+Only plain values are returned. The app's own process never imports torch.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from .server import SPENT, WAIT
 T = TypeVar("T")
 
 QUEUE = JobQueue(max(2, os.cpu_count() or 2))
-_BEAT = 0.1  # seconds between two looks at a job
-_START = 120  # seconds in which a job's process must have begun
+_POLL_SECONDS = 0.1
+_MAX_START_SECONDS = 120  # until a job's process must have begun
 
 
 class JobError(Exception):
-    """A job gave no result: it raised (`kind` is the exception's name), crashed or was stopped."""
+    """Raised if a job gave no result: it raised (`kind` is the exception's name), crashed or was
+    stopped.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -42,29 +45,29 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class Queued:
-    """What a job reports while it waits for a place."""
+    """The progress of a job that waits in the queue."""
 
-    before: int  # jobs that stand before it in the queue
+    ahead: int  # jobs before it in the queue
 
 
 class Job(Generic[T]):
-    """A call in its own process, which is killed when the block is left or its time is spent.
+    """A call in its own process, which is killed at the end of the block or at its time limit.
 
-    The limit is time of computing, so that a busy machine makes a visitor wait and fails nobody. A
+    The limit is computing time, so that a busy machine makes a visitor wait instead of failing. A
     job that does not compute is killed after ten times its limit.
 
-    Iterating gives what the function reports (it may call `report(value)`), `Queued` while all
-    places are taken, and None at least every 0.1 s; after that `result` is there.
+    Iterating yields the values that the function passes to `report(value)`, `Queued` while the
+    queue is full, and None at least every 0.1 s. Afterwards `result` is available.
 
         with Job("math:sqrt", 9, seconds=10, visitor="Ann") as job:
             for progress in job: ...
         job.result
 
     Args:
-        function: where it is, "module:name"; ":name" stands for one in `backward.py`'s package.
+        function: "module:name"; a module that begins with a dot is relative to this package.
         arguments: plain values.
-        seconds: of computing, all its threads together; after so many it is killed.
-        visitor: whose job it is; a visitor's second job waits for the end of the first.
+        seconds: limit on computing time, summed over all threads.
+        visitor: the visitor's id; a visitor's second job waits for the end of the first.
     """
 
     def __init__(
@@ -99,31 +102,31 @@ class Job(Generic[T]):
         if life is None:
             ticket.leave()
             return
-        life.shutdown(socket.SHUT_WR)  # the server sees this and kills
-        if select.select([life], [], [], _BEAT)[0]:
+        life.shutdown(socket.SHUT_WR)  # makes the server kill the job
+        if select.select([life], [], [], _POLL_SECONDS)[0]:
             _leave(life, ticket)
-        else:  # a server that still loads torch, or a process that the kernel holds
+        else:  # the server still imports torch, or the kernel has not yet ended the process
             threading.Thread(target=_leave, args=(life, ticket), daemon=True).start()
 
     def __iter__(self) -> Iterator[Any]:
         self._ticket = QUEUE.enter(self._visitor)
-        while (before := self._ticket.before) is not None:
-            yield Queued(before)
-            time.sleep(_BEAT)
+        while (ahead := self._ticket.ahead) is not None:
+            yield Queued(ahead)
+            time.sleep(_POLL_SECONDS)
         self._connection, self._life = _connect()
         self._connection.send_bytes(pickle.dumps(self._call))
-        end = time.monotonic() + _START  # the server may still load torch
+        end = time.monotonic() + _MAX_START_SECONDS  # the server may still import torch
         while self._outcome is None:
             if time.monotonic() > end:
                 message = f"Stopped after {WAIT * self.seconds:g} s without a result."
                 self._outcome = "error", ("Timeout", message)
-            elif not self._connection.poll(_BEAT):
+            elif not self._connection.poll(_POLL_SECONDS):
                 yield None
             else:
                 try:
                     kind, value = pickle.loads(self._connection.recv_bytes())
                 except (EOFError, OSError):
-                    kind, value = "error", self._ending()
+                    kind, value = "error", self._failure()
                 if kind == "begun":
                     end = time.monotonic() + WAIT * self.seconds
                 elif kind == "report":
@@ -131,18 +134,18 @@ class Job(Generic[T]):
                 else:
                     self._outcome = kind, value
 
-    def _ending(self) -> tuple[str, str]:
-        """Why the process ended without a result; the server says it once the process is dead."""
+    def _failure(self) -> tuple[str, str]:
+        """Return why the process ended without a result; blocks until the server has reaped it."""
         if self._life is not None and self._life.recv(1) == SPENT:
             return "Timeout", f"Stopped after {self.seconds:g} s of computing, the limit of a run."
-        return "Crash", "The run's process ended: a crash in native code, or no memory left."
+        return "Crash", "The run's process ended: native code crashed, or memory ran out."
 
     @property
     def result(self) -> T:
-        """What the function returned.
+        """The function's return value.
 
         Raises:
-            JobError: if it raised, crashed or was stopped.
+            JobError: if the function raised, crashed or was stopped.
         """
         if self._outcome is None:
             raise JobError("Stopped", "The run was stopped.")
@@ -154,17 +157,18 @@ class Job(Generic[T]):
 
 
 def _leave(life: socket.socket, ticket: Ticket) -> None:
-    """Free the place once the job is dead."""
+    """Free the job's place in the queue once its process has ended."""
     with life:
-        life.recv(1)  # from the server, or because it died
+        life.recv(1)  # returns when the server writes, closes or dies
         ticket.leave()
 
 
 def run(function: str, *arguments: Any, seconds: float = 20) -> Any:
-    """What the function returns in a process of its own; for short calls without progress.
+    """Run a function in a process of its own and return its value; for short calls without
+    progress.
 
     Raises:
-        JobError: if it raises, crashes or takes longer.
+        JobError: if the function raises, crashes or exceeds the limit.
     """
     with Job[Any](function, *arguments, seconds=seconds) as job:
         for _ in job:
@@ -172,11 +176,11 @@ def run(function: str, *arguments: Any, seconds: float = 20) -> Any:
     return job.result
 
 
-class _Server:
-    """The server's process, the socket to it, and the folder in which jobs have theirs."""
+class _ServerProcess:
+    """The server's process, the socket to it, and the parent folder of the jobs' folders."""
 
     def __init__(self) -> None:
-        self.door, theirs = socket.socketpair()
+        self.requests, theirs = socket.socketpair()
         self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix=f"graphviz_torch-{os.getpid()}-")
         with theirs:
@@ -188,32 +192,34 @@ class _Server:
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
 
     def close(self) -> None:
-        """After the process died: remove what it left."""
-        self.door.close()
+        """Remove the socket and the folder after the process has ended."""
+        self.requests.close()
         self.folder.cleanup()
 
 
-_server: _Server | None = None
-_STARTING = threading.Lock()
+_server: _ServerProcess | None = None
+_START_LOCK = threading.Lock()
 
 
-def start() -> _Server:
-    """The server, started if it does not run; it then loads torch while the page is drawn."""
+def start() -> _ServerProcess:
+    """Return the server, started if it does not run; it imports torch in the background."""
     global _server
-    with _STARTING:
+    with _START_LOCK:
         if _server is not None and _server.process.poll() is not None:
             _server.close()
             _server = None
         if _server is None:
-            _server = _Server()
+            _server = _ServerProcess()
         return _server
 
 
 def _connect() -> tuple[Connection, socket.socket]:
-    """The two sockets of a fresh process: for its messages, and for its life."""
+    """Request a new process; return the socket for its messages, and the one that keeps it
+    alive.
+    """
     server = start()
     ours, theirs = socket.socketpair()
     life, held = socket.socketpair()
     with theirs, held, server.lock:
-        socket.send_fds(server.door, [b"+"], [theirs.fileno(), held.fileno()])
+        socket.send_fds(server.requests, [b"+"], [theirs.fileno(), held.fileno()])
     return Connection(ours.detach()), life

@@ -1,4 +1,6 @@
-"""How many jobs run at once, and who is next: first come, first served, one job a visitor."""
+"""The job queue: a limited number of jobs at once, first come, first served, one job per
+visitor.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +8,30 @@ import threading
 
 
 class Ticket:
-    """A visitor's turn: in the queue until there is a place, then inside, until `leave`."""
+    """A job's turn: in the queue until a place is free, then running, until `leave`."""
 
     def __init__(self, jobs: JobQueue, visitor: str) -> None:
         self._jobs, self.visitor = jobs, visitor
 
     @property
-    def before(self) -> int | None:
-        """How many tickets stand before this one; None once it has a place."""
-        return self._jobs.before(self)
+    def ahead(self) -> int | None:
+        """The number of tickets before this one in the queue; None once it has a place."""
+        return self._jobs.ahead(self)
 
     def leave(self) -> None:
-        """Give the place, or the turn, to the next one."""
+        """Give the place in the queue, or the running place, to the next ticket."""
         self._jobs.leave(self)
 
 
 class JobQueue:
-    """So many jobs at once, and those that wait.
+    """A queue in which `count` tickets run at once and the others wait.
 
     >>> queue = JobQueue(1)
     >>> first, second = queue.enter("Ann"), queue.enter("Ben")
-    >>> print(first.before, second.before)
+    >>> print(first.ahead, second.ahead)
     None 0
     >>> first.leave()
-    >>> print(second.before)
+    >>> print(second.ahead)
     None
     """
 
@@ -37,34 +39,34 @@ class JobQueue:
         self.count = count
         self._lock = threading.Lock()
         self._queue: list[Ticket] = []
-        self._inside: list[Ticket] = []
+        self._running: list[Ticket] = []
 
     def enter(self, visitor: str) -> Ticket:
-        """A ticket at the end of the queue; it has its place at once where one is free."""
+        """Return a new ticket at the end of the queue; it runs at once if a place is free."""
         ticket = Ticket(self, visitor)
         with self._lock:
             self._queue.append(ticket)
             self._admit()
         return ticket
 
-    def before(self, ticket: Ticket) -> int | None:
-        """How many tickets stand before this one in the queue; None once it is inside."""
+    def ahead(self, ticket: Ticket) -> int | None:
+        """Return the number of tickets before this one in the queue; None once it runs."""
         with self._lock:
             return self._queue.index(ticket) if ticket in self._queue else None
 
     def leave(self, ticket: Ticket) -> None:
-        """Take the ticket out; a second time does nothing."""
+        """Remove the ticket; removing it a second time does nothing."""
         with self._lock:
-            for tickets in (self._queue, self._inside):
+            for tickets in (self._queue, self._running):
                 if ticket in tickets:
                     tickets.remove(ticket)
             self._admit()
 
     def _admit(self) -> None:
         for ticket in list(self._queue):
-            if len(self._inside) >= self.count:
+            if len(self._running) >= self.count:
                 return
-            # Whoever has a job waits for its end, and holds up nobody behind.
-            if all(inside.visitor != ticket.visitor for inside in self._inside):
+            # A visitor's second job waits for the first, but lets later visitors pass.
+            if all(running.visitor != ticket.visitor for running in self._running):
                 self._queue.remove(ticket)
-                self._inside.append(ticket)
+                self._running.append(ticket)

@@ -1,4 +1,4 @@
-"""Jobs of the Devices page: what there is, what it is worth, what moves, how a batch is divided."""
+"""Jobs of the Devices page: list devices, time them, move a namespace, divide a batch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from graphviz_torch.devices import (
 )
 
 from . import devices
-from .backward import recorded_here
+from .backward import open_own_recording
 from .server import report
-from .values import SAMPLES, Divided, Measured, Moved, Timing
+from .values import SAMPLES, BatchDivision, Measurements, MedianTiming, MoveResult
 
 SIZES = {"matmul": (64, 128, 256, 512, 1024), "elementwise": (64, 256, 1024, 2048)}
-SMALL = (16, 32, 64, 128, 256)
-STEADY = 0.1  # a spread below this share of the median is small
-_ROUNDS = (5, 40)  # measurements of a number, at least and at most
-_SECONDS = 8.0  # for all numbers
+DEFAULT_SIZES = (16, 32, 64, 128, 256)
+MAX_SPREAD = 0.1  # interquartile range divided by the median
+_ROUNDS = (5, 40)  # least and most measurements of a number
+_SECONDS = 8.0  # for all numbers together
 
 
-def present() -> list[dict[str, str]]:
-    """A row for each device of this machine."""
+def device_rows() -> list[dict[str, str]]:
+    """Return a table row for each device of this machine."""
     rows = []
     for device in available_devices():
         if device.type == "cuda":
@@ -54,9 +54,10 @@ def present() -> list[dict[str, str]]:
 
 
 def cuda_memory() -> list[dict[str, str]]:
-    """What PyTorch allocated, reserved, and had at most, on each GPU, for the step of an MLP.
+    """Return the memory that the training step of an MLP allocates and reserves on each GPU, and
+    its peak.
 
-    These three are PyTorch's own count; `nvidia-smi` shows what is reserved, and the CUDA context.
+    The numbers are PyTorch's own counts. `nvidia-smi` shows reserved memory plus the CUDA context.
     """
     rows = []
     for index in range(torch.cuda.device_count()):
@@ -78,15 +79,15 @@ def cuda_memory() -> list[dict[str, str]]:
 def _main_memory() -> str:
     try:
         return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
-    except (ValueError, OSError):  # not every system says it
+    except (ValueError, OSError):  # not available on every system
         return ""
 
 
-def compare(work: str) -> Measured:
-    """The same work on one CPU thread, on all, and on every GPU.
+def compare(work: str) -> Measurements:
+    """Time the same work on one CPU thread, on all threads, and on every GPU.
 
-    Each number is measured until the middle half of its measurements lies within `STEADY` of the
-    median, or the time is over; each round is reported as a share of the whole.
+    Each number is measured until its interquartile range is below `MAX_SPREAD` of the median, or
+    the time is over. Progress is reported as a fraction.
     """
     count = os.cpu_count() or 1
     candidates = [("cpu, 1 thread", "cpu", 1)]
@@ -94,8 +95,8 @@ def compare(work: str) -> Measured:
         candidates.append((f"cpu, {count} threads", "cpu", count))
     found = [str(device) for device in available_devices()]
     candidates += [(device, device, count) for device in found if device != "cpu"]
-    sizes = SIZES.get(work, SMALL)
-    timings: list[Timing] = []
+    sizes = SIZES.get(work, DEFAULT_SIZES)
+    timings: list[MedianTiming] = []
     numbers = [(size, candidate) for size in sizes for candidate in candidates]
     for done, (size, (name, device, threads)) in enumerate(numbers):
         torch.set_num_threads(threads)
@@ -104,11 +105,11 @@ def compare(work: str) -> Measured:
     first = candidates[0][0]
     pays = tuple((name, _pays(timings, name, first)) for name, _, _ in candidates[1:])
     absent = () if "cuda:0" in found else (("cuda", "PyTorch sees none on this machine"),)
-    return Measured(tuple(timings), pays, absent)
+    return Measurements(tuple(timings), pays, absent)
 
 
-def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Timing:
-    """One number: the median of rounds, and their middle half."""
+def _measure(work: str, size: int, name: str, device: str, seconds: float) -> MedianTiming:
+    """Return the median and quartiles of repeated measurements of one number."""
     end = time.monotonic() + seconds
     rounds: list[float] = []
     parts = ""
@@ -120,14 +121,16 @@ def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Ti
         parts = ", ".join(f"{what} {1000 * took:.3g} ms" for what, took in copies if took)
         if len(rounds) >= _ROUNDS[0]:
             low, middle, high = statistics.quantiles(rounds, n=4)
-            if high - low < STEADY * middle or time.monotonic() > end:
+            if high - low < MAX_SPREAD * middle or time.monotonic() > end:
                 break
     low, middle, high = statistics.quantiles(rounds, n=4)
-    return Timing(name, size, middle, low, high, parts)
+    return MedianTiming(name, size, middle, low, high, parts)
 
 
-def _pays(timings: list[Timing], name: str, base: str) -> int | None:
-    """From which size on `name` is faster than `base` by more than the spread of both."""
+def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
+    """Return the size from which `name` is faster than `base` beyond the spread of both, or
+    None.
+    """
     known = {(timing.device, timing.size): timing for timing in timings}
     pays: int | None = None
     for size in sorted({timing.size for timing in timings}, reverse=True):
@@ -138,13 +141,13 @@ def _pays(timings: list[Timing], name: str, base: str) -> int | None:
 
 
 def bandwidth() -> str:
-    """Copies to the first GPU and back, by size, as a table."""
+    """Measure copies to the first GPU and back, by size; return a table as text."""
     measured: Bandwidth = measure_bandwidth(seconds=0.05)
     return measured.table()
 
 
-def move(choice: str) -> Moved:
-    """What `values.MOVING` moves, and the recording of it."""
+def move(choice: str) -> MoveResult:
+    """Move the objects of `values.MOVING` to a device, and record that."""
     with devices.use(choice) as found:
         shared = torch.randn(64, 64)
         model = nn.Linear(64, 64)
@@ -157,15 +160,17 @@ def move(choice: str) -> Moved:
         }
         reports: list[Moves] = []
         with record() as recording:
-            there = to_device(names, found[0], report=reports.append)
-            torch.autograd.backward(there["model"](there["x"]).sum())
+            on_device = to_device(names, found[0], report=reports.append)
+            torch.autograd.backward(on_device["model"](on_device["x"]).sum())
         moves = reports[0]
         moved = tuple(move.name for move in moves.moved)
-        return Moved(str(moves), moves.nbytes, moved, recorded_here(recording.graph))
+        return MoveResult(str(moves), moves.nbytes, moved, open_own_recording(recording.graph))
 
 
-def divide(count: int, batch: int) -> Divided:
-    """For each batch of `SAMPLES` samples the parts that `count` devices got, and its graph."""
+def divide(count: int, batch: int) -> BatchDivision:
+    """Run DataParallel on `count` simulated devices; return each batch's division and the first
+    graph.
+    """
     parts, graphs = [], []
     with simulate_accelerator(count) as found:
         model = nn.Linear(5, 2).to(found[0])
@@ -176,4 +181,4 @@ def divide(count: int, batch: int) -> Divided:
             graphs.append(recording.graph)
             alone = [("sim:0", len(samples))]
             parts.append(tuple(batch_division(recording.graph) if count > 1 else alone))
-    return Divided(tuple(parts), recorded_here(graphs[0]))
+    return BatchDivision(tuple(parts), open_own_recording(graphs[0]))

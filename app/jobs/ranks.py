@@ -1,4 +1,4 @@
-"""Jobs of the page about many processes: samples of two ranks, and what differs across ranks."""
+"""Jobs of the Processes page: record two ranks, and compare the graphs of ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from graphviz_torch.distributed import collectives, rank_chart
 from graphviz_torch.findings import find
 
 from ..models import gallery
-from .backward import recorded_here
-from .values import Opened, Ranks
+from .backward import open_own_recording
+from .values import OpenedGraph, RankComparison
 
-_SIZE = 2  # ranks
+_WORLD_SIZE = 2
 
 
 class Branch(nn.Module):
-    """A model in which a rank can leave a layer out."""
+    """A model in which a rank can skip a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class Branch(nn.Module):
         return result
 
 
-def sample() -> list[Opened]:
-    """What two ranks of the same model record when rank 1 leaves a layer out.
+def sample() -> list[OpenedGraph]:
+    """Return recordings of two ranks of the same model, where rank 1 skips a layer.
 
-    Both are recorded here, one after the other, without communication.
+    Both are recorded in this process, one after the other, without communication.
     """
     ranks = []
     for skip in (False, True):
@@ -48,27 +48,27 @@ def sample() -> list[Opened]:
         model = Branch()
         with record(model) as recording:
             torch.autograd.backward(model(torch.randn(3, 4), skip))
-        ranks.append(recorded_here(recording.graph))
+        ranks.append(open_own_recording(recording.graph))
     return ranks
 
 
-def recorded(name: str) -> list[Opened]:
-    """What two ranks record of one step of a model in `gallery.MESHES`.
+def record_mesh(name: str) -> list[OpenedGraph]:
+    """Record one step of a model in `gallery.MESHES` on two ranks.
 
-    They are two processes of this machine, and send to each other over gloo.
+    The ranks are two processes of this machine that communicate over gloo.
     """
     with tempfile.TemporaryDirectory() as folder:
         start_processes(  # type: ignore[no-untyped-call]
-            _rank, (name, folder), nprocs=_SIZE, start_method="fork"
+            _record_rank, (name, folder), nprocs=_WORLD_SIZE, start_method="fork"
         )
-        graphs = [load(Path(folder, f"{i}.json")) for i in range(_SIZE)]
-        return [recorded_here(graph) for graph in graphs if isinstance(graph, Graph)]
+        graphs = [load(Path(folder, f"{i}.json")) for i in range(_WORLD_SIZE)]
+        return [open_own_recording(graph) for graph in graphs if isinstance(graph, Graph)]
 
 
-def _rank(rank: int, name: str, folder: str) -> None:
-    store = dist.FileStore(f"{folder}/store", _SIZE)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=_SIZE)
-    mesh = init_device_mesh("cpu", (_SIZE,), mesh_dim_names=(gallery.MESHES[name],))
+def _record_rank(rank: int, name: str, folder: str) -> None:
+    store = dist.FileStore(f"{folder}/store", _WORLD_SIZE)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=_WORLD_SIZE)
+    mesh = init_device_mesh("cpu", (_WORLD_SIZE,), mesh_dim_names=(gallery.MESHES[name],))
     torch.manual_seed(0)
     model, step = gallery.module(name).build(mesh)
     with record(model) as recording:
@@ -77,8 +77,8 @@ def _rank(rank: int, name: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
-    """What is wrong across ranks, and what each said to the others, in the order of its graph."""
+def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
+    """Return findings across ranks, and the collectives of each rank in the order of its graph."""
     talks = [collectives(graph) for graph in graphs]
     rows = []
     for number in range(min(200, max(map(len, talks), default=0))):
@@ -88,13 +88,13 @@ def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
             row.append((f"rank {rank}", said))
         rows.append(tuple(row))
     chart = ""
-    with suppress(ValueError):  # they were recorded without times
+    with suppress(ValueError):  # collectives were recorded without times
         chart = rank_chart(graphs)
-    return Ranks(tuple(find(graphs)), tuple(rows), chart, _apart(graphs))
+    return RankComparison(tuple(find(graphs)), tuple(rows), chart, _first_differences(graphs))
 
 
-def _apart(graphs: Sequence[Graph]) -> tuple[int | None, ...]:
-    """By rank, the first node where its graph is not as rank 0's; of rank 0, as another's."""
+def _first_differences(graphs: Sequence[Graph]) -> tuple[int | None, ...]:
+    """Return by rank the first node that differs from rank 0; for rank 0, from another rank."""
     first, *others = graphs
     found: list[int | None] = [None]
     for graph in others:

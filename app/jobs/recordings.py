@@ -1,4 +1,4 @@
-"""What opens, compares and writes recordings. All of it runs in a job: a file may be hostile."""
+"""Jobs that open, compare and write recordings. They run in jobs because a file may be hostile."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from graphviz_torch import (
 from graphviz_torch.export import Summary, to_dot, view_payload
 from graphviz_torch.graph import Training
 
-from .backward import opened
-from .values import FIRST_JUDGED, LAST_JUDGED, Compared, Opened, Way
+from .backward import open_graph
+from .values import FIRST_CHECKED, LAST_CHECKED, GradientSteps, GraphComparison, OpenedGraph
 
-MAX_NODES = 50_000  # that the app shows
+MAX_NODES = 50_000  # of a graph that the app shows
 MAX_EDGES = 200_000
-MOST = "the app shows at most {:,}. On your machine, `graphviz-torch` reads all of it."
+TOO_MANY = "the app shows at most {:,}. On your machine, `graphviz-torch` reads all of them."
 
 
-def read(data: bytes, name: str) -> Opened:
-    """The graph in an uploaded file, judged and ready to be drawn.
+def read(data: bytes, name: str) -> OpenedGraph:
+    """Load the graph in an uploaded file, with findings and the data of the interactive view.
 
     Raises:
-        ValueError: if it is not a recording, is one without a node, or one that is too large.
+        ValueError: if the file is not a recording, or has no node or too many.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recording"
@@ -54,70 +54,74 @@ def read(data: bytes, name: str) -> Opened:
     sizes.append(("copies", len(graph.transfers), MAX_EDGES))
     for what, count, most in sizes:
         if count > most:
-            raise ValueError(f"{name} has {count:,} {what}; {MOST.format(most)}")
+            raise ValueError(f"{name} has {count:,} {what}; {TOO_MANY.format(most)}")
     if not isinstance(saved, Training):
-        return opened(graph)
+        return open_graph(graph)
     steps = saved.steps
-    judged = (*steps[:FIRST_JUDGED], *steps[FIRST_JUDGED:][-LAST_JUDGED:])
+    judged = (*steps[:FIRST_CHECKED], *steps[FIRST_CHECKED:][-LAST_CHECKED:])
     numbers = tuple(step.number for step in steps)
-    return replace(opened(graph), findings=tuple(find(Training(judged))), steps=numbers)
+    return replace(open_graph(graph), findings=tuple(find(Training(judged))), steps=numbers)
 
 
-def compare(one: Graph, other: Graph, titles: tuple[str, str]) -> Compared:
-    """What the second graph has more, has less, and has otherwise."""
+def compare(one: Graph, other: Graph, titles: tuple[str, str]) -> GraphComparison:
+    """Compare two graphs: numbers of nodes added, removed and changed in the second, and a
+    drawing.
+    """
     difference = diff(one, other, titles=titles)
     changed = len({change.b for change in difference.changed})
     payload = view_payload(difference)
     text = difference.to_text(limit=500) if difference else ""
-    return Compared(len(difference.added), len(difference.removed), changed, payload, text)
+    return GraphComparison(len(difference.added), len(difference.removed), changed, payload, text)
 
 
 def by_module(graph: Graph) -> Summary:
-    """What each module computes, holds, keeps for backward and learns."""
+    """Return a table by module: outputs, parameters, FLOPs, saved bytes and gradients."""
     return summary(graph)
 
 
-def way_to(graph: Graph, target: str | int) -> Way:
-    """The way of the gradient to a parameter or node, with what each node did to its norm."""
-    way = explain(graph, target)
-    says = way.to_text().splitlines()[1 + bool(way.points) + len(way.points) :]
-    if way.points:
-        says.insert(0, way.to_text().splitlines()[0] + ".")
-    steps = tuple((p.node, p.module, p.norm, p.factor) for p in way.points)
-    return Way(steps, tuple(says))
+def gradient_path(graph: Graph, target: str | int) -> GradientSteps:
+    """Return the gradient's path from the loss to a parameter or node, with the norm at each
+    node.
+    """
+    path = explain(graph, target)
+    sentences = path.to_text().splitlines()[1 + bool(path.points) + len(path.points) :]
+    if path.points:
+        sentences.insert(0, path.to_text().splitlines()[0] + ".")
+    steps = tuple((p.node, p.module, p.norm, p.factor) for p in path.points)
+    return GradientSteps(steps, tuple(sentences))
 
 
-def written(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:
-    """A graph in one of `FORMATS`."""
+def to_format(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:
+    """Return a graph in one of the formats of `panels.recording.FORMATS`."""
     return _WRITERS[name](graph, findings)
 
 
 def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
-    """The still picture as "svg", "png" or "pdf"."""
+    """Return the still picture as "svg", "png" or "pdf"."""
     drawn = draw_graph(graph, findings=findings).pipe(format)
     return drawn if isinstance(drawn, bytes) else drawn.encode()
 
 
 def as_flow(graphs: tuple[Graph, ...]) -> str:
-    """The gradient of one step as a river, or of two beside each other, as SVG."""
+    """Return the gradient flow diagram of one step, or of two beside each other, as SVG."""
     return draw_flow(*graphs)
 
 
 def as_json(graph: Graph) -> bytes:
-    """The graph as `Graph.save` writes it: the Explore page and `load` open it again."""
+    """Return the graph as `Graph.save` writes it; the Explore page and `load` can open it."""
     with tempfile.TemporaryDirectory() as folder:
         return graph.save(Path(folder) / "graph.json").read_bytes()
 
 
 def as_tensorboard(graph: Graph) -> bytes:
-    """A TensorBoard run in a zip file: unpack it, then `tensorboard --logdir .`."""
+    """Return a zipped TensorBoard run, for `tensorboard --logdir .` after unpacking."""
     with tempfile.TemporaryDirectory() as folder:
         to_tensorboard(graph, Path(folder) / "graph")
-        return zipped(Path(folder))
+        return zip_folder(Path(folder))
 
 
-def zipped(folder: Path) -> bytes:
-    """A zip file of what is in a folder."""
+def zip_folder(folder: Path) -> bytes:
+    """Return a zip file with all files of a folder."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(folder.rglob("*")):
@@ -127,7 +131,7 @@ def zipped(folder: Path) -> bytes:
 
 
 def as_findings(findings: Sequence[Finding]) -> bytes:
-    """The findings as JSON."""
+    """Return the findings as a JSON list."""
     return json.dumps([asdict(finding) for finding in findings], indent=2).encode()
 
 

@@ -1,4 +1,4 @@
-"""Jobs of the page "Will it fit?": a rehearsal of the sample, and one from a file."""
+"""Jobs of the page "Will it fit?": rehearse the sample, or read a rehearsal from a file."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from typing import Any
 from graphviz_torch.rehearsal import draw_memory, rehearse
 
 from ..models import gallery
-from .values import Fit
+from .values import FitReport
 
 GIB = 2**30
 _SIZES = ("parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
 _NUMBERS = ("ranks", "rank", "peak_bytes", "flops", *_SIZES)
-_MOST = 16  # ranks of a file
-_LARGEST = 8 << 20  # bytes of it: sixteen ranks with a thousand collectives each have less
-_ROWS = 1_000  # collectives of a rank
+_MAX_RANKS = 16  # of a file
+_MAX_BYTES = 8 << 20  # of a file; sixteen ranks with a thousand collectives each have less
+_MAX_COLLECTIVES = 1_000  # of a rank
 
 
-def sample(ranks: int, tp: int, gib: float) -> Fit:
-    """The sample's second step on rank 0.
+def sample(ranks: int, tp: int, gib: float) -> FitReport:
+    """Rehearse the sample training, and report the second step of rank 0.
 
     Args:
-        ranks: how many there would be.
-        tp: how many of them share a batch.
-        gib: memory of a device.
+        ranks: number of ranks.
+        tp: number of ranks that share a batch (tensor parallel).
+        gib: memory of a device in GiB.
     """
     train = partial(gallery.module(gallery.LARGE).train, tp)
     found = rehearse(train, ranks=ranks, device_memory=int(gib * GIB))
     return _fit(found.to_dict(), draw_memory(found))
 
 
-def read(data: bytes, name: str) -> list[Fit]:
-    """What `graphviz-torch rehearse --format json` printed: of one rank or of several.
+def read(data: bytes, name: str) -> list[FitReport]:
+    """Read the output of `graphviz-torch rehearse --format json` for one rank or several.
 
     Raises:
-        ValueError: if it is anything else.
+        ValueError: if the file is anything else.
     """
     try:
-        given = json.loads(data) if len(data) <= _LARGEST else None
+        given = json.loads(data) if len(data) <= _MAX_BYTES else None
         each = given if isinstance(given, list) else [given]
-        if 0 < len(each) <= _MOST:
-            return [_fit(_checked(one)) for one in each]
+        if 0 < len(each) <= _MAX_RANKS:
+            return [_fit(_check_report(one)) for one in each]
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise ValueError(
-        f"{name} is not a rehearsal. Pass what `graphviz-torch rehearse --format json` printed, "
-        f"for at most {_MOST} ranks."
+        f"{name} is not a rehearsal. Pass the output of `graphviz-torch rehearse --format json`, "
+        f"for at most {_MAX_RANKS} ranks."
     )
 
 
-def _checked(given: Any) -> dict[str, Any]:
-    """One rank's part of a file, if every value is of its type.
+def _check_report(given: Any) -> dict[str, Any]:
+    """Return one rank's report after checking the type of every value.
 
     Raises:
-        ValueError, TypeError, KeyError: if one is not.
+        ValueError, TypeError, KeyError: if a value is missing or has another type.
     """
     sizes = [given[key] for key in _NUMBERS]
     rows = given["collectives"]
@@ -71,15 +71,16 @@ def _checked(given: Any) -> dict[str, Any]:
     return checked
 
 
-def _fit(given: dict[str, Any], chart: str = "") -> Fit:
-    sums: dict[tuple[str, str, str, str], tuple[int, int]] = {}  # blocks that are alike together
+def _fit(given: dict[str, Any], chart: str = "") -> FitReport:
+    # Collectives of repeated blocks ("layers.0", "layers.1") are summed under "layers.*".
+    sums: dict[tuple[str, str, str, str], tuple[int, int]] = {}
     for row in given["collectives"]:
         module = re.sub(r"(?<![^.])\d+(?![^.])", "*", row["module"])
         place = row["kind"], row["group"], module, row["where"]
         count, nbytes = sums.get(place, (0, 0))
         sums[place] = count + row["count"], nbytes + row["nbytes"]
-    rows = sorted(sums.items(), key=lambda row: -row[1][1])[:_ROWS]
-    return Fit(
+    rows = sorted(sums.items(), key=lambda row: -row[1][1])[:_MAX_COLLECTIVES]
+    return FitReport(
         ranks=given["ranks"],
         rank=given["rank"],
         parts=tuple((key.removesuffix("_bytes"), given[key]) for key in _SIZES),

@@ -1,4 +1,4 @@
-"""Train a small deep network in a job, and report the gradient of each layer at each step."""
+"""A job that trains a small deep network and reports each layer's gradient norm at each step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.utils.tensorboard import SummaryWriter
 from graphviz_torch import record, to_tensorboard, watch
 
 from . import devices
-from .backward import recorded_here
-from .recordings import zipped
+from .backward import open_own_recording
+from .recordings import zip_folder
 from .server import report
-from .values import Settings, Step, Trained
+from .values import Settings, Step, TrainingResult
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
@@ -27,7 +27,7 @@ WIDTH = 32
 
 
 class Deep(nn.Module):
-    """Equal layers one behind the other; `residual` adds what went into a layer to its output."""
+    """A stack of equal layers; with `residual`, the input of a layer is added to its output."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Deep(nn.Module):
         return result
 
 
-def train(settings: Settings) -> Trained:
-    """Run all steps; each is reported as a Step while it happens."""
+def train(settings: Settings) -> TrainingResult:
+    """Train for all steps, and report each as a Step when it ends."""
     torch.manual_seed(settings.seed)
     with devices.use(settings.device) as found, tempfile.TemporaryDirectory() as folder:
         device = found[0]
@@ -74,11 +74,11 @@ def train(settings: Settings) -> Trained:
                 report(Step(step, loss.item(), norms.take()))
             watching.remove()
             to_tensorboard(recording.graph, writer, step=settings.steps)
-        return Trained(recorded_here(recording.graph), zipped(Path(folder)))
+        return TrainingResult(open_own_recording(recording.graph), zip_folder(Path(folder)))
 
 
 class _Norms:
-    """A writer for `watch` that keeps the norms of one step, first layer first."""
+    """A writer for `watch` that collects the gradient norms of one step, first layer first."""
 
     def __init__(self, writer: SummaryWriter) -> None:
         self._writer, self._norms = writer, list[float]()
@@ -89,5 +89,6 @@ class _Norms:
             self._norms.append(value)
 
     def take(self) -> tuple[float, ...]:
+        """Return the norms collected so far, and start a new step."""
         norms, self._norms = tuple(self._norms), []
         return norms

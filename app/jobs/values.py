@@ -1,4 +1,4 @@
-"""What goes to a job and what comes back: plain values, which need no torch to be read."""
+"""Arguments and results of jobs: plain values, which can be read without torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Literal
 
 from graphviz_torch import Finding, Graph
 
-if TYPE_CHECKING:  # the first page does not need it
+if TYPE_CHECKING:  # not imported by the first page
     from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
-# Steps of a training that are judged: a file that grows is judged again and again.
-FIRST_JUDGED, LAST_JUDGED = 4, 8
+# Number of steps that are checked for findings: a growing file is checked repeatedly.
+FIRST_CHECKED, LAST_CHECKED = 4, 8
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor chose to run; compared to see whether anything changed."""
+    """The visitor's choice of a run; compared to detect changes."""
 
     source: Source
-    device: str  # as `devices.use` takes it
+    device: str  # argument of `devices.use`
     seed: int = 0
     program: str = ""
     inputs: str = ""
@@ -28,57 +28,57 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A graph, what is wrong with it, and what the interactive view needs to draw it."""
+class OpenedGraph:
+    """A graph, its findings, and the data of the interactive view."""
 
     graph: Graph
     findings: tuple[Finding, ...]
     payload: str
-    steps: tuple[int, ...] = ()  # numbers of the recorded steps of a training; the graph's is last
+    steps: tuple[int, ...] = ()  # numbers of a training's recorded steps; the graph's is the last
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a choice. After a failure the graph goes as far as the run did."""
+    """The result of a choice. After an error, the graph ends where the run did."""
 
-    opened: Opened | None
-    error: str = ""  # "RuntimeError: ...", "" where all went well
-    note: str = ""  # what a reader must know
-    program: tuple[tuple[int, str], ...] = ()  # the lines to show, with their numbers
-    script: str = ""  # the same as a script to copy
+    opened: OpenedGraph | None
+    error: str = ""  # "RuntimeError: ...", or "" after success
+    note: str = ""  # a remark for the visitor, such as an unused input
+    program: tuple[tuple[int, str], ...] = ()  # numbers and texts of the lines to show
+    script: str = ""  # the run as a script to copy
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What experiments on a model said, and how far each sample, position and input goes."""
+class ExperimentResults:
+    """Experiments on a model, and influence maps of its samples, positions and inputs."""
 
     experiments: tuple[Experiment, ...]  # those with a finding first
-    lanes: tuple[str, ...]  # whose influence is known: "sample 0", "input x"
-    payload: str  # of all of them, for the interactive view; "" for none
+    lanes: tuple[str, ...]  # names of the influence maps: "sample 0", "input x"
+    payload: str  # of all maps, for the interactive view; "" if there is none
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Two graphs: how many nodes differ, the drawing of both in one, and the list."""
+class GraphComparison:
+    """Two graphs compared: numbers of nodes that differ, one drawing of both, and a list."""
 
     added: int
     removed: int
     changed: int
-    payload: str  # of the union, marked, for the interactive view
-    text: str  # "" where nothing differs
+    payload: str  # of the union of both, for the interactive view
+    text: str  # "" if nothing differs
 
 
 @dataclass(frozen=True)
-class Way:
-    """How the gradient came from the loss to one node."""
+class GradientSteps:
+    """The gradient's path from the loss to one node."""
 
     steps: tuple[tuple[int, str, float | None, float | None], ...]  # node, module, norm, factor
-    says: tuple[str, ...]  # where it shrank, grew and ended
+    sentences: tuple[str, ...]  # where the gradient shrank, grew and ended
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a visitor set for a training."""
+    """The visitor's settings of a training."""
 
     depth: int = 12
     activation: str = "Sigmoid"
@@ -92,7 +92,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a training gave."""
+    """One step of a training: its loss and gradient norms."""
 
     step: int
     loss: float
@@ -100,41 +100,41 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The end of a training: its last step as a graph, and everything as a TensorBoard run."""
+class TrainingResult:
+    """The result of a training: the graph of its last step, and a zipped TensorBoard run."""
 
-    opened: Opened
+    opened: OpenedGraph
     archive: bytes
 
 
 @dataclass(frozen=True)
-class Timing:
-    """One device at one size: the median, and the range of what repeated measurements gave."""
+class MedianTiming:
+    """Repeated measurements of one device at one size: median and quartiles, in seconds."""
 
     device: str
     size: int
-    seconds: float
-    low: float
-    high: float
+    seconds: float  # the median
+    low: float  # the first quartile
+    high: float  # the third quartile
     parts: str  # "copy there 1.2 ms, work 3 ms, copy back 0.8 ms"
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How long the same work takes on each device."""
+class Measurements:
+    """Timings of the same work on each device."""
 
-    timings: tuple[Timing, ...]
-    pays: tuple[tuple[str, int | None], ...]  # from which size on moving to a device pays
+    timings: tuple[MedianTiming, ...]
+    pays: tuple[tuple[str, int | None], ...]  # device, and the size from which it is faster
     absent: tuple[tuple[str, str], ...]  # device, reason
 
 
-SAMPLES = 100  # that are divided into batches, as in the tutorial that the table comes from
+SAMPLES = 100  # that are divided into batches, as in PyTorch's tutorial on DataParallel
 MOVING = """\
 shared = torch.randn(64, 64)
 model = nn.Linear(64, 64)
 names = {
     "x": torch.randn(128, 64),
-    "weights": [shared, shared.T],    # two names of one memory
+    "weights": [shared, shared.T],    # two tensors that share memory
     "model": model,
     "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
     "epochs": 3,
@@ -144,26 +144,26 @@ names = to_device(names, device, report=print)
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What `to_device` reported, and the recording of it."""
+class MoveResult:
+    """The report of `to_device`, and a recording of its copies."""
 
     report: str
     nbytes: int
     names: tuple[str, ...]
-    opened: Opened
+    opened: OpenedGraph
 
 
 @dataclass(frozen=True)
-class Divided:
-    """For each batch the parts that devices got, read from its graph; the first batch's graph."""
+class BatchDivision:
+    """The division of each batch over devices, read from its graph, and the first batch's graph."""
 
-    batches: tuple[tuple[tuple[str, int], ...], ...]
-    opened: Opened
+    batches: tuple[tuple[tuple[str, int], ...], ...]  # per batch: (device, number of samples)
+    opened: OpenedGraph
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint as bytes, and the graph that lies beside it."""
+class SavedCheckpoint:
+    """A checkpoint and its graph, as bytes."""
 
     name: str
     data: bytes
@@ -172,31 +172,31 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """How a file fits a model, and whether the model then does the same as before."""
+class LoadedCheckpoint:
+    """The result of loading a file: whether it fits the model, and whether both models agree."""
 
     error: str = ""
     fits: bool = False
-    differences: str = ""  # "" where there is none
-    same: bool | None = None  # None: not verified
+    differences: str = ""  # "" if there is none
+    same: bool | None = None  # None if the models were not compared
     verification: str = ""
-    first: int | None = None  # the node at which both part first
-    opened: Opened | None = None
+    first: int | None = None  # the first node that differs
+    opened: OpenedGraph | None = None
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """What differs across ranks and must not, and a row for each communication."""
+class RankComparison:
+    """Findings that compare ranks, and a table of their collectives."""
 
     findings: tuple[Finding, ...]
     collectives: tuple[tuple[tuple[str, str], ...], ...]  # (column, text)
-    chart: str  # an SVG of when each rank stood in a collective; "" where no times are known
-    apart: tuple[int | None, ...]  # by rank: the first node where its graph is not as rank 0's
+    chart: str  # an SVG of the collectives over time; "" if no times were recorded
+    first_differences: tuple[int | None, ...]  # by rank: the first node that differs from rank 0
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What one rank of a rehearsed training takes."""
+class FitReport:
+    """Memory, operations and collectives of one rank of a rehearsed training."""
 
     ranks: int
     rank: int
@@ -205,4 +205,4 @@ class Fit:
     peak_at: str
     flops: int
     collectives: tuple[tuple[str, str, int, int, str, str], ...]  # those with most bytes first
-    chart: str  # an SVG of its memory over the step; "" where it came from a file
+    chart: str  # an SVG of memory over the step; "" for a rehearsal from a file

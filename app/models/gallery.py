@@ -1,4 +1,4 @@
-"""The models a visitor can run, each a file whose code is shown as it stands."""
+"""The models that a visitor can run, with their titles, code and pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-# How many simulated devices an example can use, all of them.
+# Name of each model -> numbers of simulated devices that it can use completely.
 DEVICES: dict[str, tuple[int, ...]] = {
     "mlp": (1,),
     "cnn": (1,),
@@ -21,57 +21,60 @@ DEVICES: dict[str, tuple[int, ...]] = {
     "pipeline": (2,),
 }
 NAMES = tuple(DEVICES)
-# What two ranks run together, each with the name of its mesh's dimension.
-MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}
-LARGE = "large"  # what is rehearsed on ranks that are not there
-FAILING = "forgotten"  # its forward fails, on purpose
+
+MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}  # for two ranks: name -> mesh dimension
+LARGE = "large"  # the training that the page "Will it fit?" rehearses
+FAILING = "forgotten"  # its forward raises, on purpose
 _FOLDER = Path(__file__).parent
-_FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # the files are scripts, as a reader writes them
+_FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # not shown: the files have no annotations
 
 
 @dataclass(frozen=True)
 class Model:
-    """One file of the gallery."""
+    """One model of the gallery."""
 
-    name: str  # of the file, without ".py"
+    name: str  # the file's name without ".py"
     title: str  # "MLP"
-    says: str  # "two linear layers and a ReLU, classifying 32 points."
+    description: str  # "two linear layers and a ReLU, classifying 32 points."
     code: str
 
     @property
     def sentence(self) -> str:
-        """What it says, to stand alone."""
-        return self.says[:1].upper() + self.says[1:]
+        """The description as a sentence, with a capital letter."""
+        return self.description[:1].upper() + self.description[1:]
 
     @property
     def picture(self) -> Path:
-        """Its graph, drawn small; `python docs/app_pictures.py` draws it."""
+        """The file with a small picture of the graph, drawn by `python docs/app_pictures.py`."""
         return _FOLDER / "pictures" / f"{self.name}.svg"
 
 
 def model(name: str) -> Model:
-    """The model in file `name`.
+    """Return the gallery model of this name.
 
     Raises:
-        KeyError: if the gallery has none of that name.
+        KeyError: if the gallery has no such model.
     """
     if name not in (*NAMES, *MESHES, LARGE):
         raise KeyError(name)
     text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
     code = text.removesuffix(_FOR_TYPE_CHECKERS).rstrip() + "\n"
-    title, _, says = code.splitlines()[0].strip('"').partition(": ")
-    return Model(name, title, says, code)
+    title, _, description = code.splitlines()[0].strip('"').partition(": ")
+    return Model(name, title, description, code)
 
 
 def module(name: str) -> ModuleType:
-    """The file `name`, imported: it needs torch.
+    """Import and return the model's module, which imports torch.
 
     Raises:
-        KeyError: if the gallery has none of that name.
+        KeyError: if the gallery has no such model.
     """
     return importlib.import_module(f"{__package__}.{model(name).name}")
 
 
 def titles(*, failing: bool = True) -> dict[str, str]:
-    """The name of each model by its title."""
+    """Return a dict from each model's title to its name.
+
+    Args: failing: whether to include the model whose forward fails.
+    """
     return {model(name).title: name for name in NAMES if failing or name != FAILING}

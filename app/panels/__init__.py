@@ -1,1 +1,1 @@
-"""What a page shows."""
+"""Parts of pages: functions that draw values with Streamlit."""

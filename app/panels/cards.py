@@ -1,4 +1,4 @@
-"""The examples as cards: a small picture of the graph, a title, a sentence, a button."""
+"""The gallery as cards: a small picture of the graph, a title, a sentence and a button."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import base64
 import streamlit as st
 
 from ..models import gallery
-from .own import say_how
+from .own import draw_command
 from .text import escape
 
 
 def choose_model() -> str | None:
-    """The model that the visitor chose; None while the cards are shown.
-
-    The link to the page has its name.
+    """Return the model that the visitor opened, which the page's link names; None while cards
+    are shown.
     """
     titles = gallery.titles()
     title = st.query_params.get("model", "")
     if title in titles:
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f"**{escape(title)}**: {escape(gallery.model(titles[title]).says)}")
+            st.markdown(f"**{escape(title)}**: {escape(gallery.model(titles[title]).description)}")
             st.button("All models", icon=":material/apps:", on_click=_show_cards)
         return titles[title]
-    say_how()
+    draw_command()
     st.markdown("**An example**: choose one, then run its backward.")
     names = list(titles.items())
     for start in range(0, len(names), 5):

@@ -1,7 +1,7 @@
-"""Parts of Vega-Lite charts, as dicts: Altair would take half a second to load.
+"""Parts of Vega-Lite charts as dicts; importing Altair would take half a second.
 
-Each scale gets its domain here. A chart is drawn before its data come, and Vega would warn of a
-domain without an end.
+Every scale gets an explicit domain: a chart is drawn before its data arrive, and Vega warns about
+infinite domains.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 
 def quantity(field: str, **options: Any) -> dict[str, Any]:
-    """Return the encoding of a number of a row."""
+    """Return the encoding of a numeric column."""
     return {"field": field, "type": "quantitative", "title": field, **options}
 
 
 def scale(values: Iterable[float], **options: Any) -> dict[str, Any]:
-    """Return a scale from the least to the greatest of the values; from 1 to 10 for none.
+    """Return a scale from the smallest to the largest finite value; from 1 to 10 if there is
+    none.
 
     >>> scale([3, 1, 2], type="log")
     {'domain': [1, 3], 'nice': True, 'type': 'log'}

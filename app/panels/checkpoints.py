@@ -1,10 +1,12 @@
-"""Checkpoints: save, load with a report of what matches, verify outputs and gradients."""
+"""The checkpoints panel: save, load with a report of mismatches, and compare outputs and
+gradients.
+"""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from ..jobs.values import Loaded, Saved
+from ..jobs.values import LoadedCheckpoint, SavedCheckpoint
 from ..models import gallery
 from . import devices, text
 from .figures import draw_error, draw_graph
@@ -13,13 +15,13 @@ from .selection import select
 
 MAX_MEGABYTES = 100
 FORMATS = {"PyTorch (.pt)": ".pt", "safetensors (.safetensors)": ".safetensors"}
-MINE = "A file of mine"
+MINE = "My own file"
 SAVED = "The file saved above"
-SAME = "Model of the same kind"
+SAME_MODEL = "Model of the same kind"
 
 
 def draw_checkpoints() -> None:
-    """Save a model, load a file into one, and verify that it gives the same, node by node."""
+    """Save a model, load a file into another one, and compare the two node by node."""
     titles = gallery.titles(failing=False)
     st.header("Save", anchor=False)
     left, middle, right = st.columns(3)
@@ -30,7 +32,7 @@ def draw_checkpoints() -> None:
         source = _choose_device("Saved on", "from", gallery.DEVICES[name])
     with right:
         form = str(st.selectbox("Format", list(FORMATS), key="format", bind="query-params"))
-    saved: Saved | None = result(
+    saved: SavedCheckpoint | None = result(
         "saved", "Saving", ".checkpoints:save", name, source, FORMATS[form]
     )
     if saved is not None:
@@ -41,12 +43,15 @@ def draw_checkpoints() -> None:
     with left:
         what = st.selectbox("File", [SAVED, MINE], key="file", bind="query-params")
     with middle:
-        into = str(st.selectbox("Into a new", [SAME, *titles], key="into", bind="query-params"))
-    chosen = titles[model if into == SAME else into]
+        options = [SAME_MODEL, *titles]
+        into = str(st.selectbox("Into a new", options, key="into", bind="query-params"))
+    chosen = titles[model if into == SAME_MODEL else into]
     with right:
         target = _choose_device("Loaded on", "onto", gallery.DEVICES[chosen], start="cpu")
     disturb = st.toggle(
-        "Change one value after loading, to see it found", key="disturb", bind="query-params"
+        "Change one value after loading, to see how it is found",
+        key="disturb",
+        bind="query-params",
     )
     file_name, data = (saved.name, saved.data) if saved is not None else ("", b"")
     if what == MINE:
@@ -57,7 +62,9 @@ def draw_checkpoints() -> None:
         file_name, data = (file.name, file.getvalue()) if file is not None else ("", b"")
     if data:
         arguments = (file_name, data, chosen, target, disturb)
-        loaded: Loaded | None = result("loaded", "Loading", ".checkpoints:load", *arguments)
+        loaded: LoadedCheckpoint | None = result(
+            "loaded", "Loading", ".checkpoints:load", *arguments
+        )
         if loaded is not None:
             _draw_loaded(loaded)
     elif what == MINE:
@@ -67,15 +74,17 @@ def draw_checkpoints() -> None:
 def _choose_device(
     label: str, key: str, simulated: tuple[int, ...], start: str | None = None
 ) -> str:
-    """A device of this machine, or a simulated one."""
+    """Draw a choice of devices and return the chosen one: a real device or a number of simulated
+    ones.
+    """
     choices = devices.choices(simulated)
     index = 0 if start is None else list(choices).index(start)
     said = st.selectbox(label, list(choices.values()), index, key=key, bind="query-params")
     return next(name for name, title in choices.items() if title == said)
 
 
-def _draw_saved(saved: Saved) -> None:
-    """The file to download, and what is in it."""
+def _draw_saved(saved: SavedCheckpoint) -> None:
+    """Draw download buttons for the file and its graph, and list the tensors."""
     with st.container(horizontal=True):
         st.download_button(
             f"{saved.name} ({text.size(len(saved.data))})",
@@ -96,8 +105,8 @@ def _draw_saved(saved: Saved) -> None:
         st.table([{"name": text.escape(name), "tensor": meta} for name, meta in saved.tensors])
 
 
-def _draw_loaded(loaded: Loaded) -> None:
-    """How the file fits, and whether outputs and gradients agree."""
+def _draw_loaded(loaded: LoadedCheckpoint) -> None:
+    """Draw whether the file fits, and whether outputs and gradients agree."""
     if loaded.error:
         draw_error(loaded.error)
         return
@@ -113,10 +122,10 @@ def _draw_loaded(loaded: Loaded) -> None:
         said = text.escape(loaded.verification)
         st.success(f"{said[:1].upper()}{said[1:]}.", icon=":material/check:")
     else:
-        st.error("The restored model does something else.", icon=":material/error:")
+        st.error("The restored model computes other values.", icon=":material/error:")
         st.code(loaded.verification, language=None, wrap_lines=True)
         if loaded.first is not None:
-            st.caption("The node where they part first is selected.")
+            st.caption("The first node that differs is selected.")
             if st.session_state.get("verified") is not loaded:
                 select("verify", loaded.first)
     st.session_state["verified"] = loaded

@@ -13,10 +13,10 @@ _found: list[str] | None = None
 
 
 def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
-    """What can be chosen, and how to say it; the most telling first.
+    """Return a dict from each device that can be chosen to its title; GPUs come first.
 
     Args:
-        simulated: how many simulated accelerators the program can use, all of them.
+        simulated: numbers of simulated accelerators that the program can use completely.
     """
     names = _cuda()
     cuda = {f"cuda:{index}": f"{name} (cuda:{index})" for index, name in enumerate(names)}
@@ -33,7 +33,7 @@ def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
 def _cuda() -> list[str]:
     global _found
     if _found is None:
-        # No driver, no device: the answer then costs nothing.
+        # Without a driver there is no device, and no job needs to be started.
         _found = run(".devices:cuda_names", seconds=60) if _driver() else []
     return _found
 

@@ -1,4 +1,4 @@
-"""What pages draw of a graph: its view, gradients, copies, findings. Each takes values."""
+"""Parts of pages that show a graph: its view, findings, gradients and copies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from . import text
 from .graph_view import view
 from .language import translated
 from .linked import table
-from .selection import name, select, selected
+from .selection import name, select, selected_node
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
-_FEW = 10  # nodes whose gradients are all shown
-_FEW_VALUES = 4  # elements of a value or a gradient that is spelled out
-_SHOWN = 4  # findings with a line of their own
-_MOST_SHOWN = 50
+_SMALL_GRAPH = 10  # nodes: with at most so many, all gradients are shown at first
+_MAX_VALUES = 4  # elements of a value or gradient that is printed in full
+_MAX_LINES = 4  # findings with a line of their own
+_MAX_FINDINGS = 50
 _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 
 
 def draw_error(error: str) -> None:
-    """An error in place: its first line, and below it the place that the rest points at."""
+    """Draw the first line of an error, and below it the source that the other lines point at."""
     first, _, rest = error.partition("\n")
     st.error(text.prose(first), icon=_ICONS["error"])
     if rest:
@@ -41,13 +41,13 @@ def draw_graph(
     height: int = 700,
     place: str = "view",
 ) -> None:
-    """The interactive view; a click selects a node, and the selected node shows here.
+    """Draw the interactive view, linked to the selected node of the page.
 
-    Without `color_by` its colours tell the gradient or the difference, where there is one.
+    Without `color_by`, the view colours by gradient or difference, if there is one.
     """
     view(
         payload,
-        selected(key),
+        selected_node(key),
         lambda node: select(key, node),
         color_by=color_by,
         height=height,
@@ -56,43 +56,43 @@ def draw_graph(
 
 
 def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
-    """Each finding on a line that opens; what was checked, where there is none."""
+    """Draw each finding as an expander; if there is none, list the rules that were checked."""
     if not findings:
         if not ran:
             return
-        # Loaded here: the first page does not need them.
+        # Imported lazily here: the first page does not need the rules.
         checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
         title = translated("{count} rules: nothing found").format(count=len(checks))
         with st.expander(title, icon=":material/check:"):
             st.markdown("\n".join(f"- {text.prose(rule.summary)}" for rule in checks))
         return
-    for finding in findings[:_SHOWN]:
+    for finding in findings[:_MAX_LINES]:
         with st.expander(text.escape(finding.message), icon=_ICONS[finding.severity]):
             st.markdown(_details(finding))
-    if len(findings) > _SHOWN:
-        with st.expander(text.count(len(findings) - _SHOWN, "more finding")):
-            for finding in findings[_SHOWN:_MOST_SHOWN]:
+    if len(findings) > _MAX_LINES:
+        with st.expander(text.count(len(findings) - _MAX_LINES, "more finding")):
+            for finding in findings[_MAX_LINES:_MAX_FINDINGS]:
                 said = f"**{text.escape(finding.message)}**  \n{_details(finding)}"
                 _SHOW[finding.severity](said, icon=_ICONS[finding.severity])
-            if len(findings) > _MOST_SHOWN:
-                st.caption(f"{len(findings) - _MOST_SHOWN:,} more are in the download.")
+            if len(findings) > _MAX_FINDINGS:
+                st.caption(f"{len(findings) - _MAX_FINDINGS:,} more are in the download.")
 
 
 def _details(finding: Finding) -> str:
-    """Return what to try, and rule, cause and line, as Markdown."""
+    """Return advice, rule, cause and line of a finding as Markdown."""
     facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
     advice = [text.prose(finding.advice)] if finding.advice else []
     return "  \n".join([*advice, f":small[{text.escape(' · '.join(filter(None, facts)))}]"])
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:
-    """The value and the gradient of every leaf in the model's order, or of every node.
+    """Draw a table with value and gradient of every leaf in the model's order, or of every node.
 
-    Of a few nodes all are shown at first.
+    All nodes of a small graph are shown at first.
     """
-    few = len(graph.nodes) <= _FEW
+    small = len(graph.nodes) <= _SMALL_GRAPH
     label = translated("Every node, in the order of backward")
-    every = st.toggle(label, few, key=f"{key} every")
+    every = st.toggle(label, small, key=f"{key} every")
     rows: list[dict[str, Any]] = []
     nodes: list[int | None] = []
     if every:
@@ -105,7 +105,7 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
                 _gradient_row(title, meta, graph.nodes[node_id] if node_id is not None else None)
             )
             nodes.append(node_id)
-    for column in ("value", "NaN, Inf"):  # of no use where there is none
+    for column in ("value", "NaN, Inf"):  # omitted if empty for all rows
         if not any(row[column][1] if column != "value" else row[column] for row in rows):
             for row in rows:
                 del row[column]
@@ -114,7 +114,9 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
 
 
 def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
-    """Name, node and shape of every leaf: inputs first, then parameters as the model has them."""
+    """Return name, node and shape of every leaf: inputs first, then parameters in the model's
+    order.
+    """
     parameters = {p.node: p for p in graph.parameters if p.node is not None}
     inputs = [n for n in graph.nodes if n.leaf and n.id not in parameters]
     known = [p for p in graph.parameters if p.requires_grad]
@@ -125,18 +127,18 @@ def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
 
 
 _GRADIENT_HELPS = {
-    "value": "What the node computed, where it is small",
-    "gradient": "The gradient, where it is small, else its Euclidean norm. Sorted by the norm",
+    "value": "The node's output, if it is small",
+    "gradient": "The gradient if it is small, otherwise its L2 norm. Sorted by the norm",
     "largest": "Largest absolute value of the gradient",
-    "zeros": "Share of the gradient's elements that are 0",
+    "zeros": "Fraction of the gradient's elements that are 0",
     "NaN, Inf": "Number of the gradient's elements that are not finite",
-    "time": "In backward, on the device's own clock",
+    "time": "Time in backward, measured by the device's clock",
 }
 
 
 def _gradient_row(title: str, meta: TensorMeta | None, node: Node | None) -> dict[str, Any]:
     stats = None if node is None else _first(node)
-    computed = [] if node is None else [v for v in node.values if v and len(v) <= _FEW_VALUES]
+    computed = [] if node is None else [v for v in node.values if v and len(v) <= _MAX_VALUES]
     row: dict[str, Any] = {"tensor": title, "value": node.value_text if node and computed else ""}
     if stats is None:
         none = ("", None)
@@ -147,7 +149,7 @@ def _gradient_row(title: str, meta: TensorMeta | None, node: Node | None) -> dic
             "NaN, Inf": none,
         }
         return {**row, "shape": str(meta or "")}
-    small = stats.values and len(stats.values) <= _FEW_VALUES
+    small = stats.values and len(stats.values) <= _MAX_VALUES
     spelled = stats.value_text if small else f"{translated('norm')} {stats.norm:.4g}"
     return {
         **row,
@@ -177,11 +179,11 @@ def _order(node: Node) -> int:
 
 
 def copies(graph: Graph, *, ran: bool = True) -> str:
-    """How many copies there were in forward and in backward, and of how many bytes.
+    """Return the number of copies and bytes in forward and in backward as Markdown.
 
     Args:
         graph: the graph.
-        ran: False while only the forward ran: copies of backward are still to come.
+        ran: False if only forward has run, so that copies of backward are predictions.
     """
     parts = []
     for phase in ("forward", "backward"):
@@ -199,11 +201,11 @@ def copies(graph: Graph, *, ran: bool = True) -> str:
         return translated(", ").join(parts) + translated(".")
     if any(node.grad_outputs or node.order is not None for node in graph.nodes):
         return translated("None: every tensor stayed on its device.")
-    return translated("None." if not ran else "This recording does not say.")
+    return translated("None." if not ran else "Copies were not recorded.")
 
 
 def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
-    """Copies between devices: a sentence, and a row for each."""
+    """Draw a summary of the copies between devices, and a table of them."""
     st.markdown(copies(graph, ran=ran))
     table(
         [transfer_row(graph, transfer, ran) for transfer in graph.transfers],
@@ -219,13 +221,13 @@ def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
 
 _TRANSFER_HELPS = {
     "direction": "HtoD: to an accelerator. DtoH: back to the CPU. DtoD: between accelerators",
-    "node": "The node of the copy; outside: a copy that no gradient flows through",
+    "node": "The node of the copy; outside: the copy is not part of the graph",
     "line": "The line of the program that made the copy",
 }
 
 
 def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
-    """A copy as a row: what matters most comes first."""
+    """Return a copy as a table row, the most important columns first."""
     node = graph.nodes[transfer.node] if transfer.node is not None else None
     coming = transfer.phase == "backward" and not ran
     row: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Whether a training fits: what one rank of a training takes, rehearsed without the machines."""
+"""The panel "Will it fit?": memory of one rank of a training, rehearsed without the devices."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 
 import streamlit as st
 
-from ..jobs.values import Fit
+from ..jobs.values import FitReport
 from ..models import gallery
 from . import text
 from .results import result
 
 SAMPLE = "A sample: 6.4 billion parameters"
-FILE = "A rehearsal of mine"
+FILE = "My own rehearsal"
 GIB = 2**30
-_STATES = ("parameters", "gradients", "optimizer")  # what sharding divides
+_STATES = ("parameters", "gradients", "optimizer")  # divided over ranks by sharding
 COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
 
 
 def draw_fit() -> None:
-    """The training and the cluster to choose, and what one rank of it takes."""
+    """Draw the choice of training and cluster, and the memory of one rank."""
     source = st.segmented_control(
         "Training", [SAMPLE, FILE], default=SAMPLE, required=True, key="fit", bind="query-params"
     )
@@ -49,47 +49,48 @@ def _draw_sample(ranks: int, tp: int, gib: float) -> None:
     with st.expander("The program", icon=":material/code:"):
         st.code(gallery.model(gallery.LARGE).code, language="python", line_numbers=True)
     doing = f"Rehearsing rank 0 of {ranks:,}"
-    found: Fit | None = result("fit", doing, ".rehearsals:sample", ranks, tp, gib)
+    found: FitReport | None = result("fit", doing, ".rehearsals:sample", ranks, tp, gib)
     if found is not None:
         _draw(found, gib)
 
 
 def _draw_file(ranks: int, tp: int, gib: float) -> None:
-    st.markdown("On your machine, on the processor, without the memory that it counts:")
+    st.markdown("Run this on your machine. It needs no GPU, and allocates no tensor memory:")
     mesh = f"dp={ranks // tp},tp={tp}" if tp > 1 else f"dp={ranks}"
     options = f"--ranks {ranks} --mesh {mesh} --device-memory {gib:g}GiB"
     st.code(f"graphviz-torch rehearse {options} --format json train.py > fit.json", language=None)
-    file = st.file_uploader("What it printed", type=["json"], key="fit file", max_upload_size=5)
+    file = st.file_uploader("Its output", type=["json"], key="fit file", max_upload_size=5)
     if file is None:
         st.info("Drop the file above.", icon=":material/folder_open:")
         return
     data, name = file.getvalue(), file.name
-    every: list[Fit] | None = result("fit file", "Reading", ".rehearsals:read", data, name)
+    every: list[FitReport] | None = result("fit file", "Reading", ".rehearsals:read", data, name)
     for found in every or ():
         _draw(found, gib)
 
 
-def _needs(found: Fit, memory: float) -> str:
-    """What it would take to fit, from what a rank has: by arithmetic, not rehearsed."""
+def _needs(found: FitReport, memory: float) -> str:
+    """Return what it would take to fit, computed from one rank's numbers."""
     sizes = dict(found.parts)
     states = min(sum(sizes[name] for name in _STATES), found.peak_bytes)
     rest = found.peak_bytes - states
     needs = f"It needs a device of {text.size(found.peak_bytes)}."
     if rest >= memory:
         return (
-            f"{needs} Without parameters, gradients and optimizer state it has {text.size(rest)}, "
-            "which is too much alone: use a smaller batch, or checkpoint the activations."
+            f"{needs} Everything but parameters, gradients and optimizer state takes "
+            f"{text.size(rest)}, which is too much alone: use a smaller batch, or checkpoint the "
+            "activations."
         )
     ranks = math.ceil(states * found.ranks / (memory - rest))
     return (
         f"{needs} If the {found.ranks:,} ranks divide parameters, gradients and optimizer state "
-        f"({text.size(states)} on each), about {ranks:,} ranks would do; if each of them has all, "
-        "divide them with fully_shard. Rehearse it above."
+        f"({text.size(states)} on each), about {ranks:,} ranks are enough. If each rank has a full "
+        "copy, shard them with fully_shard. Rehearse it above."
     )
 
 
-def _draw(found: Fit, gib: float) -> None:
-    """Whether one rank fits, what it has, and what it sends."""
+def _draw(found: FitReport, gib: float) -> None:
+    """Draw whether one rank fits, its memory by kind, and its collectives."""
     left = gib * GIB - found.peak_bytes
     rank = f"Rank {found.rank:,} of {found.ranks:,}"
     at = text.escape(found.peak_at)
@@ -110,7 +111,7 @@ def _draw(found: Fit, gib: float) -> None:
         alt = "The memory of this rank over the step"
         st.html(f'<img alt="{alt}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">')
     if found.collectives:
-        st.markdown("## What it sends")
+        st.markdown("## Collectives")
         rows = []
         for kind, group, count, nbytes, module, where in found.collectives:
             cells = (kind, group, f"{count:,}", text.size(nbytes), module, where)

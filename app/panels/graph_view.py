@@ -1,4 +1,4 @@
-"""The interactive view of a graph as a part of a page; a click in it comes back to Python."""
+"""The interactive view of a graph as a Streamlit component; clicks are reported to Python."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import streamlit as st
 
 from graphviz_torch.export import view_script
 
-# Streamlit calls this with new `data` at every rerun; a view stays as the visitor left it, and only
-# another graph or theme makes a new one.
+# Streamlit calls this with new `data` at every rerun. The view keeps its state; it is rebuilt only
+# for another graph or theme.
 _ADAPTER = """
 const views = new WeakMap();
 const isDark = (element) => {
@@ -76,19 +76,18 @@ def view(
     height: int,
     key: str,
 ) -> None:
-    """Show what `view_payload` made; `on_pick` gets the node that a visitor clicks.
+    """Show the data of `view_payload`, and call `on_pick` with the node that a visitor clicks.
 
     Args:
-        payload: of the graph.
-        selected: the node to show as selected.
-        on_pick: called before the rerun that a click causes, with a node's id or None.
-        color_by: what a new view's colours tell: "role", "gradient", "device", ...; None lets the
-            view choose.
-        height: in CSS pixels, in a window of 900; it grows and shrinks with the window.
-        key: of the place on the page.
+        payload: result of `view_payload`.
+        selected: id of the node to show as selected, or None.
+        on_pick: called with a node's id or None, before the rerun that a click causes.
+        color_by: "role", "gradient", "device" or another colouring; None lets the view choose.
+        height: CSS pixels in a window of 900 pixels; it scales with the window.
+        key: Streamlit key of this place on the page.
     """
 
-    def picked() -> None:
+    def on_picked() -> None:
         value = st.session_state[key].picked
         if value is not None:
             on_pick(value["node"])
@@ -96,5 +95,5 @@ def view(
     _component()(
         data={"payload": payload, "selected": selected, "height": height, "colorBy": color_by},
         key=key,
-        on_picked_change=picked,
+        on_picked_change=on_picked,
     )

@@ -1,4 +1,4 @@
-"""The first row of a page: its title, and beside it what can be chosen."""
+"""The first row of a page: its title and a choice of its parts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def draw_head(
     about: str,
     on_change: Callable[[], None] | None = None,
 ) -> tuple[DeltaGenerator, str]:
-    """Draw the title and the choice, and return the row and what is chosen.
+    """Draw the title and the choice; return the row and the chosen part.
 
     Args:
-        title: of the page.
-        parts: what can be chosen; the first one is chosen at first.
-        key: of the choice, in the link too.
-        label: of the choice, for a screen reader.
-        about: the page, in a few sentences.
-        on_change: called before the rerun in which another part is chosen.
+        title: title of the page.
+        parts: the options; the first is the default.
+        key: Streamlit key of the choice, and its name in the page's link.
+        label: name of the choice for screen readers.
+        about: help text on the page, a few sentences.
+        on_change: called before the rerun after another part is chosen.
     """
     row = st.container(horizontal=True, vertical_alignment="center", gap="medium")
     with row:

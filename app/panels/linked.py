@@ -1,6 +1,6 @@
-"""Parts of a page that share the selected node: a table, a program, a timeline.
+"""Components that share the selected node: a table, a program, a timeline.
 
-Each is a small script that draws values as text; nothing of a recording is read as HTML.
+Each is a small script that draws values as text; nothing in a recording is interpreted as HTML.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Literal
 import streamlit as st
 
 from .language import translated
-from .selection import select, selected
+from .selection import select, selected_node
 
-_HERE = Path(__file__).parent
-MOST_ROWS = 1_000  # of a table, sent to the browser
-_SHORT = 15  # characters that are never broken: "cuda:0 → cuda:1"
+_FOLDER = Path(__file__).parent
+MAX_ROWS = 1_000  # of a table, sent to the browser
+_SHORT_CELL = 15  # characters of a cell without a line break: "cuda:0 → cuda:1"
 
 
 @functools.cache
@@ -25,34 +25,34 @@ def _component(name: str) -> Any:
     return st.components.v2.component(
         f"graphviz_torch_{name}",
         html='<div class="linked"></div>',
-        css=(_HERE / "linked.css").read_text(encoding="utf-8"),
-        js=(_HERE / f"{name}.js").read_text(encoding="utf-8"),
+        css=(_FOLDER / "linked.css").read_text(encoding="utf-8"),
+        js=(_FOLDER / f"{name}.js").read_text(encoding="utf-8"),
     )
 
 
-def linked(
+def draw_linked(
     name: Literal["table", "program", "timeline"], data: dict[str, Any], *, key: str, place: str
 ) -> None:
-    """Draw one of the scripts; what is picked in it becomes the selection.
+    """Draw a component; a node clicked in it becomes the page's selection.
 
     Args:
-        name: of the script.
-        data: what it draws; the selection is added.
-        key: whose selection it is.
-        place: a name for this part on the page.
+        name: name of the component's script.
+        data: input of the script; the selection is added.
+        key: key of the selection.
+        place: name of this component on the page.
     """
     widget = f"{key} {place}"
 
-    def picked() -> None:
+    def on_picked() -> None:
         value = st.session_state[widget].picked
         if value is not None:
             node = value["node"]
             select(key, node if isinstance(node, int) else None)
 
-    # In a tuple: of each value of a dict Streamlit asks whether it is a data frame, and for that it
-    # loads pandas, a second of the first page.
-    drawn = ({**data, "selected": selected(key)},)
-    _component(name)(data=drawn, key=widget, on_picked_change=picked)
+    # A tuple, because Streamlit checks each value of a dict for being a data frame, which imports
+    # pandas and delays the first page by a second.
+    drawn = ({**data, "selected": selected_node(key)},)
+    _component(name)(data=drawn, key=widget, on_picked_change=on_picked)
 
 
 def table(
@@ -66,22 +66,22 @@ def table(
     announced: Sequence[int] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """A table whose rows stand for nodes; any column can be sorted by.
+    """Draw a sortable table whose rows stand for nodes.
 
     Args:
-        rows: one dict for each row, with the same columns. A cell is a text, or a pair of a text
-            and the number that it is sorted by.
-        nodes: the node of each row, or None.
-        key: whose selection it is.
-        place: a name for this table on the page.
-        label: what a screen reader calls the table.
-        helps: what a column's title says when it is pointed at.
-        announced: rows of what is still to come.
-        spare: columns that a narrow table leaves out; a row says them when it is pointed at.
+        rows: one dict per row, with the same columns. A cell is a text, or a pair of a text and the
+            number to sort by.
+        nodes: id of each row's node, or None.
+        key: key of the selection.
+        place: name of this table on the page.
+        label: name of the table for screen readers.
+        helps: column -> tooltip of its title.
+        announced: indices of rows that are predictions, drawn pale.
+        spare: columns that a narrow table leaves out; a row's tooltip has them.
     """
     if not rows:
         return
-    shown, names = rows[:MOST_ROWS], list(rows[0])
+    shown, names = rows[:MAX_ROWS], list(rows[0])
     columns = [
         {
             "name": translated(name),
@@ -94,30 +94,30 @@ def table(
         "label": translated(label),
         "columns": columns,
         "rows": [[_cell(row[name]) for name in names] for row in shown],
-        "nodes": list(nodes[:MOST_ROWS]),
-        "announced": [row for row in announced if row < MOST_ROWS],
+        "nodes": list(nodes[:MAX_ROWS]),
+        "announced": [row for row in announced if row < MAX_ROWS],
     }
-    linked("table", data, key=key, place=place)
-    if len(rows) > MOST_ROWS:
-        st.caption(f"The first {MOST_ROWS:,} of {len(rows):,} rows.")
+    draw_linked("table", data, key=key, place=place)
+    if len(rows) > MAX_ROWS:
+        st.caption(f"The first {MAX_ROWS:,} of {len(rows):,} rows.")
 
 
-def says(cell: Any) -> bool:
-    """Return True for a cell of a table with a text."""
+def has_text(cell: Any) -> bool:
+    """Return whether a table's cell has a text."""
     return bool(cell[0] if isinstance(cell, tuple) else cell)
 
 
 def _kind(rows: Sequence[dict[str, Any]], name: str) -> str:
-    """How a column is set: numbers and short texts on one line, a long text on several."""
+    """Return a column's style: numbers and short texts are not wrapped, long texts are."""
     if any(isinstance(row[name], tuple) for row in rows):
         return "number"
-    return "short" if all(len(str(row[name])) <= _SHORT for row in rows) else "text"
+    return "short" if all(len(str(row[name])) <= _SHORT_CELL for row in rows) else "text"
 
 
 def _cell(value: Any) -> list[Any]:
     if not isinstance(value, tuple):
         return [str(value)[:500]]
     text, number = value
-    # JSON has no NaN and no infinity.
+    # JSON can represent neither NaN nor infinity.
     finite = number is not None and abs(number) < float("inf")
     return [str(text), number if finite else None]

@@ -1,8 +1,8 @@
-"""The script with which the app was started, `graphviz-torch app train.py`, and what it recorded.
+"""The script that `graphviz-torch app train.py` runs, and its recording.
 
-The command runs the script, and the app reads the file that grows. Two files beside it are all that
-both say to each other: "stop", by which the app asks for the end, and "ended", which has the exit
-code.
+The command runs the script, and the app reads the growing file. They communicate by two files in
+its folder: the app creates "stop" to end the script, and the command writes the exit code to
+"ended".
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from pathlib import Path
 
 import streamlit as st
 
-from ..jobs.values import FIRST_JUDGED, LAST_JUDGED, Opened
+from ..jobs.values import FIRST_CHECKED, LAST_CHECKED, OpenedGraph
 from .text import count, escape
-from .upload import opened
+from .upload import read_recording
 
 COMMAND = "graphviz-torch app train.py"
-LOOK = 1.5  # seconds between two looks at a file that grows
+POLL_SECONDS = 1.5
 
 
 def title() -> str:
-    """Return what to call it: "train.py"; "" if the app was started without a script."""
+    """Return the script's name, "train.py"; "" if the app was started without a script."""
     return _path().name.removesuffix(".json.gz")
 
 
 def runs() -> bool:
-    """Return True while the script runs."""
+    """Return whether the script is running."""
     return bool(os.environ.get("GRAPHVIZ_TORCH_LIVE")) and not _path().with_name("ended").exists()
 
 
-def open_own(*, key: str) -> Opened | None:
-    """Return the last step that the script recorded; None if there is none, which is then said."""
-    known: tuple[str, Opened] | None = st.session_state.get(f"{key} own opened")
+def open_own(*, key: str) -> OpenedGraph | None:
+    """Return the last step that the script recorded; None, with a message, if the file was
+    removed.
+    """
+    known: tuple[str, OpenedGraph] | None = st.session_state.get(f"{key} own opened")
     if known is not None and not st.session_state.get("follow", True):
         return known[1]
     try:
@@ -41,16 +43,17 @@ def open_own(*, key: str) -> Opened | None:
     except OSError as error:
         st.error(f"The recording of {title()} was removed: {error.strerror}.")
         return None
-    return opened(data, title(), f"{status.st_ino} {status.st_size}", key=f"{key} own")
+    file_id = f"{status.st_ino} {status.st_size}"
+    return read_recording(data, title(), file_id, key=f"{key} own")
 
 
-def follow(found: Opened) -> None:
-    """Say which step is shown and whether the script runs; draw the page again after a new step."""
+def follow(found: OpenedGraph) -> None:
+    """Draw the script's state and the shown step, and rerun the page after each new step."""
     if not os.environ.get("GRAPHVIZ_TORCH_LIVE"):
         return
     seen = runs(), _size()
 
-    @st.fragment(run_every=LOOK if seen[0] else None)
+    @st.fragment(run_every=POLL_SECONDS if seen[0] else None)
     def draw() -> None:
         ended = runs() != seen[0]
         if ended or (_size() != seen[1] and st.session_state.get("follow", True)):
@@ -58,7 +61,7 @@ def follow(found: Opened) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(_state(found), width="content")
             if seen[0]:
-                st.toggle("Follow", True, key="follow", help="Off: the step that is shown stays.")
+                st.toggle("Follow", True, key="follow", help="Off: keep showing this step.")
                 asked = _path().with_name("stop").exists()
                 st.button("Stop", icon=":material/stop:", disabled=asked, on_click=_stop,
                           help="Ends the script as Ctrl-C in the terminal does.")  # fmt: skip
@@ -66,17 +69,17 @@ def follow(found: Opened) -> None:
     draw()
 
 
-def say_how() -> None:
-    """How to look at a program that is not among the examples."""
-    st.markdown("**Your own model**: run your script in a terminal, and the app opens its step.")
+def draw_command() -> None:
+    """Draw the command that opens a visitor's own program."""
+    st.markdown("**Your own model**: run your script in a terminal, and the app shows its steps.")
     st.code(COMMAND, language=None)
 
 
-def _state(found: Opened) -> str:
+def _state(found: OpenedGraph) -> str:
     """Return the state of the script as Markdown."""
     step = f"step {found.steps[-1]:,}, {count(len(found.steps), 'step')} recorded"
-    if len(found.steps) > FIRST_JUDGED + LAST_JUDGED:
-        step += f", the first {FIRST_JUDGED} and the last {LAST_JUDGED} judged"
+    if len(found.steps) > FIRST_CHECKED + LAST_CHECKED:
+        step += f", the first {FIRST_CHECKED} and the last {LAST_CHECKED} checked"
     if runs():
         return f":material/radio_button_checked: **{escape(title())} runs**: {step}"
     code = _path().with_name("ended").read_text()

@@ -1,4 +1,4 @@
-// The lines of a program, each with its value: a click on a line selects a node that it made, the next click the next.
+// The lines of a program, each with its value. Clicks on a line select the nodes that it created, one after the other.
 export default function ({ data: [data], parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const list = document.createElement("ol");

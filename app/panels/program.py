@@ -1,4 +1,4 @@
-"""The program that ran, line by line with its values, and below it the gradients that it gave."""
+"""The program that ran, line by line with its values, followed by its gradients."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from graphviz_torch import Graph
 
 from .language import translated
-from .linked import linked
+from .linked import draw_linked
 from .selection import name
 
-_SHORT = 16  # a gradient of at most so many values is spelled out
-_FEW = 4  # so many gradients are spelled out
+_MAX_VALUES = 16  # elements of a gradient that is printed in full
+_MAX_GRADIENTS = 4
 
 
 def draw_program(
@@ -24,14 +24,14 @@ def draw_program(
     ran: bool,
     height: int | None = None,
 ) -> None:
-    """The lines, each with the nodes that it made.
+    """Draw the program's lines, linked to the nodes that each created.
 
     Args:
         program: numbers and texts of the lines, as `Run.program`.
-        graph: what came of it, if something did.
-        key: whose selection it is.
-        ran: False while backward is still to come: its line is then marked as the next one.
-        height: of a long program, in CSS pixels; more is scrolled.
+        graph: the recorded graph, or None after an error.
+        key: key of the selection.
+        ran: False if backward has not run yet; its line is then marked as the next one.
+        height: CSS pixels after which a long program scrolls.
     """
     made: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes if graph is not None else ():
@@ -54,23 +54,23 @@ def draw_program(
             for node, text in gradients(graph)
         ]
     data = {"label": translated("The program"), "lines": lines, "height": height}
-    linked("program", data, key=key, place="program")
+    draw_linked("program", data, key=key, place="program")
 
 
 def value(graph: Graph | None, nodes: Sequence[int]) -> str:
-    """Return the value of what a line computed last; "" for a large one, and before it is known."""
+    """Return the value of a line's last node; "" if it is large or not known yet."""
     return graph.nodes[nodes[-1]].value_text if graph is not None and nodes else ""
 
 
 def gradients(graph: Graph) -> list[tuple[int, str]]:
-    """The gradients of a few small leaves: `[(0, "x.grad = [2, 2.667, 3.333]")]`."""
+    """Return a few small leaves with their gradients: `[(0, "x.grad = [2, 2.667, 3.333]")]`."""
     small = [
         (node, stats)
         for node in graph.nodes
         if node.leaf
         for stats in [next((each for each in node.grad_outputs if each is not None), None)]
-        if stats is not None and stats.values and len(stats.values) <= _SHORT
+        if stats is not None and stats.values and len(stats.values) <= _MAX_VALUES
     ]
-    if len(small) > _FEW:
+    if len(small) > _MAX_GRADIENTS:
         return []
     return [(node.id, f"{name(node)}.grad = {stats.value_text}") for node, stats in small]

@@ -1,4 +1,4 @@
-"""Wait for a job with its progress in view and a button that stops it."""
+"""Waiting for a job, with a progress bar and a button that stops it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..jobs.job import Job, JobError, Queued
 from .text import escape, prose
 
 T = TypeVar("T")
-_QUIET = 0.7  # seconds: what is faster than this shows no progress
+_QUIET_SECONDS = 0.7  # a faster job shows no progress bar
 
 
 def visitor() -> str:
-    """A name for this visitor, so that each has one job at once."""
+    """Return an id for this visitor, who may run one job at a time."""
     made: str = st.session_state.setdefault("visitor", secrets.token_hex(8))
     return made
 
 
-def again(key: str) -> None:
-    """Forget that the visitor stopped a job at `key`."""
+def allow_restart(key: str) -> None:
+    """Let a job at `key` run again that the visitor has stopped."""
     st.session_state.pop(f"{key} stopped", None)
 
 
@@ -40,16 +40,17 @@ def wait(
     key: str,
     on_report: Callable[[Any], tuple[float, str]] | None = None,
 ) -> T | None:
-    """The job's result; None where it failed or was stopped, which is then said in place.
+    """Return the job's result; None, with a message on the page, if it failed or was stopped.
 
-    Any control that the visitor touches meanwhile starts the page anew, and so ends the job.
+    If the visitor uses any control in the meantime, Streamlit reruns the page, which ends the job.
 
     Args:
-        job: what to wait for.
-        doing: what it does, for the visitor: "Running backward".
-        what: the visitor's choice; once stopped, the same choice waits until `again`.
-        key: of this place on the page.
-        on_report: is given what the job reports; returns how far it is, from 0 to 1, and says it.
+        job: the job.
+        doing: description for the visitor: "Running backward".
+        what: the visitor's choice; once stopped, it does not run again before `allow_restart`.
+        key: Streamlit key of this place on the page.
+        on_report: called with each value that the job reports; returns the progress from 0 to 1,
+            and a text for it.
     """
     if st.session_state.get(f"{key} stopped") == what:
         st.info("Stopped. Press the button to run it again.", icon=":material/stop_circle:")
@@ -63,12 +64,12 @@ def wait(
             seconds = time.monotonic() - began
             queue = ""
             if isinstance(value, Queued):
-                before = {0: "you are next", 1: "1 visitor is before you"}
-                others = before.get(value.before, f"{value.before} visitors are before you")
+                ahead = {0: "you are next", 1: "1 visitor is before you"}
+                others = ahead.get(value.ahead, f"{value.ahead} visitors are before you")
                 queue = f"waiting for a free place, {others}"
             elif value is not None and on_report is not None:
                 done, said = on_report(value)
-            if seconds < _QUIET:
+            if seconds < _QUIET_SECONDS:
                 continue
             if bar is None:
                 bar = _bar(place, key, what)
@@ -79,7 +80,7 @@ def wait(
     try:
         return job.result
     except JobError as error:
-        # What a function of ours refuses, it says in a sentence.
+        # Our own functions raise ValueError with a full sentence.
         said = str(error) if error.kind == "ValueError" else f"{error.kind}: {error}"
         st.error(prose(said), icon=":material/error:")
         return None

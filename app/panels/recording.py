@@ -1,4 +1,4 @@
-"""A run on one screen: the program, the graph, the gradients, the copies and their order."""
+"""A recording on one screen: the graph, the gradients, the copies and their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import streamlit as st
 
 from ..jobs.job import JobError, run
-from ..jobs.values import Opened
+from ..jobs.values import OpenedGraph
 from . import text
 from .figures import draw_gradients, draw_graph, draw_transfers
 from .language import translated
@@ -26,18 +26,18 @@ FORMATS = {
     "TensorBoard": ("tensorboard.zip", "application/zip"),
     "Findings": ("findings.json", "application/json"),
 }
-SECONDS = 60  # for a file
-HEIGHT = 770  # of the graph, so that it ends where a window of 900 px does
+DOWNLOAD_SECONDS = 60  # limit of the job that writes a file
+HEIGHT = 770  # CSS pixels of the graph, which then ends with a window of 900
 
 
-def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = None) -> None:
-    """The graph, and beside it copies, their order, and gradients.
+def show(opened: OpenedGraph, *, key: str, ran: bool = True, color_by: str | None = None) -> None:
+    """Draw the graph, and next to it copies, their order, and gradients.
 
     Args:
-        opened: what to show.
-        key: names the selection on this page.
-        ran: False while only the forward ran: gradients and copies are still to come.
-        color_by: what the view's colours tell; None: the gradient, where backward ran.
+        opened: the recording.
+        key: key of the selection.
+        ran: False if only forward has run, so that there are no gradients yet.
+        color_by: colouring of the view; None colours by gradient, if there is one.
     """
     middle, right = st.columns([1, 1], gap="medium")
     with middle:
@@ -51,8 +51,8 @@ def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = N
         draw_details(opened, key=key, ran=ran)
 
 
-def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
-    """Copies, the order of everything, and gradients."""
+def draw_details(opened: OpenedGraph, *, key: str, ran: bool = True) -> None:
+    """Draw copies, the order of all steps, and gradients."""
     graph = opened.graph
     st.markdown(f"## {translated('Copies between devices')}", help=translated(text.TRANSFER))
     draw_transfers(graph, key=key, ran=ran)
@@ -62,8 +62,8 @@ def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
     st.markdown(
         f"## {translated('Order')}",
         help=translated(
-            "Order, not time: forward on the left, backward on the right, a lane for each device. "
-            "Orange arrows are copies. A click marks the same node on the whole page."
+            "The axis is order, not time: forward on the left, backward on the right, with a lane "
+            "per device. Orange arrows are copies. A click selects the node on the whole page."
         ),
     )
     left_out = draw_timeline(graph, key=key, ran=ran)
@@ -75,14 +75,14 @@ def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
         draw_gradients(graph, key=key)
 
 
-def begin(opened: Opened, *, key: str, start: int | None = None) -> None:
-    """Before anything is drawn: the selection belongs to this graph, and begins at `start`."""
+def begin(opened: OpenedGraph, *, key: str, start: int | None = None) -> None:
+    """Set the selection to this graph, starting at node `start`; call this before drawing."""
     follow(opened.graph, key=key, start=start)
 
 
-def draw_downloads(opened: Opened, *, key: str) -> None:
-    """A button for each format."""
-    title, icon = translated("Take it with you"), ":material/download:"
+def draw_downloads(opened: OpenedGraph, *, key: str) -> None:
+    """Draw a download button for each format."""
+    title, icon = translated("Download"), ":material/download:"
     with st.expander(title, icon=icon, key=f"{key} downloads", on_change="rerun") as part:
         if not part.open:
             return
@@ -90,7 +90,7 @@ def draw_downloads(opened: Opened, *, key: str) -> None:
             for name, (file, mime) in FORMATS.items():
                 st.download_button(
                     translated(name),
-                    functools.partial(_written, opened, name),
+                    functools.partial(_to_format, opened, name),
                     file,
                     mime,
                     key=f"{key} {name}",
@@ -99,11 +99,11 @@ def draw_downloads(opened: Opened, *, key: str) -> None:
                 )
 
 
-class Brief(logging.Filter):
-    """What Streamlit logs of a download that failed: why, on a line, without a stack."""
+class ShortDownloadErrors(logging.Filter):
+    """Shortens Streamlit's log record of a failed download to one line without a traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change such a record; leave every other as it is."""
+        """Shorten the record of a failed download; keep other records unchanged."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and isinstance(error.__cause__, JobError):
             record.msg, record.args = "No file for a visitor: %s", (error.__cause__,)
@@ -111,10 +111,10 @@ class Brief(logging.Filter):
         return True
 
 
-logging.getLogger("streamlit.runtime.backend_operation_handler").addFilter(Brief())
+logging.getLogger("streamlit.runtime.backend_operation_handler").addFilter(ShortDownloadErrors())
 
 
-def _written(opened: Opened, name: str) -> bytes:
+def _to_format(opened: OpenedGraph, name: str) -> bytes:
     arguments = (opened.graph, opened.findings, name)
-    data: bytes = run(".recordings:written", *arguments, seconds=SECONDS)
+    data: bytes = run(".recordings:to_format", *arguments, seconds=DOWNLOAD_SECONDS)
     return data

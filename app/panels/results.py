@@ -1,4 +1,4 @@
-"""Results that stay while a visitor's choice stays; those of the examples are everybody's."""
+"""Results of jobs, cached while the visitor's choice stays; those of examples are shared by all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import streamlit as st
 from graphviz_torch import Graph
 
 from ..jobs.job import Job
-from .progress import again, visitor, wait
+from .progress import allow_restart, visitor, wait
 
-SECONDS = 60
-_MOST = 4  # results of one place on a page
-_shared: dict[Any, tuple[Any, Any]] = {}  # arguments and result, by call
+SECONDS = 60  # default limit of a job
+_MAX_RESULTS = 4  # cached for one place on a page
+_shared: dict[Any, tuple[Any, Any]] = {}  # call -> arguments and result
 _lock = threading.Lock()
 
 
@@ -28,18 +28,18 @@ def result(
     shared: bool = False,
     on_report: Callable[[Any], tuple[float, str]] | None = None,
 ) -> Any:
-    """What the function gives for these arguments: from before, or from a job now.
+    """Return the function's result for these arguments, from the cache or from a new job.
 
     Args:
-        key: of this place on the page.
-        doing: what the job does, for the visitor.
-        function, arguments: what to run, as `Job` takes them.
-        seconds: after so many the job is killed.
-        shared: the result is the same for everybody, and one of few: no visitor waits for it twice.
-        on_report: as in `wait`.
+        key: Streamlit key of this place on the page.
+        doing: description of the job for the visitor.
+        function, arguments: as for `Job`.
+        seconds: computing time after which the job is killed.
+        shared: cache the result for all visitors; for examples, of which there are few.
+        on_report: as for `wait`.
 
     Returns:
-        The result; None where the job failed or was stopped, which is then said in place.
+        The result; None, with a message on the page, if the job failed or was stopped.
     """
     call = (function, *map(_key, arguments))
     results: dict[Any, tuple[Any, Any]] = st.session_state.setdefault(f"{key} results", {})
@@ -55,20 +55,24 @@ def result(
         with _lock:
             _shared[call] = arguments, made
         return made
-    while len(results) >= _MOST:
+    while len(results) >= _MAX_RESULTS:
         results.pop(next(iter(results)))
     results[call] = arguments, made
     return made
 
 
 def _key(argument: Any) -> Any:
-    """What stands for an argument: a graph is long to compare, and stays alive with its result."""
+    """Return a cache key for an argument; a graph's is its id, since comparing graphs takes
+    long.
+
+    The graph is kept alive with the result, so its id is not reused.
+    """
     if isinstance(argument, Graph):
         return "graph", id(argument)
     return tuple(map(_key, argument)) if isinstance(argument, tuple) else argument
 
 
 def forget(key: str) -> None:
-    """Run it again the next time, also if it was stopped."""
-    again(key)
+    """Drop the cached results of `key`, so that the job runs again, even if it was stopped."""
+    allow_restart(key)
     st.session_state.pop(f"{key} results", None)

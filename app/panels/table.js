@@ -1,8 +1,8 @@
-// A table whose rows stand for nodes: a click on a row selects its node, one on a title sorts.
+// A table whose rows stand for nodes: a click on a row selects its node, a click on a title sorts.
 const orders = new WeakMap();
 
 // A long text may break after a dot, a slash or an underscore; a number and a short text may not.
-function written(text, kind) {
+function breakable(text, kind) {
   if (!kind.startsWith("text")) return [text];
   return text.split(/(?<=[/_]|\.(?!\d))/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
 }
@@ -60,10 +60,10 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
         const kind = (cell.className = data.columns[column].kind);
         if (column === 0 && selectable) {
           const button = document.createElement("button");
-          button.append(...written(text || "–", kind));
+          button.append(...breakable(text || "–", kind));
           button.setAttribute("aria-pressed", String(selected));
           cell.append(button);
-        } else cell.append(...written(text, kind));
+        } else cell.append(...breakable(text, kind));
       });
     }
     place.replaceChildren(table);

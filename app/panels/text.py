@@ -1,31 +1,31 @@
-"""The terms that a newcomer needs, behind a (?); numbers with units; text that stays text."""
+"""Terms explained for newcomers; numbers with units; escaping for Markdown."""
 
 from __future__ import annotations
 
 import math
 
 NODE = (
-    "**Node** (`grad_fn`): what PyTorch notes down for each operation, so that backward can "
-    "later compute gradients through it."
+    "**Node** (`grad_fn`): PyTorch's record of an operation, with which backward can later compute "
+    "gradients through it."
 )
 LEAF = (
-    "**Leaf**: a tensor that no operation made, such as an input or a parameter. Backward ends "
-    "there and adds the gradient to its `.grad`."
+    "**Leaf**: a tensor that is not the result of a recorded operation, such as an input or a "
+    "parameter. Backward ends there and adds the gradient to its `.grad`."
 )
 GRADIENT = (
     "**Gradient**: how much the output changes when a value changes a little. Backward computes "
     "it node by node, from the output to the leaves."
 )
-SAVED = "**Saved** tensors: what a node keeps from forward because its backward needs it again."
+SAVED = "**Saved** tensors: tensors of forward that a node keeps because its backward needs them."
 TRANSFER = (
     "**Transfer**: a copy of a tensor from one device to another. HtoD goes to an accelerator, "
     "DtoH comes back to the CPU, DtoD goes between two accelerators. A copy inside the graph is "
-    "repeated in backward, the other way."
+    "repeated in backward, in the other direction."
 )
 
 
 def size(nbytes: float | None) -> str:
-    """`1536` -> `"1.5 KiB"`; None, where it is not known, -> `"? B"`."""
+    """Return bytes with a unit: `1536` -> `"1.5 KiB"`; `"? B"` if the number is None."""
     if nbytes is None:
         return "? B"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -34,11 +34,11 @@ def size(nbytes: float | None) -> str:
         nbytes /= 1024
     if unit == "B":
         return f"{nbytes:.0f} B"
-    return f"{math.floor(10 * nbytes + 0.5) / 10:.1f} {unit}"  # halves up, as the view has them
+    return f"{math.floor(10 * nbytes + 0.5) / 10:.1f} {unit}"  # round half up, as the view does
 
 
 def duration(seconds: float | None) -> str:
-    """`0.0015` -> `"1.5 ms"`; None, where it was not measured, -> `"not measured"`."""
+    """Return a duration with a unit: `0.0015` -> `"1.5 ms"`; `"not measured"` if it is None."""
     if seconds is None:
         return "not measured"
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
 
 
 def short(number: float) -> str:
-    """`1020` -> `"1.02 k"`, `2_500_000` -> `"2.5 M"`."""
+    """Return a number with a metric prefix: `1020` -> `"1.02 k"`, `2_500_000` -> `"2.5 M"`."""
     for unit in ("", " k", " M", " G", " T"):
         if abs(number) < 999.5 or unit == " T":
             break
@@ -55,12 +55,14 @@ def short(number: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """`count(1, "node")` -> `"1 node"`, `count(2, "node")` -> `"2 nodes"`."""
+    """Return a number with its noun: `count(1, "node")` -> `"1 node"`, `count(2, "node")` -> `"2
+    nodes"`.
+    """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def escape(text: str) -> str:
-    """A name as it is, where Streamlit would read Markdown in it; on one line."""
+    """Return text on one line, with Markdown's special characters escaped."""
     special = "\\`*_{}[]()#+-.!|~$:<>&"
     return "".join(f"\\{letter}" if letter in special else letter for letter in text).replace(
         "\n", " "
@@ -68,13 +70,13 @@ def escape(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""A sentence of ours: as `escape`, but what stands between backticks is code, as it is meant.
+    r"""Return a sentence escaped as by `escape`, except that text in backticks stays code.
 
     >>> print(prose("Try `mean(x ** 2)`, or 2 * 3."))
     Try `mean(x ** 2)`, or 2 \* 3\.
     """
     parts = text.replace("\n", " ").split("`")
-    if len(parts) % 2 == 0:  # one has no partner
+    if len(parts) % 2 == 0:  # a backtick is unpaired
         return escape(text)
     return "".join(
         f"`{part}`" if i % 2 and part.strip() else escape(part) for i, part in enumerate(parts)

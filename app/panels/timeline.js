@@ -31,7 +31,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
     }
     const add = (mark, shape) => {
       const group = element("g", { class: `mark${mark.node !== null && mark.node === data.selected ? " selected" : ""}` });
-      group.append(element("title", {}, mark.says), ...shape);
+      group.append(element("title", {}, mark.label), ...shape);
       if (mark.node !== null) {
         group.dataset.node = mark.node;
         const pick = () => setTriggerValue("picked", { node: mark.node === data.selected ? null : mark.node });
@@ -39,7 +39,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
         if (few) {
           group.setAttribute("tabindex", "0");
           group.setAttribute("role", "button");
-          group.setAttribute("aria-label", mark.says);
+          group.setAttribute("aria-label", mark.label);
           group.addEventListener("keydown", (event) => {
             if (event.key !== "Enter" && event.key !== " ") return;
             event.preventDefault();

@@ -1,4 +1,4 @@
-"""Forward and backward on one axis, a lane for each device, copies between the lanes."""
+"""A timeline of forward and backward, with a lane for each device and copies between lanes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from graphviz_torch import Graph
 from graphviz_torch.graph import Transfer
 
 from .language import translated
-from .linked import linked
+from .linked import draw_linked
 from .selection import name
 from .text import size
 
-_MOST_STEPS = 600  # more are thinned out: a chart cannot show them apart
-_MOST_COPIES = 200
-_ASIDE = 0.4  # of a step
+_MAX_STEPS = 600  # a longer timeline is thinned out
+_MAX_COPIES = 200
+_OFFSET = 0.4  # of a copy outside the graph, in steps
 
 
 def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
-    """Each step as a tick on its device's lane, each copy as an arrow from lane to lane.
+    """Draw each step as a tick on its device's lane, and each copy as an arrow between lanes.
 
-    The axis is order, not time: forward by position in the graph, then backward as it ran.
+    The axis is order, not time: forward by position in the graph, then backward in execution order.
 
     Returns:
-        How many steps and copies were left out.
+        The number of steps and copies that were left out.
     """
     steps, copies, left_out = events(graph, ran=ran)
     if not steps and not copies:
@@ -45,18 +45,18 @@ def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
         "start": min(places),
         "end": max(places),
     }
-    linked("timeline", data, key=key, place="timeline")
+    draw_linked("timeline", data, key=key, place="timeline")
     return left_out
 
 
 def events(
     graph: Graph, *, ran: bool = True
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Rows for steps and copies, and how many were left out."""
+    """Return rows for steps, rows for copies, and the number of those left out."""
     done = [n for n in graph.nodes if n.order is not None]
     start = len(graph.nodes) + 1
     at = {n.id: start + (n.order or 0) for n in done}
-    if not ran:  # what is still to come stands in the order that it will have
+    if not ran:  # backward has not run: use the order in which it will
         at = {n.id: start + len(graph.nodes) - n.id for n in graph.nodes}
     forward = [n for n in graph.nodes if not n.leaf]
     steps = [
@@ -64,7 +64,7 @@ def events(
             "step": n.id if phase == "forward" else at[n.id],
             "device": n.device or "no device",
             "phase": phase,
-            "says": translated("{name}, {phase}, on {device}").format(
+            "label": translated("{name}, {phase}, on {device}").format(
                 name=name(n)[:80], phase=translated(phase), device=n.device or "no device"
             ),
             "node": n.id,
@@ -72,13 +72,13 @@ def events(
         for phase, nodes in (("forward", forward), ("backward", done))
         for n in nodes
     ]
-    every = -(-len(steps) // _MOST_STEPS) if steps else 1
+    every = -(-len(steps) // _MAX_STEPS) if steps else 1
     rows = []
-    before = sum(1 for _ in takewhile(lambda t: t.node is None, graph.transfers[:_MOST_COPIES]))
-    last = {"forward": -_ASIDE * (before + 1), "backward": start - 1.0}
-    for transfer in graph.transfers[:_MOST_COPIES]:
-        # A copy outside the graph stands a little behind what came before it.
-        place = last[transfer.phase] + _ASIDE
+    before = sum(1 for _ in takewhile(lambda t: t.node is None, graph.transfers[:_MAX_COPIES]))
+    last = {"forward": -_OFFSET * (before + 1), "backward": start - 1.0}
+    for transfer in graph.transfers[:_MAX_COPIES]:
+        # A copy outside the graph is drawn a little to the right of the mark before it.
+        place = last[transfer.phase] + _OFFSET
         if transfer.node is not None:
             inside = at.get(transfer.node) if transfer.phase == "backward" else transfer.node
             place = place if inside is None else inside
@@ -89,7 +89,7 @@ def events(
                 "device": transfer.target,
                 "source": transfer.source,
                 "phase": transfer.phase,
-                "says": _says(transfer, ran),
+                "label": _label(transfer, ran),
                 "node": transfer.node,
                 "announced": transfer.phase == "backward" and not ran,
             }
@@ -98,7 +98,7 @@ def events(
     return shown, rows, len(steps) - len(shown) + len(graph.transfers) - len(rows)
 
 
-def _says(transfer: Transfer, ran: bool) -> str:
+def _label(transfer: Transfer, ran: bool) -> str:
     coming = transfer.phase == "backward" and not ran
     when = translated("expected in backward" if coming else transfer.phase)
     what = (transfer.label or str(transfer.tensor))[:80]

@@ -1,4 +1,4 @@
-"""Open a recording from a file: read as values, nothing in it is evaluated or unpickled."""
+"""Opening recordings from uploaded files: nothing in a file is evaluated or unpickled."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from ..jobs.job import Job
-from ..jobs.values import Opened
+from ..jobs.values import OpenedGraph
 from . import devices
 from .progress import visitor, wait
 from .text import escape
 
 SECONDS = 60
 MAX_MEGABYTES = 50
-MOST_FILES = 16
-HELP = "A file that `Graph.save` wrote, or the JSON download of this app."
+MAX_FILES = 16
+HELP = "A file written by `Graph.save`, or the JSON download of this app."
 
 
-def open_recording(label: str, *, key: str) -> Opened | None:
-    """A place for a file, and the graph in it; None before there is one, or if it is not one."""
+def open_recording(label: str, *, key: str) -> OpenedGraph | None:
+    """Draw an uploader and return the uploaded recording; None without a file, or if it is
+    malformed.
+    """
     file = st.file_uploader(
         label,
         key=f"{key} file",
@@ -29,11 +31,13 @@ def open_recording(label: str, *, key: str) -> Opened | None:
     )
     if file is None:
         return None
-    return _uploaded(file, key=key)
+    return _read_upload(file, key=key)
 
 
-def open_recordings(label: str, *, key: str) -> list[tuple[str, Opened]]:
-    """A place for several files, one for each rank, and their graphs with their names."""
+def open_recordings(label: str, *, key: str) -> list[tuple[str, OpenedGraph]]:
+    """Draw an uploader for several files, one per rank; return names and recordings, sorted by
+    name.
+    """
     files = st.file_uploader(
         label,
         key=f"{key} files",
@@ -42,32 +46,32 @@ def open_recordings(label: str, *, key: str) -> list[tuple[str, Opened]]:
         help=HELP,
     )
     found = []
-    for file in sorted(files[:MOST_FILES], key=lambda file: file.name):
-        one = _uploaded(file, key=f"{key} {file.name}")
+    for file in sorted(files[:MAX_FILES], key=lambda file: file.name):
+        one = _read_upload(file, key=f"{key} {file.name}")
         if one is not None:
             found.append((file.name, one))
-    if len(files) > MOST_FILES:
-        st.info(f"The first {MOST_FILES} files are read.", icon=":material/info:")
+    if len(files) > MAX_FILES:
+        st.info(f"Only the first {MAX_FILES} files are read.", icon=":material/info:")
     return found
 
 
-def _uploaded(file: UploadedFile, *, key: str) -> Opened | None:
-    """The recording in an uploaded file; None for anything else, with a line that says so."""
+def _read_upload(file: UploadedFile, *, key: str) -> OpenedGraph | None:
+    """Return the recording in an uploaded file; None, with a message, for any other file."""
     if file.name.endswith(".py"):
-        _offer(file.name, file.getvalue())
+        _draw_run_command(file.name, file.getvalue())
         return None
     if not file.name.endswith((".json", ".gz")):
         said = f"{escape(file.name)} is not a recording: pass a .json or a .json.gz file."
         st.error(said, icon=":material/error:")
         return None
-    return opened(file.getvalue(), file.name, file.file_id, key=key)
+    return read_recording(file.getvalue(), file.name, file.file_id, key=key)
 
 
-def opened(data: bytes, name: str, file_id: str, *, key: str) -> Opened | None:
-    """The recording in a file, read in a job once; None where that failed."""
-    known: tuple[str, Opened] | None = st.session_state.get(f"{key} opened")
+def read_recording(data: bytes, name: str, file_id: str, *, key: str) -> OpenedGraph | None:
+    """Read a file in a job, once per `file_id`; return None if that failed."""
+    known: tuple[str, OpenedGraph] | None = st.session_state.get(f"{key} opened")
     if known is None or known[0] != file_id:
-        job = Job[Opened](".recordings:read", data, name, seconds=SECONDS, visitor=visitor())
+        job = Job[OpenedGraph](".recordings:read", data, name, seconds=SECONDS, visitor=visitor())
         made = wait(job, f"Reading {name}", file_id, key=key)
         if made is None:
             return None
@@ -75,11 +79,11 @@ def opened(data: bytes, name: str, file_id: str, *, key: str) -> Opened | None:
     return known[1]
 
 
-def _offer(name: str, data: bytes) -> None:
-    """Give the command that runs a script: a page runs nothing that somebody drops on it."""
+def _draw_run_command(name: str, data: bytes) -> None:
+    """Draw the command that runs a script, since the app does not run uploaded code."""
     words = ["graphviz-torch", "app", name]
     if b"cuda" in data and next(iter(devices.choices())).startswith("sim"):
         words[2:2] = ["--simulate", "2"]
-    said = f"{escape(name)} is a script. Run it in a terminal, and the app follows it:"
+    said = f"{escape(name)} is a script. Run it in a terminal, and the app shows its steps:"
     st.info(said, icon=":material/terminal:")
     st.code(shlex.join(words), language=None)

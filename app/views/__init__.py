@@ -1,1 +1,1 @@
-"""One thin page each: read the choice, call one function, draw what came back."""
+"""Pages: each reads the visitor's choice, runs a job, and draws the result."""

@@ -1,4 +1,4 @@
-"""Devices: what there is and what it is worth, moving, dividing a batch, checkpoints."""
+"""The page Devices: list and time devices, move objects, divide a batch, check checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import streamlit as st
 
-from ..jobs.values import MOVING, SAMPLES, Divided, Measured, Moved
+from ..jobs.values import MOVING, SAMPLES, BatchDivision, Measurements, MoveResult
 from ..panels import devices, recording, text
 from ..panels.charts import quantity, scale
 from ..panels.checkpoints import draw_checkpoints
@@ -17,27 +17,27 @@ from ..panels.results import SECONDS, forget, result
 CHECKPOINTS = "Checkpoints"
 PARTS = ["Moving and measuring", CHECKPOINTS]
 ABOUT = (
-    "What moves between devices, what this machine computes on, and whether moving there pays. A "
-    "simulated accelerator has no clock, so it is never timed. A checkpoint is saved on one device "
-    "and loaded on another, with `weights_only=True`: nothing in a file is run."
+    "The devices of this machine, how fast they are, and how objects are moved to them. A "
+    "simulated accelerator has no clock, so it is never timed. Checkpoints are saved on one device "
+    "and loaded on another, with `weights_only=True`, so that no code in a file is run."
 )
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 
 
 def draw() -> None:
-    """The page."""
+    """Draw the page Devices."""
     _, part = draw_head("Devices", PARTS, key="part", label="Part of the page", about=ABOUT)
     if part == CHECKPOINTS:
         draw_checkpoints()
         return
-    present = result("present", "Looking", ".measurement:present", shared=True)
+    present = result("present", "Listing devices", ".measurement:device_rows", shared=True)
     if present:
         st.table([{k: text.escape(v) for k, v in row.items()} for row in present])
     if present and any(row["device"].startswith("cuda") for row in present):
         _draw_memory()
     _draw_moving()
     _draw_division()
-    _draw_worth()
+    _draw_timing()
 
 
 def _draw_memory() -> None:
@@ -46,13 +46,13 @@ def _draw_memory() -> None:
     if rows:
         st.table(rows)
         st.caption(
-            "Allocated: tensors that are alive. Reserved: what PyTorch holds for more. Peak: the "
-            "most that was allocated. `nvidia-smi` shows what is reserved, and the CUDA context."
+            "Allocated: memory of live tensors. Reserved: memory of PyTorch's caching allocator. "
+            "Peak: the maximum of allocated. `nvidia-smi` shows reserved plus the CUDA context."
         )
 
 
-def _draw_worth() -> None:
-    st.header("What a device, and a thread, is worth", anchor=False)
+def _draw_timing() -> None:
+    st.header("Speed of devices and threads", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         work = st.segmented_control(
             "Work", WORKS, default=WORKS[0], required=True, key="work", bind="query-params"
@@ -62,9 +62,9 @@ def _draw_worth() -> None:
         icon = ":material/timer:"
         st.button(title, type="primary", icon=icon, key="measure", on_click=_ask, args=[work])
     if not asked:
-        st.caption("Nothing is measured before you ask: that keeps the machine busy for a while.")
+        st.caption("Press Measure to start: it keeps the machine busy for a while.")
         return
-    measured: Measured | None = result(
+    measured: Measurements | None = result(
         "compare",
         f"Measuring {work}",
         ".measurement:compare",
@@ -82,13 +82,13 @@ def _draw_worth() -> None:
 
 
 def _ask(work: str) -> None:
-    """Measure, again where it was measured before."""
+    """Request a measurement, also of work that was measured before."""
     forget("compare")
     st.session_state["measured"] = work
 
 
-def _draw_measured(measured: Measured) -> None:
-    """Time by size for each device, its spread, and the size at which moving starts to pay."""
+def _draw_measured(measured: Measurements) -> None:
+    """Draw time by size for each device with its spread, and the size from which it is faster."""
     rows = [
         {
             "device": timing.device,
@@ -136,7 +136,7 @@ def _draw_measured(measured: Measured) -> None:
     left, right = st.columns([3, 2], gap="large")
     with left:
         st.vega_lite_chart(chart, alt="Time by size for each device")
-        st.caption("A band holds the middle half of the measurements of each number.")
+        st.caption("Lines are medians; bands contain the middle half of the measurements.")
     with right:
         for device, size in measured.pays:
             what = f"**{text.escape(device)}**, against 1 thread"
@@ -149,8 +149,8 @@ def _draw_measured(measured: Measured) -> None:
         wide = [t for t in measured.timings if t.high - t.low > 0.25 * t.seconds]
         if wide:
             st.info(
-                f"{len(wide)} of {text.count(len(measured.timings), 'number')} did not settle: "
-                "this machine is busy. Read differences inside the bands as noise.",
+                f"{len(wide)} of {text.count(len(measured.timings), 'number')} vary by more than "
+                "25 %: this machine is busy. Differences inside the bands are noise.",
                 icon=":material/info:",
             )
 
@@ -159,7 +159,7 @@ def _draw_moving() -> None:
     st.header(
         "Move everything at once",
         anchor=False,
-        help="`to_device` takes a namespace, and what shared memory before shares it afterwards.",
+        help="`to_device` moves all objects of a namespace; tensors that share memory still do.",
     )
     choices = {name: said for name, said in devices.choices().items() if name != "cpu"}
     said = st.selectbox("To", list(choices.values()), key="to", bind="query-params")
@@ -167,7 +167,7 @@ def _draw_moving() -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.code(MOVING, language=None, wrap_lines=True)
-    moved: Moved | None = result("move", "Moving", ".measurement:move", target, shared=True)
+    moved: MoveResult | None = result("move", "Moving", ".measurement:move", target, shared=True)
     if moved is not None:
         with right:
             st.code(moved.report, language=None, wrap_lines=True)
@@ -184,7 +184,7 @@ def _draw_division() -> None:
         batch = st.slider(
             f"Batch, out of {SAMPLES} samples", 5, SAMPLES, 30, key="batch", bind="query-params"
         )
-    divided: Divided | None = result("divide", "Running", ".measurement:divide", count, batch)
+    divided: BatchDivision | None = result("divide", "Running", ".measurement:divide", count, batch)
     if divided is None:
         return
     left, right = st.columns(2, gap="medium")
@@ -197,7 +197,7 @@ def _draw_division() -> None:
                 for number, parts in enumerate(divided.batches, 1)
             ]
         )
-        st.caption("Read from the graph of each batch, not computed. The graph is the first's.")
+        st.caption("The numbers are read from each batch's graph. Shown is the first graph.")
     with right:
         recording.begin(divided.opened, key="divide")
         draw_graph(divided.opened.payload, key="divide", color_by="device", height=420)

@@ -1,4 +1,4 @@
-"""Explore: open a recording, look into every corner of it, and compare it with another."""
+"""The page Explore: open a recording, inspect it, and compare it with another."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import streamlit as st
 
 from graphviz_torch.export import Summary
 
-from ..jobs.values import Choice, Compared, Opened, Ranks, Run
+from ..jobs.values import Choice, GraphComparison, OpenedGraph, RankComparison, Run
 from ..models import gallery
 from ..panels import own, recording, text
 from ..panels.figures import draw_findings, draw_graph, draw_transfers
 from ..panels.results import result
 from ..panels.tabs.differences import draw_differences, draw_numbers
+from ..panels.tabs.gradient_path import draw_flow, draw_path
 from ..panels.tabs.memory import draw_memory
 from ..panels.tabs.modules import draw_modules
 from ..panels.tabs.nodes import draw_nodes
 from ..panels.tabs.ranks import draw_collectives
-from ..panels.tabs.way import draw_flow, draw_way
 from ..panels.timeline import draw_timeline
 from ..panels.upload import open_recordings
 
-FILE = "A file of mine"
+FILE = "My own file"
 NOTHING = "Nothing"
-WHAT = (
+ABOUT = (
     "Open a graph that `recording.graph.save(path)` wrote, here or on a machine with a GPU. "
-    "Nothing in a file is run. Or look at a model that this app can record. The address of the "
-    "page names the model, the tab and the node that is selected: it can be shared."
+    "No code in a file is run. Or choose a model that this app can record. The page's address "
+    "contains the model, the tab and the selected node, so that you can share it."
 )
 HEIGHT = 690  # of the graph, so that it ends above the fold
 TABS = ["Graph", "Gradients", "Nodes", "Modules"]
-EARLIER = {  # tabs that links of earlier versions name
+RENAMED_TABS = {  # in links of earlier versions
     "Summary": "Modules", "Memory": "Modules", "Gradient's way": "Gradients", "Flow": "Gradients",
     "Text": "Nodes", "Copies": "Graph", "Differences": "Graph",
 }  # fmt: skip
 
 
 def draw() -> None:
-    """The page."""
+    """Draw the page Explore."""
     heading, one, other = st.columns([2, 3, 3], vertical_alignment="center")
-    heading.title("Explore", anchor=False, help=WHAT)
+    heading.title("Explore", anchor=False, help=ABOUT)
     with one:
         titles = [*filter(None, [own.title()]), *gallery.titles(failing=False), FILE]
         start = titles.index(own.title() or "Transformer")
@@ -56,7 +56,7 @@ def draw() -> None:
     both = [chosen] if second is None else [chosen, second]
     draw_numbers([(name, each.graph) for name, each in both])
     draw_findings(opened.findings)
-    named = EARLIER.get(st.query_params.get("tab", ""), TABS[0])
+    named = RENAMED_TABS.get(st.query_params.get("tab", ""), TABS[0])
     start = st.session_state.setdefault("first tab", named)
     tabs = st.tabs(TABS, default=start, key="tab", on_change="rerun", bind="query-params")
     for name, place in zip(TABS, tabs, strict=True):
@@ -66,8 +66,8 @@ def draw() -> None:
     recording.draw_downloads(opened, key="explore")
 
 
-def _open(title: str, *, key: str) -> tuple[str, Opened] | None:
-    """Name and graph of a file, or of a model of the gallery that is recorded now."""
+def _open(title: str, *, key: str) -> tuple[str, OpenedGraph] | None:
+    """Return title and recording of a file, of the script of `app`, or of a gallery model."""
     if title == FILE:
         return _open_files(key)
     if title == own.title():
@@ -80,23 +80,25 @@ def _open(title: str, *, key: str) -> tuple[str, Opened] | None:
     return None if run is None or run.opened is None else (title, run.opened)
 
 
-def _open_files(key: str) -> tuple[str, Opened] | None:
-    """The recording in a file; of several ranks' files the one that is chosen."""
+def _open_files(key: str) -> tuple[str, OpenedGraph] | None:
+    """Return name and recording of a file; of several ranks' files, of the chosen one."""
     files = open_recordings("A recording, or those of several ranks (.json, .json.gz)", key=key)
     if len(files) < 2:
         return files[0] if files else None
     ranks = tuple(opened.graph for _, opened in files)
-    difference: Ranks | None = result(f"{key} across", "Comparing ranks", ".ranks:ranks_of", ranks)
+    difference: RankComparison | None = result(
+        f"{key} across", "Comparing ranks", ".ranks:compare_ranks", ranks
+    )
     if difference is not None and difference.findings:
         draw_findings(difference.findings)
     chosen = st.selectbox(
         "Rank", range(len(files)), format_func=lambda rank: files[rank][0], key=f"{key} rank",
-        help="The page Processes shows each of them, and what they sent.",
+        help="The page Processes shows all ranks and their collectives.",
     )  # fmt: skip
     return files[chosen or 0]
 
 
-def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None:
+def _draw_tab(name: str, opened: OpenedGraph, both: list[tuple[str, OpenedGraph]]) -> None:
     graph = opened.graph
     if name == "Graph":
         if len(both) == 2:
@@ -114,7 +116,7 @@ def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None
         with left:
             draw_flow([each.graph for _, each in both])
         with right:
-            draw_way(graph, key="explore")
+            draw_path(graph, key="explore")
     elif name == "Nodes":
         draw_nodes(graph, key="explore")
     else:
@@ -125,10 +127,10 @@ def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None
         draw_memory(graph, key="explore")
 
 
-def _draw_both(both: list[tuple[str, Opened]]) -> None:
-    """Two recordings in one drawing, with what differs."""
+def _draw_both(both: list[tuple[str, OpenedGraph]]) -> None:
+    """Draw two recordings as one graph, with their differences."""
     titles, graphs = zip(*((title, each.graph) for title, each in both), strict=True)
-    compared: Compared | None = result(
+    compared: GraphComparison | None = result(
         "compare", "Comparing", ".recordings:compare", *graphs, titles
     )
     if compared is not None:

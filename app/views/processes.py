@@ -1,10 +1,10 @@
-"""Processes: the graphs of torchrun's ranks and what is wrong across them; whether they fit."""
+"""The page Processes: graphs of several ranks, findings across them, and memory of a rank."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from ..jobs.values import Opened, Ranks
+from ..jobs.values import OpenedGraph, RankComparison
 from ..models import gallery
 from ..panels import recording, text
 from ..panels.figures import draw_findings, draw_graph
@@ -18,13 +18,13 @@ from ..panels.upload import open_recordings
 FIT = "Will it fit?"
 PARTS = ["Ranks", FIT]
 ABOUT = (
-    "Each rank of `torchrun` records its own graph. Together they show what one rank alone does "
-    "not: a rank that runs other operations, or waits for the others. A rehearsal runs a training "
-    "as one rank of many, on tensors without memory, and counts bytes, operations and collectives."
+    "Each rank of `torchrun` records its own graph. Compared with each other, they show a rank "
+    "that runs other operations, or waits for the others. A rehearsal runs a training as one rank "
+    "of many, on tensors without memory, and counts bytes, operations and collectives."
 )
-HEIGHT = 880  # of the graph of a rank, with its bars and the panel beside it
-SAMPLE = "A sample: rank 1 leaves a layer out"
-FILES = "Files of mine"
+HEIGHT = 880  # CSS pixels of a rank's graph
+SAMPLE = "A sample: rank 1 skips a layer"
+FILES = "My own files"
 SAVING = """\
 with record(model) as recording:
     model(batch).sum().backward()
@@ -33,7 +33,7 @@ recording.graph.save(f"rank{torch.distributed.get_rank()}.json.gz")
 
 
 def draw() -> None:
-    """The page."""
+    """Draw the page Processes."""
     _, part = draw_head("Processes", PARTS, key="part", label="Part of the page", about=ABOUT)
     if part == FIT:
         draw_fit()
@@ -42,7 +42,7 @@ def draw() -> None:
 
 
 def _draw_ranks() -> None:
-    """The ranks to choose, what is wrong across them, and the graph of one."""
+    """Draw the choice of ranks, findings across them, and the graph of one."""
     programs = {gallery.model(name).title: name for name in gallery.MESHES}
     sources = [SAMPLE, *programs, FILES]
     source = st.segmented_control(
@@ -53,7 +53,7 @@ def _draw_ranks() -> None:
         program = gallery.model(programs[source])
         st.code(program.code, language="python", line_numbers=True)
         doing = "Recording a step of two processes over gloo"
-        sample = result(program.name, doing, ".ranks:recorded", program.name, shared=True)
+        sample = result(program.name, doing, ".ranks:record_mesh", program.name, shared=True)
         ranks = [(f"rank {number}", one) for number, one in enumerate(sample or ())]
     elif source == FILES:
         st.markdown("On each rank:")
@@ -63,20 +63,22 @@ def _draw_ranks() -> None:
         sample = result("sample", "Recording two ranks", ".ranks:sample", shared=True)
         ranks = [(f"rank {number}", one) for number, one in enumerate(sample or ())]
     if not ranks and source == FILES:
-        st.info("Drop the files of all ranks above, all at once.", icon=":material/folder_open:")
+        st.info("Drop the files of all ranks above, together.", icon=":material/folder_open:")
     if not ranks:
         return
     graphs = tuple(one.graph for _, one in ranks)
-    difference: Ranks | None = result("across", "Comparing ranks", ".ranks:ranks_of", graphs)
+    difference: RankComparison | None = result(
+        "across", "Comparing ranks", ".ranks:compare_ranks", graphs
+    )
     if difference is not None:
         draw_findings(difference.findings)
         if difference.collectives:
             if difference.chart:
                 st.image(difference.chart, width="content")
-            with st.expander("What the ranks said to each other", icon=":material/sync_alt:"):
+            with st.expander("Collectives of the ranks", icon=":material/sync_alt:"):
                 st.table([{k: text.escape(v) for k, v in row} for row in difference.collectives])
     if any(parameter.placement for graph in graphs for parameter in graph.parameters):
-        st.markdown("## Who has what")
+        st.markdown("## Parameters by rank")
         draw_parts([(name, one.graph) for name, one in ranks])
     names = [name for name, _ in ranks]
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -86,12 +88,12 @@ def _draw_ranks() -> None:
         )  # fmt: skip
         number = names.index(chosen) if chosen in names else 0
         draw_numbers([(names[number], graphs[number])])
-    apart = None if difference is None else difference.apart[number]
-    _draw_rank(ranks[number][1], key=f"rank {number}", start=apart)
+    start = None if difference is None else difference.first_differences[number]
+    _draw_rank(ranks[number][1], key=f"rank {number}", start=start)
 
 
-def _draw_rank(opened: Opened, *, key: str, start: int | None) -> None:
-    """A rank's graph, which opens where it is not as the others'."""
+def _draw_rank(opened: OpenedGraph, *, key: str, start: int | None) -> None:
+    """Draw a rank's graph, with the first node selected that differs from other ranks."""
     recording.begin(opened, key=key, start=start)
     draw_graph(opened.payload, key=key, height=HEIGHT)
     if opened.graph.collectives:

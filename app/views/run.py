@@ -1,4 +1,4 @@
-"""Run: choose what to run and where, and see its gradients and its copies."""
+"""The page Run: choose a program and a device, and see its graph, gradients and copies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import streamlit as st
 
 from ..expression.functions import FUNCTIONS
 from ..expression.grammar import GRAMMAR, ExpressionError, input_lines, parse
-from ..jobs.values import Choice, Opened, Run
+from ..jobs.values import Choice, OpenedGraph, Run
 from ..models import gallery
 from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
@@ -16,12 +16,12 @@ from ..panels.figures import draw_error, draw_findings, draw_graph
 from ..panels.head import draw_head
 from ..panels.language import draw_switch, translated
 from ..panels.program import draw_program
-from ..panels.progress import again
+from ..panels.progress import allow_restart
 from ..panels.results import result
 from ..panels.tabs.experiments import draw_experiments
 from ..panels.upload import open_recording
 
-SECONDS = 20  # a run is ended after so many
+SECONDS = 20  # limit of a run
 SOURCES = {
     "example": "Worked example",
     "expression": "Your own expression",
@@ -36,14 +36,14 @@ with record(model) as recording:
 recording.graph.save("step.json.gz")
 """
 LESSON = (
-    "Every operation on a tensor leaves a node behind. **Run backward** sends a gradient through "
-    "them, from the output to the inputs. The page shows what each node got, and what was copied "
-    "between devices."
+    "Every operation on a tensor that requires gradients creates a node. **Run backward** computes "
+    "gradients through the nodes, from the output to the inputs. The page shows the gradient at "
+    "each node, and the copies between devices."
 )
 
 
 def draw() -> None:
-    """The page."""
+    """Draw the page Run."""
     sources = [*filter(None, [own.title()]), *SOURCES.values()]
     row, source = draw_head(
         translated("What does autograd do?"), sources, key="source",
@@ -63,7 +63,7 @@ def draw() -> None:
         )
         if opened is None:
             st.markdown(
-                translated("A recording is made where the model is, with a GPU or without:")
+                translated("Save a recording on the machine that runs your model, with or without GPU:")
             )
             st.code(SAVING, language=None)
         _draw_recording(opened, key="run recording")
@@ -74,14 +74,14 @@ def draw() -> None:
     with left:
         if source == SOURCES["model"]:
             chosen = gallery.model(str(name))
-            device, seed = _where(gallery.DEVICES[chosen.name], seeded=True)
+            device, seed = _choose_device(gallery.DEVICES[chosen.name], seeded=True)
             choice = Choice("model", device, seed, model=chosen.name)
         elif source == SOURCES["expression"]:
             program, inputs = _program()
-            device, seed = _where((1,), seeded="rand" in inputs)
+            device, seed = _choose_device((1,), seeded="rand" in inputs)
             choice = Choice("expression", device, seed, program=program, inputs=inputs)
         else:
-            device, _ = _where((1,), seeded=False)
+            device, _ = _choose_device((1,), seeded=False)
             choice = Choice("expression", device, program=example.PROGRAM, inputs=example.INPUTS)
         hit = st.button(
             translated("Run backward"),
@@ -90,13 +90,13 @@ def draw() -> None:
             width="stretch",
             disabled=st.session_state.get("failed choice") == choice,
         )
-        backward = _asked(choice, hit)
-        # The examples' runs are the same for everybody.
+        backward = _is_backward_requested(choice, hit)
+        # Runs of examples are the same for all visitors.
         shared = choice.seed == 0 and source != SOURCES["expression"]
         made = _result(choice, backward, shared)
         if made is not None:
             if made.error and st.session_state.get("failed choice") != choice:
-                st.session_state["failed choice"] = choice  # backward cannot run: draw it so
+                st.session_state["failed choice"] = choice  # disables the button in the rerun
                 st.rerun()
             _draw_left(made, backward)
     if made is not None and made.opened is not None:
@@ -105,20 +105,20 @@ def draw() -> None:
             recording.show(made.opened, key="run", ran=backward)
         recording.draw_downloads(made.opened, key="run")
     elif made is not None and (before := st.session_state.get("run before")) is not None:
-        with right, st.container(key="before"):  # grey, by page.css
-            st.caption(translated("The graph before the mistake."))
+        with right, st.container(key="before"):  # page.css draws it grey
+            st.caption(translated("The last graph without an error."))
             draw_graph(before.payload, key="before", height=recording.HEIGHT)
     if choice.source == "model" and made is not None and not made.error:
         draw_experiments(choice, key="run")
     if made is not None and made.script:
         title, icon = translated("The same as a script"), ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
-            if part.open:  # the browser then loads what shows code
+            if part.open:  # the browser loads its code viewer only then
                 st.code(made.script, language=None, line_numbers=True)
 
 
-def _draw_recording(opened: Opened | None, *, key: str) -> None:
-    """A recording that was not made here."""
+def _draw_recording(opened: OpenedGraph | None, *, key: str) -> None:
+    """Draw a recording that was opened from a file."""
     if opened is None:
         return
     recording.begin(opened, key=key)
@@ -128,11 +128,11 @@ def _draw_recording(opened: Opened | None, *, key: str) -> None:
 
 
 def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
-    """What the choice gives; the page that a visitor meets first needs no job."""
+    """Return the result of the choice; the first page uses a stored one and needs no job."""
     if choice == example.CHOICE and not backward:
         return example.forward()
     if choice.source == "expression":
-        try:  # what is refused takes no place in the queue
+        try:  # errors in the text are reported without a job
             parse(choice.program)
             input_lines(choice.inputs)
         except ExpressionError as error:
@@ -145,7 +145,7 @@ def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
 
 
 def _draw_left(made: Run, backward: bool) -> None:
-    """What ran, what it gave, and what is wrong."""
+    """Draw the error or note, the program with its values, and the findings."""
     if made.opened is not None:
         recording.begin(made.opened, key="run")
     if made.error:
@@ -163,13 +163,13 @@ def _draw_left(made: Run, backward: bool) -> None:
         draw_findings(())
 
 
-def _asked(choice: Choice, hit: bool) -> bool:
-    """Whether backward is to run: the button was pressed for this choice, or the link says so."""
+def _is_backward_requested(choice: Choice, hit: bool) -> bool:
+    """Return whether the button was pressed for this choice, or the link has `backward=1`."""
     state = st.session_state
-    if "played" not in state:  # the first run of a session, perhaps from a link
+    if "played" not in state:  # the first run of a session
         state["played"] = choice if st.query_params.get("backward") == "1" else None
     if hit:
-        again("run")
+        allow_restart("run")
         state["played"] = choice
     backward: bool = state["played"] == choice
     if backward:
@@ -179,7 +179,7 @@ def _asked(choice: Choice, hit: bool) -> bool:
     return backward
 
 
-def _where(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]:
+def _choose_device(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]:
     choices = devices.choices(simulated)
     device = st.selectbox(
         translated("Device"),
@@ -188,8 +188,8 @@ def _where(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]:
         bind="query-params",
         format_func=choices.__getitem__,
         help=translated(
-            "A simulated accelerator computes on the CPU, and has its own device for autograd: "
-            "copies, errors and the graph are as on a GPU. It has no clock."
+            "A simulated accelerator computes on the CPU but is a separate device for autograd: "
+            "copies, errors and the graph are the same as on a GPU. It has no clock."
         ),
     )
     assert device is not None  # the first one is chosen at first
@@ -209,8 +209,8 @@ def _program() -> tuple[str, str]:
         key="inputs",
         bind="query-params",
         help=translated(
-            "One on each line: `x = 1, 2, 3`, `w = [[1, 2], [3, 4]]`, `r = randn(3, 4)`; "
-            "also rand, ones, zeros, arange, and randint for whole numbers."
+            "One per line: `x = 1, 2, 3`, `w = [[1, 2], [3, 4]]`, `r = randn(3, 4)`; "
+            "also rand, ones, zeros, arange, and randint for integers."
         ),
     )
     program = st.text_area(

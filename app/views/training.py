@@ -1,4 +1,4 @@
-"""Training: watch the loss and the gradient of each layer, step by step."""
+"""The page Training: watch the loss and each layer's gradient norm during a training."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ..jobs.values import Settings, Step, Trained
+from ..jobs.values import Settings, Step, TrainingResult
 from ..panels import devices, text
 from ..panels.charts import quantity, scale
 from ..panels.figures import draw_findings, draw_gradients, draw_graph
 from ..panels.head import draw_head
-from ..panels.progress import again
+from ..panels.progress import allow_restart
 from ..panels.results import forget, result
 from ..panels.selection import follow
 
 SECONDS = 300
-FLOOR = 1e-12  # a logarithmic axis has no 0
+FLOOR = 1e-12  # replaces 0 on the logarithmic axis
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
-DRAWING = 1.0  # seconds between two drawings: a slow browser would fall behind and miss a Pause
+DRAW_SECONDS = 1.0  # between two drawings: more would make a slow browser miss a click on Pause
 MAX_STEPS = 3000
 MAX_DEPTH = 24
 ABOUT = (
-    "A small deep network learns a sine. On the right each line is one layer: how large the "
-    "gradient of its parameters was, from the first layer (dark) to the last (bright)."
+    "A small deep network learns a sine. On the right, each line is the gradient norm of one "
+    "layer's parameters, from the first layer (dark) to the last (bright)."
 )
 STARTS = {
     "Vanishing": Settings(rate=0.002),
@@ -35,7 +35,7 @@ STARTS = {
 
 
 def draw() -> None:
-    """The page."""
+    """Draw the page Training."""
     head, start = draw_head(
         "Training", list(STARTS), key="start", label="Start from", about=ABOUT,
         on_change=_set_start,
@@ -57,25 +57,25 @@ def draw() -> None:
         _draw_pause(place_of_pause, paused, ended)
     place = st.empty()
     with place.container():
-        _draw_steps(steps)  # empty charts stand there until the first step has ended
+        _draw_steps(steps)  # empty charts until the first step has ended
     if paused:
         st.info(f"Paused after {text.count(len(steps), 'step')}.", icon=":material/pause:")
         return
 
-    drawn = -DRAWING
+    drawn = -DRAW_SECONDS
 
     def draw_step(step: Step) -> tuple[float, str]:
-        """Draw the lines so far, now and then."""
+        """Add the step to the charts, and redraw them at most once per second."""
         nonlocal drawn
         if step.step >= len(steps):
             steps.append(step)
-            if time.monotonic() - drawn >= DRAWING:
+            if time.monotonic() - drawn >= DRAW_SECONDS:
                 drawn = time.monotonic()
                 with place.container():
                     _draw_steps(steps)
         return (step.step + 1) / settings.steps, f"step {step.step + 1} of {settings.steps}"
 
-    trained: Trained | None = result(
+    trained: TrainingResult | None = result(
         "training", "Training", ".training:train", settings, seconds=SECONDS, on_report=draw_step
     )
     with place.container():
@@ -87,14 +87,14 @@ def draw() -> None:
 
 
 def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
-    """The button that pauses, or goes on; of no use once the training has ended."""
+    """Draw the button that pauses and continues; disabled once the training has ended."""
     place.button(
         "Continue" if paused else "Pause",
         icon=":material/resume:" if paused else ":material/pause:",
         key=f"pause, {ended=}",
         on_click=_pause,
-        help="Pausing ends the process and keeps the steps so far; going on trains again up "
-        "to that step, with the same numbers, and then further.",
+        help="Pause ends the process and keeps the steps so far. Continue repeats them with the "
+        "same numbers, and then trains further.",
         disabled=ended,
     )
 
@@ -102,18 +102,18 @@ def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
 def _pause() -> None:
     state = st.session_state
     state["training paused"] = not state.get("training paused", False)
-    again("training")
+    allow_restart("training")
 
 
 def _set_start() -> None:
-    """Put the settings of the chosen start into the controls."""
+    """Set the controls to the settings of the chosen start."""
     start = STARTS[st.session_state["start"]]
     for name in ("depth", "activation", "gain", "residual", "rate"):
         st.session_state[name] = getattr(start, name)
 
 
 def _choose(start: Settings) -> Settings:
-    """The controls, and what they say."""
+    """Draw the controls and return the chosen settings."""
     with st.expander("Settings", icon=":material/tune:"):
         left, right = st.columns(2, gap="large")
         with left:
@@ -161,7 +161,7 @@ def _slider(
 
 
 def _draw_steps(steps: list[Step]) -> None:
-    """The loss beside the gradient norm of each layer, and the last numbers."""
+    """Draw the last numbers, and charts of the loss and of each layer's gradient norm."""
     loss = norm = ratio = "…"
     if steps:
         first, last = steps[-1].norms[0], steps[-1].norms[-1]
@@ -171,7 +171,7 @@ def _draw_steps(steps: list[Step]) -> None:
     left, middle, right = st.columns(3)
     left.metric("Loss", loss, border=True)
     middle.metric("Gradient norm, first layer", norm, border=True)
-    right.metric("First layer's, relative to the last's", ratio, border=True)
+    right.metric("Gradient norm, first layer / last layer", ratio, border=True)
     left, right = st.columns(2)
     numbers = [0, max(1, len(steps) - 1)]
     step = quantity("step", axis={"tickMinStep": 1}, scale=scale(numbers, nice=False))
@@ -222,8 +222,8 @@ def _draw_steps(steps: list[Step]) -> None:
     )
 
 
-def _draw_end(trained: Trained) -> None:
-    """The last step: what is wrong, its graph, and the files for TensorBoard."""
+def _draw_end(trained: TrainingResult) -> None:
+    """Draw the findings and graph of the last step, and a download for TensorBoard."""
     opened = trained.opened
     follow(opened.graph, key="training")
     draw_findings(opened.findings)

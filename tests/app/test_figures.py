@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 from app.jobs import recordings
 from app.jobs.backward import play
 from app.jobs.job import JobError
-from app.jobs.values import Choice, Opened
+from app.jobs.values import Choice, OpenedGraph
 from app.panels import recording, text, timeline
 from graphviz_torch import Graph, trace
 from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
@@ -33,12 +33,12 @@ def drawn(graph: Graph) -> AppTest:
     """The graph as the page Run backward shows it."""
 
     def page(graph: object) -> None:
-        from app.jobs.backward import opened
+        from app.jobs.backward import open_graph
         from app.panels.figures import draw_findings
         from app.panels.program import draw_program
         from app.panels.recording import show
 
-        shown = opened(graph)  # type: ignore[arg-type]
+        shown = open_graph(graph)  # type: ignore[arg-type]
         draw_program((), shown.graph, key="test", ran=True)
         draw_findings(shown.findings)
         show(shown, key="test")
@@ -104,7 +104,7 @@ def test_a_small_gradient_is_spelled_out_in_its_shape(shape: tuple[int, ...], sa
 
 
 def test_only_a_graph_whose_backward_was_recorded_is_said_to_have_no_copies() -> None:
-    stayed, unknown = "None: every tensor stayed", "This recording does not say."
+    stayed, unknown = "None: every tensor stayed", "Copies were not recorded."
     traced = trace(torch.ones(2, requires_grad=True).sum())
     ran = play(Choice("expression", "cpu", program="y = sum(x)", inputs="x = 1, 2"), True).opened
     assert ran is not None
@@ -122,7 +122,7 @@ def test_a_download_that_fails_leaves_one_line_in_the_log_without_a_path_or_a_st
 
     def execute(_: str) -> bytes:
         try:
-            return recording._written(Opened(Graph(()), (), ""), "SVG")
+            return recording._to_format(OpenedGraph(Graph(()), (), ""), "SVG")
         except JobError as error:
             raise MediaFileStorageError(f"Callable execution failed: {error}") from error
 

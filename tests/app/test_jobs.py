@@ -131,7 +131,7 @@ def test_a_job_ends_with_its_server_and_its_folder_is_removed(name: str) -> None
             assert not [*folder.glob("job-*")]
         else:  # a signal to the group is for the app: the server ends with it
             assert server.process.poll() is None
-            server.door.close()
+            server.requests.close()
             assert server.process.wait(60) == 0
             assert _gone(pid)
             assert not folder.exists()
@@ -176,7 +176,7 @@ def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPat
         with Job("builtins:eval", text, seconds=600) as job:
             alive.append(next(value for value in job if isinstance(value, int)))
         ticket = jobs.QUEUE.enter("last")
-        while ticket.before is not None:
+        while ticket.ahead is not None:
             time.sleep(0.01)
         ticket.leave()
     dead = [subprocess.run(["ps", "-p", str(pid)], capture_output=True).returncode for pid in alive]
@@ -186,15 +186,15 @@ def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPat
 def test_places_go_first_come_first_served_and_one_to_a_visitor() -> None:
     queue = JobQueue(2)
     ann, again, ben, eve = (queue.enter(name) for name in ("Ann", "Ann", "Ben", "Eve"))
-    assert [ticket.before for ticket in (ann, again, ben, eve)] == [None, 0, None, 1]
+    assert [ticket.ahead for ticket in (ann, again, ben, eve)] == [None, 0, None, 1]
     ben.leave()  # Ann has a job: the next place is Eve's
-    assert [ticket.before for ticket in (again, eve)] == [0, None]
+    assert [ticket.ahead for ticket in (again, eve)] == [0, None]
     ann.leave()
     ann.leave()
-    assert again.before is None
+    assert again.ahead is None
     again.leave()
     eve.leave()
-    assert queue.enter("Zoe").before is None
+    assert queue.enter("Zoe").ahead is None
 
 
 def test_a_job_in_the_queue_says_how_many_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_result_that_is_too_large_is_refused_with_a_sentence() -> None:
     ],
 )
 def test_two_ranks_of_a_sample_have_the_whole_between_them(name: str, sent: list[str]) -> None:
-    ranks = run(".ranks:recorded", name, seconds=60)
+    ranks = run(".ranks:record_mesh", name, seconds=60)
     assert [[each.kind for each in rank.graph.collectives] for rank in ranks] == [sent, sent]
     lines = gallery.model(name).code.splitlines()
     for rank in ranks:

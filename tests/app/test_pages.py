@@ -36,11 +36,11 @@ def test_a_page_opens_with_something_on_it_and_no_error(name: str) -> None:
     assert len(app.main.children) > 2
 
 
-@pytest.mark.parametrize("tab", [*explore.TABS, *explore.EARLIER])
+@pytest.mark.parametrize("tab", [*explore.TABS, *explore.RENAMED_TABS])
 def test_explore_opens_the_tab_that_the_link_names(tab: str) -> None:
     app = page("explore", tab=tab)
     [shown] = [each for each in app.tabs if each.children]
-    assert shown.label == explore.EARLIER.get(tab, tab)
+    assert shown.label == explore.RENAMED_TABS.get(tab, tab)
 
 
 def test_two_recordings_are_one_drawing_with_a_list_of_what_differs() -> None:
@@ -188,7 +188,7 @@ def test_a_rehearsal_is_read_from_what_the_command_printed() -> None:
     wrong = [{}, [], [1], [given] * 17, {**given, "ranks": "1"}, {**given, "peak_bytes": -1}]
     wrong += [{**given, "collectives": [row]}, {**given, "flops": 2**70}, {**given, "rank": True}]
     for data in (b"", b"[" * 100_000, b"\xff", *(json.dumps(each).encode() for each in wrong)):
-        with pytest.raises(ValueError, match=r"fit\.json is not a rehearsal\. Pass what"):
+        with pytest.raises(ValueError, match=r"fit\.json is not a rehearsal\. Pass the output"):
             rehearsals.read(data, "fit.json")
 
 
@@ -248,8 +248,8 @@ def test_a_measurement_has_a_spread_and_what_lies_inside_it_is_not_said_to_pay()
     timing = measuring._measure("elementwise", 64, "cpu, 1 thread", "cpu", 0.5)
     assert timing.low <= timing.seconds <= timing.high
 
-    def timings(*rows: tuple[str, int, float, float]) -> list[measuring.Timing]:
-        return [measuring.Timing(d, n, (lo + hi) / 2, lo, hi, "") for d, n, lo, hi in rows]
+    def timings(*rows: tuple[str, int, float, float]) -> list[measuring.MedianTiming]:
+        return [measuring.MedianTiming(d, n, (lo + hi) / 2, lo, hi, "") for d, n, lo, hi in rows]
 
     noisy = timings(
         ("a", 8, 1.0, 2.0), ("b", 8, 0.5, 1.1), ("a", 16, 1.0, 2.0), ("b", 16, 0.5, 1.1)

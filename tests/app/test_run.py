@@ -164,7 +164,7 @@ def test_the_page_follows_a_script_that_runs_and_can_ask_for_its_end(
     app.run()
     assert "runs**: step 1, 2 steps recorded" in app.markdown[0].value
     app.toggle(key="follow").set_value(True).run()
-    said = "step 18, 19 steps recorded, the first 4 and the last 8 judged"
+    said = "step 18, 19 steps recorded, the first 4 and the last 8 checked"
     assert said in app.markdown[0].value
     rows = zip(
         *(column(app, "own gradients", name) for name in ("tensor", "gradient")), strict=True

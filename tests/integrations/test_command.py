@@ -356,10 +356,10 @@ def test_a_reader_that_stops_early_changes_neither_the_code_of_diff_nor_its_pict
 @pytest.mark.parametrize(
     ("command", "name", "said"),
     [
-        ("export --to flow", "x.png", "draw writes that"),
-        ("export --to html", "x.svg", "draw writes that"),
-        ("draw", "x.html", "export --to html writes that"),
-        ("export", "x.svg", "draw writes that; name a format: --to html, mermaid, "),
+        ("export --to flow", "x.png", "`draw` writes this format"),
+        ("export --to html", "x.svg", "`draw` writes this format"),
+        ("draw", "x.html", "`export --to html` writes this format"),
+        ("export", "x.svg", "`draw` writes this format; name a format: --to html, mermaid, "),
         ("export", "x", "name a format: --to html, mermaid, "),
     ],
 )

@@ -193,14 +193,14 @@ def test_a_rank_that_goes_on_tells_the_others_nothing(ranks: Ranks) -> None:
     try:
         for second in range(100):
             dist.all_reduce(torch.ones(1))
-            watch._compare(float(second))
+            watch._check_progress(float(second))
         assert ranks.positions() == {}
-        watch._compare(101.0)  # it stands still
+        watch._check_progress(101.0)  # it stands still
         [at] = ranks.positions().values()
         assert at is not None
         assert [call.times for call in at.calls] == [100]
         dist.all_reduce(torch.ones(1))
-        watch._compare(102.0)
+        watch._check_progress(102.0)
         assert ranks.positions() == {0: None}
     finally:
         dist.destroy_process_group()
@@ -217,12 +217,12 @@ def test_the_first_rank_that_finds_a_difference_tells_it(ranks: Ranks) -> None:
     watches = [stall.StallWatch(each, said.append) for each in (ranks, other)]
     for second in (0.0, 1.0):  # both stand still, and tell it
         for watch in watches:
-            watch._compare(second)
+            watch._check_progress(second)
     loop = CollectiveCalls("all_reduce", "", (0, 1), "train.py:7")
     ranks.publish(RankPosition((loop,), 0, "inside"))
     for watch in watches:
-        watch._compare(20.0)
-        watch._compare(2000.0)
+        watch._check_progress(20.0)
+        watch._check_progress(2000.0)
         watch.close()
     assert said == [
         "for 20 seconds rank 0 waits in all_reduce at train.py:7; rank 1 has begun no collective"

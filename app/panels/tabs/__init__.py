@@ -1,1 +1,1 @@
-"""What the tabs of the page Explore show, each of one recording, and what a model is asked."""
+"""Tabs of the page Explore, and experiments on a model."""

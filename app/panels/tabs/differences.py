@@ -1,4 +1,4 @@
-"""Two recordings side by side: in numbers, in the interactive view, node by node."""
+"""Two recordings compared: in numbers, in the interactive view, and as text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from ...jobs.values import Compared
+from ...jobs.values import GraphComparison
 from .. import text
 from ..figures import draw_graph
 
 
-def draw_differences(compared: Compared, *, key: str, height: int) -> None:
-    """Both graphs in one drawing, and what was added, removed and changed in the second."""
+def draw_differences(compared: GraphComparison, *, key: str, height: int) -> None:
+    """Draw both graphs as one, and list nodes added, removed and changed in the second."""
     if not compared.text:
         st.success("The two recordings do not differ.", icon=":material/check:")
         return
@@ -24,7 +24,7 @@ def draw_differences(compared: Compared, *, key: str, height: int) -> None:
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:
-    """A line for each graph: how many of what."""
+    """Draw a line per graph with its numbers of nodes, parameters, copies and so on."""
     for title, graph in graphs:
         said = (f"{name} {text.escape(value)}" for name, value in _numbers(graph).items())
         st.caption(f"**{text.escape(title)}**: {' · '.join(said)}")

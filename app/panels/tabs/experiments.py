@@ -1,4 +1,4 @@
-"""Experiments on a model: a button, each answer, and how far one sample or input reaches."""
+"""Experiments on a model: a button, the results, and influence maps."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import streamlit as st
 
 from graphviz_torch.experiments import Experiment
 
-from ...jobs.values import Answers, Choice
+from ...jobs.values import Choice, ExperimentResults
 from ..figures import draw_graph
 from ..results import result
 from ..text import escape, prose
 
 _HELP = (
-    "The forward runs again with one thing changed: another sample, later tokens, another seed, "
-    "float64. What must not follow from it is a finding, with the operation and the line."
+    "Runs the forward again with one thing changed: another sample, later tokens, another seed, "
+    "float64. An output that must not depend on the change is a finding, with operation and line."
 )
 _SHOW = {True: st.success, False: st.warning, None: st.info}
 _ICONS = {True: ":material/check:", False: ":material/warning:", None: ":material/question_mark:"}
 
 
 def draw_experiments(choice: Choice, *, key: str) -> None:
-    """A button; where it was pressed for this choice, the answers."""
+    """Draw a button and, once it was pressed for this choice, the results."""
     state, place = st.session_state, f"{key} experiments on"
     if st.button("Experiments", icon=":material/science:", help=_HELP, key=f"{key} experiments"):
         state[place] = choice
@@ -28,18 +28,19 @@ def draw_experiments(choice: Choice, *, key: str) -> None:
         return
     doing = "Running the forward again, with one thing changed"
     shared = choice.seed == 0
-    made: Answers | None = result(place, doing, ".experiments:answers", choice, shared=shared)
+    call = ".experiments:run_experiments"
+    made: ExperimentResults | None = result(place, doing, call, choice, shared=shared)
     if made is None:
         return
     left, right = st.columns([3, 5], gap="medium")
     with left:
         for each in made.experiments:
-            _draw_answer(each)
+            _draw_experiment(each)
     with right:
         _draw_influence(made, key=key)
 
 
-def _draw_answer(each: Experiment) -> None:
+def _draw_experiment(each: Experiment) -> None:
     name = f"**{escape(each.name)}**"
     lines = [f"{name}: {escape(each.changed)}" if each.changed else name, escape(each.message)]
     found = each.finding
@@ -49,18 +50,18 @@ def _draw_answer(each: Experiment) -> None:
     if any(facts):
         lines.append(f":small[{escape(' · '.join(filter(None, facts)))}]")
     holds = each.holds
-    if found is not None:  # of severity info, it may be meant
+    if found is not None:  # a finding of severity "info" may be intended
         holds = None if found.severity == "info" else False
     _SHOW[holds]("  \n".join(lines), icon=_ICONS[holds])
 
 
-def _draw_influence(made: Answers, *, key: str) -> None:
+def _draw_influence(made: ExperimentResults, *, key: str) -> None:
     if not made.payload:
-        st.info("How far a change goes is not known: the path depends on the values.")
+        st.info("No influence map: which operations run depends on the values.")
         return
     st.markdown(
-        "## How far does it reach?",
-        help="The bar of each node: how much of its value changes with the sample, position or "
-        "input that is chosen below the graph. What it never reaches is grey.",
+        "## Influence of an input",
+        help="The bar of each node shows how much of its value changes with the sample, position "
+        "or input that is chosen below the graph. Nodes that do not change are grey.",
     )
     draw_graph(made.payload, key=key, place="influence", color_by="influence", height=600)

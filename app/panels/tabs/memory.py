@@ -1,4 +1,4 @@
-"""What a graph saves for backward: by module, and the largest tensors."""
+"""Memory that a graph saves for backward: by module, and the largest tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..charts import quantity, scale
 from ..linked import table
 from ..selection import name
 
-_BARS = 20
-_LARGEST = 50
+_MAX_BARS = 20
+_MAX_TENSORS = 50
 
 
 def draw_memory(graph: Graph, *, key: str) -> None:
-    """Bytes saved for backward; a storage that several nodes save counts once."""
+    """Draw the bytes saved for backward; a storage that several nodes save is counted once."""
     if not any(node.saved for node in graph.nodes):
-        st.info("This recording does not say what is saved for backward.", icon=":material/info:")
+        st.info("Tensors saved for backward were not recorded.", icon=":material/info:")
         return
     modules: dict[str, int] = defaultdict(int)
     kinds: dict[str, int] = defaultdict(int)
@@ -34,7 +34,7 @@ def draw_memory(graph: Graph, *, key: str) -> None:
     largest = sorted(modules.items(), key=lambda pair: -pair[1])
     bars = [
         {"module": module, "bytes": nbytes, "size": text.size(nbytes)}
-        for module, nbytes in largest[:_BARS]
+        for module, nbytes in largest[:_MAX_BARS]
         if nbytes
     ]
     longest = scale([0, *(nbytes for _, nbytes in largest[:1])])
@@ -58,13 +58,13 @@ def draw_memory(graph: Graph, *, key: str) -> None:
         },
         alt="Bytes saved for backward by module",
     )
-    if len(largest) > _BARS:
-        st.caption(f"The {_BARS} largest of {len(largest):,} modules.")
+    if len(largest) > _MAX_BARS:
+        st.caption(f"The {_MAX_BARS} largest of {len(largest):,} modules.")
     rows = sorted(
         ((saved, node) for node in graph.nodes for saved in node.saved),
         key=lambda pair: -pair[0].nbytes,
-    )[:_LARGEST]
-    st.markdown(f"**Largest saved tensors** (at most {_LARGEST})")
+    )[:_MAX_TENSORS]
+    st.markdown(f"**Largest saved tensors** (at most {_MAX_TENSORS})")
     table(
         [
             {

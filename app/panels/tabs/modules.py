@@ -1,4 +1,4 @@
-"""A graph summed up by module: what each computes, holds, keeps for backward and learns."""
+"""A table by module: outputs, parameters, FLOPs, saved bytes and gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import streamlit as st
 
 from graphviz_torch.export import Summary
 
-from ..linked import says, table
+from ..linked import has_text, table
 from ..text import count, duration, short, size
 
 _Cell = str | tuple[str, float | None]
@@ -19,7 +19,7 @@ def _number(value: float | None, text: Callable[[float], str]) -> tuple[str, flo
     return ("" if value is None else text(value)), value
 
 
-_Row = dict[str, Any]  # of `Summary.rows`
+_Row = dict[str, Any]  # a row of `Summary.rows`
 _COLUMNS: dict[str, Callable[[_Row], _Cell]] = {
     "class": lambda row: row["module_class"],
     "calls": lambda row: _number(row["calls"], str),
@@ -34,16 +34,16 @@ _COLUMNS: dict[str, Callable[[_Row], _Cell]] = {
     "backward": lambda row: _number(row["seconds"], duration),
 }
 _HELPS = {
-    "FLOPs": "Of forward, by PyTorch's own formulas, from operations and shapes",
-    "saved": "For backward",
-    "gradient": "Norm of the gradients of all its parameters together",
-    "relative": "That norm, divided by the norm of the parameters",
+    "FLOPs": "FLOPs of forward, by PyTorch's formulas, from operations and shapes",
+    "saved": "Bytes saved for backward",
+    "gradient": "Norm of the gradients of all parameters of the module",
+    "relative": "Norm of the gradients, divided by the norm of the parameters",
     "backward": "Time in backward",
 }
 
 
 def draw_modules(found: Summary, *, key: str) -> None:
-    """A row for each module in the order of the forward, and the total."""
+    """Draw a row for each module in forward order, and the total."""
     rows = module_rows(found)
     table(
         rows, [None] * len(rows), key=key, place="modules", label="Summary by module", helps=_HELPS,
@@ -51,7 +51,7 @@ def draw_modules(found: Summary, *, key: str) -> None:
     )  # fmt: skip
     notes = []
     if found.depth < found.deepest:
-        notes.append(f"Modules are told apart {found.depth} of {found.deepest} names deep.")
+        notes.append(f"Modules below depth {found.depth} of {found.deepest} are added up.")
     if found.total.flops_unknown:
         nodes = count(found.total.flops_unknown, "node")
         notes.append(f"The FLOPs of {nodes} are not known, and are not counted.")
@@ -60,7 +60,9 @@ def draw_modules(found: Summary, *, key: str) -> None:
 
 
 def module_rows(found: Summary) -> list[dict[str, Any]]:
-    """What the table says of each module; a column that is empty for all is left out."""
+    """Return the table's row of each module; columns that are empty for all modules are left
+    out.
+    """
     modules = found.rows()
     columns = {
         name: [cell(row) for row in modules]
@@ -68,15 +70,15 @@ def module_rows(found: Summary) -> list[dict[str, Any]]:
         if name != "trainable" or any(row["trainable"] != row["parameters"] for row in modules)
     }
     for name, column in found.recorded_columns.items():
-        columns[column.title] = [_recorded(row[name], column.text) for row in modules]
-    used = {name: cells for name, cells in columns.items() if any(map(says, cells))}
+        columns[column.title] = [_cell(row[name], column.text) for row in modules]
+    used = {name: cells for name, cells in columns.items() if any(map(has_text, cells))}
     return [
         {"module": _title(row), **{name: cells[place] for name, cells in used.items()}}
         for place, row in enumerate(modules)
     ]
 
 
-def _recorded(value: Any, text: Callable[[Any], str]) -> _Cell:
+def _cell(value: Any, text: Callable[[Any], str]) -> _Cell:
     return (text(value), value) if isinstance(value, (int, float)) else text(value)
 
 

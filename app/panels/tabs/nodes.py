@@ -1,4 +1,4 @@
-"""Every node of a graph as a table that can be narrowed down."""
+"""A table of all nodes with filters."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import streamlit as st
 from graphviz_torch import Graph
 from graphviz_torch.graph import Node
 
-from ..linked import MOST_ROWS, says, table
+from ..linked import MAX_ROWS, has_text, table
 from ..selection import name
 from ..text import count, duration, size
 
 
 def draw_nodes(graph: Graph, *, key: str) -> None:
-    """Filters by text, operation, module and device, and the nodes that pass."""
+    """Draw filters by text, operation, module and device, and the nodes that pass them."""
     with st.container(horizontal=True):
         text = st.text_input("Find", key=f"{key} find", placeholder="name, module, shape, line")
         operations = _choices("Operation", {node.title for node in graph.nodes}, key)
@@ -33,28 +33,28 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
     ]
     st.caption(f"{len(found):,} of {count(len(graph.nodes), 'node')}")
     table(
-        node_rows(found[: MOST_ROWS + 1]),
-        [node.id for node in found[: MOST_ROWS + 1]],
+        node_rows(found[: MAX_ROWS + 1]),
+        [node.id for node in found[: MAX_ROWS + 1]],
         key=key,
         place="nodes",
         label="Nodes",
         helps={
-            "gradient": "Its norm",
+            "gradient": "Norm of the first output's gradient",
             "backward": "Time in backward",
-            "saved": "For backward",
+            "saved": "Bytes saved for backward",
         },
     )
 
 
 def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
-    """What the table says of each node. A column that is empty for every node is left out."""
+    """Return the table's row of each node; columns that are empty for all nodes are left out."""
     rows: list[dict[str, Any]] = [
         {
             "node": name(node),
             "operation": node.leaf or node.title,
             "value": node.value_text,
             "gradient": _gradient(node),
-            "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
+            "output": ", ".join(str(meta) for meta in node.outputs if meta is not None),
             "module": " · ".join(filter(None, (node.module, node.module_class.rpartition("/")[2]))),
             "line": node.where,
             "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
@@ -68,12 +68,12 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
         for row, node in zip(rows, nodes, strict=True):
             row["backward"] = "" if node.seconds is None else duration(node.seconds), node.seconds
     seldom = ("value", "gradient", "attributes", "placement", "note")
-    unsaid = [key for key in seldom if not any(says(row[key]) for row in rows)]
-    return [{key: cell for key, cell in row.items() if key not in unsaid} for row in rows]
+    empty = [key for key in seldom if not any(has_text(row[key]) for row in rows)]
+    return [{key: cell for key, cell in row.items() if key not in empty} for row in rows]
 
 
 def _gradient(node: Node) -> tuple[str, float | None]:
-    """Return the norm of the gradient of its first output as text, and as a number."""
+    """Return the norm of the gradient of the first output, as text and as a number."""
     stats = next((each for each in node.grad_outputs if each is not None), None)
     return ("", None) if stats is None else (f"{stats.norm:.4g}", stats.norm)
 

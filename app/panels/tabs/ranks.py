@@ -1,4 +1,4 @@
-"""What goes between ranks, and what each of them has."""
+"""Collectives between ranks, and how ranks share the parameters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..selection import name
 
 
 def draw_collectives(graph: Graph, *, key: str) -> None:
-    """What this rank sent to others: a sentence, and a row for each in the order of the program.
+    """Draw a summary of this rank's collectives, and a table in program order.
 
     Args:
-        graph: any graph.
-        key: whose selection it is.
+        graph: a graph.
+        key: key of the selection.
     """
-    st.markdown(sent(graph.collectives))
+    st.markdown(collectives_text(graph.collectives))
     rows = [_row(graph, number, each) for number, each in enumerate(graph.collectives, 1)]
     table(
         rows,
@@ -35,8 +35,8 @@ def draw_collectives(graph: Graph, *, key: str) -> None:
     )
 
 
-def sent(collectives: Sequence[Collective]) -> str:
-    """How many collectives there were in each phase, and of how many bytes, as Markdown."""
+def collectives_text(collectives: Sequence[Collective]) -> str:
+    """Return the number and bytes of collectives in each phase as Markdown."""
     parts = []
     for phase in dict.fromkeys(each.phase for each in collectives):
         those = [each for each in collectives if each.phase == phase]
@@ -47,22 +47,22 @@ def sent(collectives: Sequence[Collective]) -> str:
 
 
 def draw_parts(ranks: Sequence[tuple[str, Graph]]) -> None:
-    """Who holds what: a row for each parameter, and how each rank has it."""
+    """Draw a row per parameter with its placement on each rank."""
     rows: dict[str, dict[str, str]] = {}
     for rank, graph in ranks:
         for parameter in graph.parameters:
             row = rows.setdefault(
                 parameter.name, {"parameter": parameter.name, "shape": str(parameter.tensor)}
             )
-            row[rank] = parameter.placement or "all of it"
+            row[rank] = parameter.placement or "whole"
     st.table([{k: text.escape(v) for k, v in row.items()} for row in rows.values()])
 
 
 _HELPS = {
-    "#": "Place in the order of the program",
-    "gives": "Bytes of the tensors that this rank gives in",
-    "for": "The parameters whose values or gradients went over, or the change of a DTensor's parts",
-    "line": "The line of the program that asked for it",
+    "#": "Position in the order of the program",
+    "bytes": "Bytes of this rank's input tensors",
+    "for": "The parameters whose values or gradients are communicated, or the DTensor's placements",
+    "line": "The line of the program that called it",
 }
 
 
@@ -72,7 +72,7 @@ def _row(graph: Graph, number: int, each: Collective) -> dict[str, Any]:
     return {
         "#": (f"{number}", number),
         "collective": each.kind,
-        "gives": (text.size(each.nbytes), each.nbytes),
+        "bytes": (text.size(each.nbytes), each.nbytes),
         "phase": each.phase,
         "module": each.module,
         "for": each.change or ", ".join(each.parameters),

@@ -1,4 +1,4 @@
-"""The gradient as a river, and its path from the loss to one parameter: what made it small."""
+"""The gradient flow diagram, and the gradient's path from the loss to one node."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from ...jobs.values import Way
+from ...jobs.values import GradientSteps
 from ..figures import leaves
 from ..linked import table
 from ..results import result
-from ..selection import name, selected
+from ..selection import name, selected_node
 from ..text import escape
 
 
 def draw_flow(graphs: list[Graph]) -> None:
-    """The gradient of a recording as a river; of two, side by side."""
+    """Draw the gradient flow of a recording, or of two side by side."""
     drawn: str | None = result("flow", "Drawing", ".recordings:as_flow", tuple(graphs))
     if drawn is not None:
         data = base64.b64encode(drawn.encode()).decode()
@@ -25,30 +25,31 @@ def draw_flow(graphs: list[Graph]) -> None:
         st.html(f'<img alt="{alt}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">')
 
 
-def draw_way(graph: Graph, *, key: str) -> None:
-    """Choose a parameter or the selected node, and see the nodes between the loss and it."""
+def draw_path(graph: Graph, *, key: str) -> None:
+    """Draw the nodes between the loss and a chosen parameter or the selected node."""
     nodes = {name(node): node.id for node in graph.nodes}
     targets: dict[str, str | int] = {
         title: title if node is None else node for title, node, _ in leaves(graph)
     }
-    node = selected(key)
+    node = selected_node(key)
     others = [] if node is None else [name(graph.nodes[node])]
     before = st.session_state.get(f"{key} target")
     targets = {**{each: nodes[each] for each in [before, *others] if each in nodes}, **targets}
     if not targets:
-        st.info("No gradient of this recording ends in a leaf.", icon=":material/info:")
+        st.info("No gradient of this recording reaches a leaf.", icon=":material/info:")
         return
     title = str(
         st.selectbox(
             "From the loss to", list(targets), key=f"{key} target",
-            help="A parameter or an input. A node that is selected can be chosen too.",
+            help="A parameter or an input. The selected node can be chosen, too.",
         )
     )  # fmt: skip
     doing = "Following the gradient"
-    way: Way | None = result("way", doing, ".recordings:way_to", graph, targets[title])
-    if way is None:
+    call = ".recordings:gradient_path"
+    path: GradientSteps | None = result("path", doing, call, graph, targets[title])
+    if path is None:
         return
-    st.markdown("  \n".join(map(escape, way.says)))
+    st.markdown("  \n".join(map(escape, path.sentences)))
     table(
         [
             {
@@ -58,11 +59,11 @@ def draw_way(graph: Graph, *, key: str) -> None:
                 "norm": ("" if norm is None else f"{norm:.4g}", norm),
                 "factor": ("" if factor is None else f"{factor:.3g}", factor),
             }
-            for step, module, norm, factor in way.steps
+            for step, module, norm, factor in path.steps
         ],
-        [step for step, *_ in way.steps],
+        [step for step, *_ in path.steps],
         key=key,
-        place="way",
+        place="path",
         label="The gradient's path",
-        helps={"factor": "This norm, divided by the norm before"},
+        helps={"factor": "Norm at this node, divided by the norm at the node before"},
     )
