@@ -17,8 +17,8 @@ def normalize(matrix):
 for work in ("matmul", "training step", normalize):
     result = compare_devices(work, devices=["cpu", "cuda"], sizes=[32, 128], seconds=0.01)
     print(result.table(), end="\n\n")
-    assert [timing.size for timing in result.of("cpu")] == [32, 128]
-    assert all(timing.there == timing.back == 0 for timing in result.of("cpu"))
+    assert [timing.size for timing in result.timings_of("cpu")] == [32, 128]
+    assert all(timing.to_device == timing.to_cpu == 0 for timing in result.timings_of("cpu"))
     if not torch.cuda.is_available():
         assert [device for device, why in result.absent] == ["cuda"]
 

@@ -117,7 +117,11 @@ def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Me
         compared = compare_devices(work, devices=[device], sizes=[size], seconds=0.01)
         [timing] = compared.timings
         rounds.append(timing.total)
-        copies = [("copy there", timing.there), ("work", timing.work), ("copy back", timing.back)]
+        copies = [
+            ("copy to it", timing.to_device),
+            ("work", timing.work),
+            ("copy back", timing.to_cpu),
+        ]
         parts = ", ".join(f"{what} {1000 * took:.3g} ms" for what, took in copies if took)
         if len(rounds) >= _ROUNDS[0]:
             low, middle, high = statistics.quantiles(rounds, n=4)

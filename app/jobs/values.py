@@ -116,7 +116,7 @@ class MedianTiming:
     seconds: float  # the median
     low: float  # the first quartile
     high: float  # the third quartile
-    parts: str  # "copy there 1.2 ms, work 3 ms, copy back 0.8 ms"
+    parts: str  # "copy to it 1.2 ms, work 3 ms, copy back 0.8 ms"
 
 
 @dataclass(frozen=True)

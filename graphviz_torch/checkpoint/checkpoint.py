@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..devices.containers import children, join, rebuilt
+from ..devices.containers import children, join, rebuild
 from ..devices.moving import to_device
 from ..devices.simulated.device_names import is_simulated
 from ..graph import GraphLike, TensorMeta, graph_of
@@ -292,7 +292,7 @@ def _state(value: Any, name: str) -> Any:
         return value
     if type(value) in (list, tuple) or isinstance(value, dict):
         parts = children(value) or []
-        return rebuilt(value, [_state(part, join(name, key)) for key, part in parts])
+        return rebuild(value, [_state(part, join(name, key)) for key, part in parts])
     raise TypeError(
         f"{name or 'The value'} is {type_text(value)}, which loading with weights_only=True "
         "refuses. Save tensors, numbers, strings, lists, dicts, modules and optimizers."

@@ -1,4 +1,4 @@
-"""Move tensors and models between devices, and measure what a device is worth."""
+"""Move tensors and models between devices, and measure how fast devices and copies are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Bytes per second between the CPU and a GPU, by size, from pageable and from pinned memory.
+"""Measure the bandwidth of copies between the CPU and a GPU, from pageable and from pinned
+memory.
 
-Seconds are the median of `torch.utils.benchmark` runs of one copy into memory that is there
-already, from the call until the device has finished. So a small copy shows what a call costs.
+Each time is the median of `torch.utils.benchmark` runs of one copy into allocated memory, from the
+call until the device has finished. So the time of a small copy is the cost of a call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SIZES = tuple(4**k for k in range(5, 15))  # 1 KiB to 256 MiB
 
 
 class Rate(NamedTuple):
-    """Seconds for one copy."""
+    """Seconds for one copy of a given size and kind."""
 
     device: str
     kind: TransferKind
@@ -34,13 +35,13 @@ class Rate(NamedTuple):
 
     @property
     def gigabytes(self) -> float:
-        """Bytes per second, in units of 1e9."""
+        """Bandwidth in 1e9 bytes per second."""
         return self.nbytes / self.seconds / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What copies between the CPU and a GPU reach, by size.
+    """Measured bandwidth of copies between the CPU and a GPU, by size.
 
     >>> from graphviz_torch.devices import measure_bandwidth
     >>> print(measure_bandwidth("cpu").table())
@@ -57,7 +58,7 @@ class Bandwidth:
         return self.table()
 
     def table(self) -> str:
-        """GB/s as text, a row for each size."""
+        """Return the rates in GB/s as text, a row for each size."""
         columns = list(dict.fromkeys(map(_name, self.rates)))
         cells = {(rate.nbytes, _name(rate)): f"{rate.gigabytes:.2f}" for rate in self.rates}
         lines = [f"{'bytes':>13}" + "".join(f"{name:>24}" for name in columns) + "  in GB/s"]
@@ -68,11 +69,11 @@ class Bandwidth:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float | bool]]:
-        """The rates as plain rows, for a data frame."""
+        """Return the rates as dicts, for a data frame."""
         return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
 
     def plot(self) -> SvgPicture:
-        """An SVG: GB/s by size."""
+        """Return an SVG chart of GB/s by size."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for rate in self.rates:
             lines.setdefault(_name(rate), []).append((float(rate.nbytes), rate.gigabytes))
@@ -87,13 +88,14 @@ def measure_bandwidth(
     sizes: Iterable[int] = SIZES,
     seconds: float = 0.1,
 ) -> Bandwidth:
-    """Copies to a GPU and back, from pageable and from pinned memory, by bytes.
+    """Measure copies to a GPU and back, from pageable and from pinned memory, by size.
 
-    A device that is absent, simulated or no CUDA device is not measured, and named in `absent`.
+    A device that is absent, simulated or not a CUDA device is not measured, but listed in `absent`.
 
     Args:
+        device: a CUDA device.
         sizes: bytes of a copy, each at least 1.
-        seconds: time to measure for, at least, for each number.
+        seconds: minimum measuring time of each number.
 
     >>> measure_bandwidth("cpu").absent
     (('cpu', 'only a CUDA device has pinned memory to compare'),)
@@ -105,11 +107,11 @@ def measure_bandwidth(
             absent.append((device_label(found), "only a CUDA device has pinned memory to compare"))
             continue
         for size in sorted(set(sizes)):
-            there = torch.empty(size, dtype=torch.uint8, device=found)
+            on_device = torch.empty(size, dtype=torch.uint8, device=found)
             for pinned in (False, True):
-                here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+                on_host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
                 pairs: tuple[tuple[TransferKind, torch.Tensor, torch.Tensor], ...]
-                pairs = (("HtoD", there, here), ("DtoH", here, there))
+                pairs = (("HtoD", on_device, on_host), ("DtoH", on_host, on_device))
                 for kind, target, source in pairs:
                     copy = partial(target.copy_, source, non_blocking=pinned)
                     taken = median_seconds(copy, seconds)

@@ -1,4 +1,4 @@
-"""How a graph says that `nn.DataParallel` divided a batch."""
+"""Read from a graph how `nn.DataParallel` divided a batch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ..graph import GraphLike, graph_of
 
 
 def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
-    """How the batch was divided: device and number of samples of each replica, in order.
+    """Return device and number of samples of each DataParallel replica, in order.
 
-    Read from the Gather at which the replicas' outputs meet: the last one of the graph.
+    They are read from the last Gather of the graph, which concatenates the replicas' outputs.
 
     Raises:
-        ValueError: if the graph has no Gather, so that no DataParallel made it.
+        ValueError: if the graph has no Gather, and so was not made by DataParallel.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
     >>> halves = [Node(i, "ViewBackward0", (TensorMeta((4, 2), "float32", f"cuda:{i}"),))
@@ -36,6 +36,6 @@ def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
     if whole is None or not whole.shape:
         return [(part.device, 1) for part in known]
     sizes = [part.shape or (1,) for part in known]
-    # Replicas differ along the dimension that adds up.
+    # The batch dimension is the one whose sizes add up to the size of the whole.
     dim = next(d for d, n in enumerate(whole.shape) if sum(size[d] for size in sizes) == n)
     return [(part.device, size[dim]) for part, size in zip(known, sizes, strict=True)]

@@ -1,9 +1,10 @@
-"""What a device is worth: the same work on each, with the copies there and back counted apart.
+"""Time the same work on several devices, with the copies to and from the device listed
+separately.
 
-Times are the median of `torch.utils.benchmark` runs after a warm-up, on the CPU's clock with the
-device synchronised before and after. Counted for a device: `there`, the inputs' copy from pageable
-memory; `work`; `back`, the outputs' copy. Not counted: making the inputs, moving a model once.
-A simulated device has no clock and is never timed.
+Times are the median of `torch.utils.benchmark` runs after a warm-up, on the CPU's clock, with the
+device synchronized before and after. For each device, `to_device` is the copy of the inputs from
+pageable memory, `work` the computation, and `to_cpu` the copy of the outputs. Creating the inputs
+and moving a model are not counted. A simulated device has no clock and is never timed.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Timing(NamedTuple):
-    """Seconds for one size on one device."""
+    """Seconds for one size on one device: both copies and the work."""
 
     device: str
     size: int
-    there: float
+    to_device: float
     work: float
-    back: float
+    to_cpu: float
 
     @property
     def total(self) -> float:
-        """Seconds with both copies."""
-        return self.there + self.work + self.back
+        """Seconds of the work and both copies together."""
+        return self.to_device + self.work + self.to_cpu
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceComparison:
-    """The same work, by size and device.
+    """Timings of the same work, by size and device.
 
     >>> from graphviz_torch.devices import compare_devices
     >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8], seconds=0.001)
@@ -54,26 +55,27 @@ class DeviceComparison:
     work: str
     timings: tuple[Timing, ...]
     absent: tuple[tuple[str, str], ...] = ()  # device and why it was not timed
-    threads: int = 1  # of the CPU
+    threads: int = 1  # number of CPU threads
 
     _repr_pretty_ = print_text
 
     def __str__(self) -> str:
         return self.table()
 
-    def of(self, device: str) -> list[Timing]:
-        """The timings of one device, by size."""
+    def timings_of(self, device: str) -> list[Timing]:
+        """Return the timings of one device, by size."""
         return sorted((t for t in self.timings if t.device == device), key=lambda t: t.size)
 
     def devices(self) -> list[str]:
-        """The devices that were timed, in order."""
+        """Return the devices that were timed, in order."""
         return list(dict.fromkeys(timing.device for timing in self.timings))
 
     def break_even(self, device: str, *, copies: bool = True) -> int | None:
-        """The smallest measured size from which on the device beats the CPU; None if it never does.
+        """Return the smallest measured size from which on the device is faster than the CPU, or
+        None.
 
         Args:
-            copies: count the copies there and back; without them, the work alone.
+            copies: include the copies to and from the device, not only the work.
 
         Raises:
             ValueError: if the device or the CPU was not timed.
@@ -83,29 +85,29 @@ class DeviceComparison:
                 raise ValueError(
                     f"{name} was not timed; timed were {', '.join(self.devices()) or 'none'}."
                 )
-        cpu = {timing.size: timing for timing in self.of("cpu")}
+        on_cpu = {timing.size: timing for timing in self.timings_of("cpu")}
         found = None
-        for timing in reversed(self.of(device)):
-            if timing.size in cpu:
-                ours, theirs = timing, cpu[timing.size]
-                if (ours.total >= theirs.total) if copies else (ours.work >= theirs.work):
+        for timing in reversed(self.timings_of(device)):
+            if timing.size in on_cpu:
+                cpu = on_cpu[timing.size]
+                if (timing.total >= cpu.total) if copies else (timing.work >= cpu.work):
                     break
                 found = timing.size
         return found
 
     def table(self) -> str:
-        """The times as text, a row for each size and device."""
+        """Return the times as text, a row for each size and device."""
         lines = [
             f"{self.work}, {self.threads} CPU thread{'s' * (self.threads != 1)}",
-            f"{'size':>10}  {'device':8}{'there':>11}{'work':>11}{'back':>11}{'total':>11}"
+            f"{'size':>10}  {'device':8}{'to device':>11}{'work':>11}{'to cpu':>11}{'total':>11}"
             f"{'against cpu':>13}",
         ]
-        cpu = {timing.size: timing.total for timing in self.of("cpu")}
+        cpu = {timing.size: timing.total for timing in self.timings_of("cpu")}
         for timing in sorted(self.timings, key=lambda t: t.size):
             ratio = f"{cpu[timing.size] / timing.total:.2f}x" if timing.size in cpu else ""
             times = "".join(
                 f"{seconds_text(s) if s else '-':>11}"
-                for s in (timing.there, timing.work, timing.back, timing.total)
+                for s in (timing.to_device, timing.work, timing.to_cpu, timing.total)
             )
             lines.append(f"{timing.size:>10,}  {timing.device:8}{times}{ratio:>13}")
         for device in self.devices():
@@ -113,26 +115,28 @@ class DeviceComparison:
                 size = self.break_even(device)
                 alone = self.break_even(device, copies=False)
                 lines.append(
-                    f"{device} pays "
-                    + ("at no size measured" if size is None else f"from {size:,} on")
+                    f"{device} is faster "
+                    + ("at no measured size" if size is None else f"from size {size:,} on")
                     + " with the copies, "
-                    + ("at no size measured" if alone is None else f"from {alone:,} on")
+                    + ("at no measured size" if alone is None else f"from size {alone:,} on")
                     + " without"
                 )
         lines += [f"{device} was not timed: {why}" for device, why in self.absent]
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float]]:
-        """The times as plain rows, for a data frame."""
+        """Return the times as dicts, for a data frame."""
         return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
 
     def plot(self) -> SvgPicture:
-        """An SVG: total seconds by size, and the work alone where a device needs copies."""
+        """Return an SVG chart of seconds by size: in total and, for a device with copies,
+        without them.
+        """
         lines = {}
         for device in self.devices():
-            timings = self.of(device)
+            timings = self.timings_of(device)
             lines[device] = [(t.size, t.total) for t in timings]
-            if any(t.there or t.back for t in timings):
+            if any(t.to_device or t.to_cpu for t in timings):
                 lines[f"{device}, work alone"] = [(t.size, t.work) for t in timings]
         return line_chart(
             {name: [(float(a), b) for a, b in points] for name, points in lines.items()},
@@ -150,7 +154,7 @@ class _Work(NamedTuple):
 
 
 def square(size: int) -> Tensors:
-    """One random matrix of size x size."""
+    """Return one random matrix of size x size."""
     return (torch.rand(size, size),)
 
 
@@ -162,20 +166,20 @@ def compare_devices(
     inputs: Callable[[int], Tensors] = square,
     seconds: float = 0.1,
 ) -> DeviceComparison:
-    """The same work on each device, by size.
+    """Time the same work on each device, by size.
 
     Args:
         work: "matmul", "pinv" or "elementwise" on matrices of size x size, "training step" of an
-            MLP of that width on 64 samples; or a function of the tensors that `inputs` makes.
-        devices: those that are absent or simulated are left out, and named in `absent`.
+            MLP of that width on 64 samples; or a function of the tensors that `inputs` returns.
+        devices: devices that are absent or simulated are not timed, but listed in `absent`.
         inputs: for a function: size -> a tuple of CPU tensors. By default one square matrix.
-        seconds: time to measure for, at least, for each number.
+        seconds: minimum measuring time of each number.
 
     Raises:
-        ValueError: for an unknown name, and if no device is left.
+        ValueError: if the name is unknown, or no device can be timed.
 
     >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8, 16], seconds=0.001)
-    >>> [timing.size for timing in compared.of("cpu")]
+    >>> [timing.size for timing in compared.timings_of("cpu")]
     [8, 16]
     """
     if isinstance(work, str):
@@ -206,7 +210,7 @@ def compare_devices(
 def present_devices(
     devices: Sequence[torch.device | str],
 ) -> tuple[list[torch.device], list[tuple[str, str]]]:
-    """Those that can be timed, and the others with the reason."""
+    """Return the devices that can be timed, and the other ones with the reason."""
     present: list[torch.device] = []
     absent: list[tuple[str, str]] = []
     for device in devices:
@@ -231,32 +235,32 @@ def _time(
     run: Callable[..., Any], made: Tensors, device: torch.device, size: int, seconds: float
 ) -> Timing:
     placed = _move(made, device)
-    for _ in range(2):  # kernels are loaded, and chosen, at the first calls
+    for _ in range(2):  # the first calls load and select kernels
         outputs = run(*placed)
-    there = back = 0.0
+    to_device = to_cpu = 0.0
     if device.type != "cpu":
-        there = median_seconds(lambda: _move(made, device), seconds, device)
-        back = median_seconds(lambda: _move(outputs, torch.device("cpu")), seconds, device)
+        to_device = median_seconds(lambda: _move(made, device), seconds, device)
+        to_cpu = median_seconds(lambda: _move(outputs, torch.device("cpu")), seconds, device)
     work = median_seconds(lambda: run(*placed), seconds, device)
-    return Timing(device_label(device), size, there, work, back)
+    return Timing(device_label(device), size, to_device, work, to_cpu)
 
 
 def median_seconds(
     function: Callable[[], Any], seconds: float, device: torch.device | None = None
 ) -> float:
-    """The median time of a call, after a warm-up, measured for at least `seconds`."""
+    """Return the median time of a call after a warm-up, measured for at least `seconds`."""
 
-    def finished() -> None:
+    def run_and_synchronize() -> None:
         function()
         torch.accelerator.synchronize()
 
-    # The benchmark's own timer waits for CUDA alone.
-    waits = device is None or device.type in ("cpu", "cuda")
-    from torch.utils import benchmark  # loads setuptools: only where it measures
+    # The timer of `benchmark` synchronizes CUDA, but no other accelerator.
+    synchronizes = device is None or device.type in ("cpu", "cuda")
+    from torch.utils import benchmark  # imports setuptools, so only when it is needed
 
     timer = benchmark.Timer(
         "function()",
-        globals={"function": function if waits else finished},
+        globals={"function": function if synchronizes else run_and_synchronize},
         num_threads=torch.get_num_threads(),
     )
     return float(timer.blocked_autorange(min_run_time=seconds).median)
@@ -266,12 +270,12 @@ def _move(tree: Any, device: torch.device) -> Any:
     return map_tensors(lambda tensor: tensor.detach().to(device), tree)
 
 
-def _two(size: int) -> Tensors:
+def _two_squares(size: int) -> Tensors:
     return torch.rand(size, size), torch.rand(size, size)
 
 
 def _training_step() -> _Work:
-    """A step of an MLP; the model is on its device before the clock runs."""
+    """Return the training step of an MLP; the model is moved to the device before timing."""
     models: dict[tuple[torch.device, int], tuple[torch.nn.Module, torch.optim.Optimizer]] = {}
 
     def inputs(size: int) -> Tensors:
@@ -298,8 +302,8 @@ def _training_step() -> _Work:
 
 
 WORKS: dict[str, Callable[[], _Work]] = {
-    "matmul": lambda: _Work(_two, torch.matmul),
+    "matmul": lambda: _Work(_two_squares, torch.matmul),
     "pinv": lambda: _Work(square, torch.linalg.pinv),
-    "elementwise": lambda: _Work(_two, lambda a, b: (a * b + 1).tanh()),
+    "elementwise": lambda: _Work(_two_squares, lambda a, b: (a * b + 1).tanh()),
     "training step": _training_step,
 }

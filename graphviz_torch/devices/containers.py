@@ -1,7 +1,8 @@
-"""Containers of Python objects that hold tensors: what is inside, and the same with other values.
+"""Walk and rebuild Python containers that contain tensors.
 
-Entered: dicts, lists, tuples, named tuples, sets, deques, dataclasses and plain namespaces. In a
-dict such as `globals()`, names with two leading underscores and Python modules are passed over.
+Supported are dicts, lists, tuples, named tuples, sets, deques, dataclasses and plain namespaces. In
+dicts such as `globals()`, names that begin with two underscores and modules, classes and functions
+are skipped.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 import torch
 
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
-_PASSED_OVER = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType)
+_SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType)
 
 
 def join(path: str, name: str) -> str:
-    """`"a"`, `"b"` -> `"a.b"`; an empty path adds nothing."""
+    """Return the dotted path: `"a"`, `"b"` -> `"a.b"`; an empty path adds nothing."""
     return f"{path}.{name}" if path else name
 
 
 def children(thing: Any) -> list[tuple[str, Any]] | None:
-    """Name and value of what a container holds; None for what is not a container."""
+    """Return name and value of each item of a container; None if `thing` is not a container."""
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in _entries(thing)]
     if isinstance(thing, tuple) and hasattr(thing, "_fields"):
@@ -40,8 +41,8 @@ def children(thing: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def rebuilt(thing: Any, values: list[Any]) -> Any:
-    """A container like `thing` with other values for its `children`, in their order."""
+def rebuild(thing: Any, values: list[Any]) -> Any:
+    """Return a copy of a container with `values` in place of its `children`, in their order."""
     if isinstance(thing, dict):
         new = copy.copy(thing)
         for (key, _), value in zip(_entries(thing), values, strict=True):
@@ -62,7 +63,10 @@ def rebuilt(thing: Any, values: list[Any]) -> Any:
 
 
 def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Path and value of everything in a structure that is not a container, each place once."""
+    """Yield path and value of everything in a structure that is not a container itself.
+
+    A container that occurs twice, or contains itself, is entered once.
+    """
     stack = [(name, tree)]
     entered: set[int] = set()
     while stack:
@@ -70,13 +74,13 @@ def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         parts = None if isinstance(thing, torch.Tensor) else children(thing)
         if parts is None:
             yield path, thing
-        elif id(thing) not in entered:  # a container that holds itself ends here
+        elif id(thing) not in entered:
             entered.add(id(thing))
             stack.extend((join(path, key), value) for key, value in reversed(parts))
 
 
 def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of an object that is not a container: those of its attributes, and in them."""
+    """Return path and tensor of each tensor in an object's attributes or a container's items."""
     parts = children(thing)
     if parts is None:
         parts = list(getattr(thing, "__dict__", {}).items())
@@ -88,10 +92,10 @@ def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
     ]
 
 
-def unreachable(thing: Any) -> str:
-    """Why the tensors that an object holds can't be reached; "" where it holds none."""
+def unmovable_reason(thing: Any) -> str:
+    """Return why tensors inside an object cannot be moved; "" if it contains none."""
     kind = type(thing)
-    if isinstance(thing, _PASSED_OVER):
+    if isinstance(thing, _SKIPPED):
         return ""
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return "a NumPy array lives on the CPU; torch.from_numpy makes a tensor of it"
@@ -107,6 +111,5 @@ def _entries(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return [
         (key, value)
         for key, value in list(mapping.items())
-        if not (isinstance(key, str) and key.startswith("__"))
-        and not isinstance(value, _PASSED_OVER)
+        if not (isinstance(key, str) and key.startswith("__")) and not isinstance(value, _SKIPPED)
     ]

@@ -1,8 +1,9 @@
-"""Moving a whole structure to a device: what is shared stays shared, and what was moved is said.
+"""Move a structure of objects to a device, so that shared memory stays shared, and report each
+move.
 
-Tensors that share memory are copied once, as one block, and taken apart again on the other side.
-A leaf that requires a gradient is a leaf there too; a tensor that the graph made is moved by the
-graph, so that gradients flow back through the copy.
+Tensors that share memory are copied once as one block of bytes, and become views of the copied
+block. A leaf that requires grad is a leaf on the device too; a result of an operation is copied
+within the graph, so that gradients flow through the copy.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta
-from .containers import children, join, rebuilt, tensors_in, unreachable, walk_structure
+from .containers import children, join, rebuild, tensors_in, unmovable_reason, walk_structure
 
-_ALIGNMENT = 16  # bytes of the largest element, complex128: a block starts at a multiple
+_ALIGNMENT = 16  # bytes: a block starts at a multiple of the largest element, complex128
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class Move:
     """
 
     name: str
-    tensor: TensorMeta  # as it arrived
-    source: str  # device
-    nbytes: int  # copied for it; 0 where its memory came with another tensor's
+    tensor: TensorMeta  # after the move
+    source: str  # the device it was on
+    nbytes: int  # bytes copied; 0 if another tensor's copy included its memory
     shares: str = ""  # the name of that other tensor
 
     def __str__(self) -> str:
@@ -50,7 +51,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What `to_device` moved, and what stayed where it was: pairs of name and reason.
+    """The report of `to_device`: tensors moved, and objects that stayed with the reason.
 
     >>> import torch
     >>> from graphviz_torch import simulate_accelerator, to_device
@@ -67,7 +68,7 @@ class Moves:
 
     @property
     def nbytes(self) -> int:
-        """Bytes copied; memory that several tensors share counts once."""
+        """Bytes copied; memory that several tensors share is counted once."""
         return sum(move.nbytes for move in self.moved)
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ class Moves:
 
 
 class Loader:
-    """A DataLoader whose batches arrive on a device; everything else is the loader's own."""
+    """A DataLoader whose batches are moved to a device; other attributes are the loader's."""
 
     def __init__(self, loader: Any, device: torch.device, numbers: bool = False) -> None:
         self.loader, self.device, self.numbers = loader, device, numbers
@@ -92,13 +93,13 @@ class Loader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet, while a copy is being made
+        if name == "loader":  # not set yet while `copy` or `pickle` creates an instance
             raise AttributeError(name)
         return getattr(self.loader, name)
 
 
 class Layout(NamedTuple):
-    """Where a tensor's values lie in its memory."""
+    """The position of a tensor's values in its storage."""
 
     device: torch.device
     dtype: torch.dtype
@@ -108,8 +109,8 @@ class Layout(NamedTuple):
     end: int  # offset after the last value
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout:
-        """Of a live tensor, before it moves."""
+    def from_tensor(cls, tensor: torch.Tensor) -> Layout:
+        """Create from a tensor, before it is moved."""
         size, stride, offset = tensor.size(), tensor.stride(), int(tensor.storage_offset())
         last = int(sum((n - 1) * s for n, s in zip(size, stride, strict=True)))
         end = offset + (last + 1 if tensor.numel() else 0)
@@ -117,22 +118,24 @@ class Layout(NamedTuple):
 
 
 class Mover:
-    """One journey: remembers what it has moved, so that what was one thing stays one thing."""
+    """One call of `to_device`: remembers moved objects, so that several references stay one
+    object.
+    """
 
     def __init__(self, device: torch.device, numbers: bool = False) -> None:
         self.device, self.numbers = device, numbers
         self.moved: list[Move] = []
         self.stayed: list[tuple[str, str]] = []
-        self._new: dict[int, Any] = {}  # id of an old thing: the new one
-        self._originals: list[Any] = []  # holds the old things, so that no id comes back
-        self._alike: dict[int, list[tuple[str, torch.Tensor]]] = {}  # address: tensors there
+        self._new: dict[int, Any] = {}  # id of an original object -> the moved one
+        self._originals: list[Any] = []  # keeps original objects alive, so ids are not reused
+        self._at_address: dict[int, list[tuple[str, torch.Tensor]]] = {}  # storage -> its tensors
 
     def move(self, tree: Any, name: str = "") -> Any:
-        """The same structure with its tensors on the device."""
+        """Return the same structure with its tensors on the device."""
         things = list(walk_structure(tree, name))
         for path, thing in things:
             if isinstance(thing, torch.Tensor):
-                self._alike.setdefault(_address(thing), []).append((path, thing))
+                self._at_address.setdefault(_address(thing), []).append((path, thing))
         for path, thing in things:
             if isinstance(thing, torch.nn.Module):
                 self._module(path, thing)
@@ -142,14 +145,16 @@ class Mover:
         return self._rebuild(tree, name)
 
     def report(self) -> Moves:
-        """What happened so far."""
+        """Return everything moved so far, and everything that stayed."""
         return Moves(tuple(self.moved), tuple(self.stayed))
 
-    # In place: modules, optimizers
+    # Modules and optimizers move in place.
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
         named = dict([*module.named_parameters(), *module.named_buffers()])
-        before = {name: (t, Layout.of(t), self._sharing_memory(t)) for name, t in named.items()}
+        before = {
+            name: (t, Layout.from_tensor(t), self._sharing_memory(t)) for name, t in named.items()
+        }
         gradients = {n: t.grad.device for n, t in named.items() if t.grad is not None}
         try:
             module.to(self.device)
@@ -158,7 +163,7 @@ class Mover:
             return
         now = dict([*module.named_parameters(), *module.named_buffers()])
         for name, (old, layout, sharing) in before.items():
-            self._arrived(join(path, name), old, now[name], layout, sharing)
+            self._finish_in_place(join(path, name), old, now[name], layout, sharing)
         for name, source in gradients.items():
             self._note(join(path, name + ".grad"), now[name].grad, source)
 
@@ -170,7 +175,7 @@ class Mover:
                 self._parameter(name, parameter)
                 state = optimizer.state.get(parameter, {})
                 for key, value in state.items():
-                    # Optimizers keep the step on the CPU, as load_state_dict does.
+                    # Optimizers keep the step counter on the CPU, as in load_state_dict.
                     if isinstance(value, torch.Tensor) and not (key == "step" and stays):
                         state[key] = self._rebuild(value, join(path, f"state.{i}.{key}"))
 
@@ -178,7 +183,7 @@ class Mover:
         if parameter.device == self.device:
             return
         layout, sharing, gradient = (
-            Layout.of(parameter),
+            Layout.from_tensor(parameter),
             self._sharing_memory(parameter),
             parameter.grad,
         )
@@ -186,9 +191,9 @@ class Mover:
         parameter.data = parameter.data.to(self.device)
         if gradient is not None:
             parameter.grad = self._rebuild(gradient, name + ".grad")
-        self._arrived(name, parameter, parameter, layout, sharing)
+        self._finish_in_place(name, parameter, parameter, layout, sharing)
 
-    def _arrived(
+    def _finish_in_place(
         self,
         name: str,
         old: torch.Tensor,
@@ -196,7 +201,7 @@ class Mover:
         layout: Layout,
         sharing: list[tuple[str, torch.Tensor]],
     ) -> None:
-        """A tensor moved in place: views of it that are in the structure follow it."""
+        """Record a tensor that was moved in place, and replace its views in the structure."""
         self._remember(old, new)
         self._note(name, new, layout.device)
         for label, other in sharing:
@@ -205,7 +210,7 @@ class Mover:
                 self._note(label, view, other.device, shares=name)
                 self._remember(other, view)
 
-    # Anew: tensors, containers
+    # Tensors and containers are replaced by moved copies.
 
     def _rebuild(self, thing: Any, name: str) -> Any:
         if id(thing) in self._new:
@@ -223,21 +228,21 @@ class Mover:
             self._note(name, new, torch.device("cpu"))
             return new
         if callable(getattr(type(thing), "to", None)) and not isinstance(thing, type):
-            return self._by_itself(name, thing)
+            return self._call_to(name, thing)
         parts = children(thing)
         if parts is None:
-            reason = unreachable(thing)
+            reason = unmovable_reason(thing)
             if reason:
                 self.stayed.append((name, reason))
             return thing
-        self._remember(thing, thing)  # a container that holds itself ends here
+        self._remember(thing, thing)  # ends the recursion for a container that contains itself
         values = [self._rebuild(part, join(name, key)) for key, part in parts]
         if all(new is old for new, (_, old) in zip(values, parts, strict=True)):
             return thing
-        return self._remember(thing, rebuilt(thing, values))
+        return self._remember(thing, rebuild(thing, values))
 
-    def _by_itself(self, name: str, thing: Any) -> Any:
-        """PackedSequence, BatchEncoding and others that have a `to` of their own."""
+    def _call_to(self, name: str, thing: Any) -> Any:
+        """Move an object by its own method `to`: PackedSequence, BatchEncoding and others."""
         sources = {key: tensor.device for key, tensor in tensors_in(thing)}
         try:
             new = thing.to(self.device)
@@ -255,19 +260,21 @@ class Mover:
         try:
             sharing = [pair for pair in self._sharing_memory(tensor) if pair[1].grad_fn is None]
             if tensor.grad_fn is not None:
-                self._made_by_the_graph(name, tensor)
+                self._result(name, tensor)
             elif tensor.layout == torch.strided and (len(sharing) > 1 or _repeats(tensor)):
                 self._block(sharing or [(name, tensor)])
             else:
-                self._remember(tensor, self._leaf(name, tensor, _bare(tensor).to(self.device)))
+                moved = _without_grad(tensor).to(self.device)
+                self._remember(tensor, self._leaf(name, tensor, moved))
         except (RuntimeError, NotImplementedError, TypeError) as error:
             self.stayed.append((name, str(error)))
             self._remember(tensor, tensor)
 
-    def _made_by_the_graph(self, name: str, tensor: torch.Tensor) -> None:
+    def _result(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy the result of an operation within the graph; a view follows its base."""
         base = tensor._base
         if base is not None and any(base is other for _, other in self._sharing_memory(tensor)):
-            layout = Layout.of(base)
+            layout = Layout.from_tensor(base)
             self._rebuild(base, self._name(base, name))
             new = _view(self._new[id(base)], layout, tensor)
             if new is not None:
@@ -279,15 +286,15 @@ class Mover:
         self._remember(tensor, new)
 
     def _block(self, group: list[tuple[str, torch.Tensor]]) -> None:
-        """Tensors in one memory: copy the bytes that they span, and lay them out again."""
-        layouts = [Layout.of(tensor) for _, tensor in group]
+        """Move tensors that share memory: copy the bytes they span, and recreate each as a view."""
+        layouts = [Layout.from_tensor(tensor) for _, tensor in group]
         start = min(p.offset * p.dtype.itemsize for p in layouts) // _ALIGNMENT * _ALIGNMENT
         end = max(p.end * p.dtype.itemsize for p in layouts)
         whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
-        if whole is not None:  # one of them spans all: its copy is the memory of the others
+        if whole is not None:  # one tensor spans all bytes: the others become views of its copy
             group.insert(0, group.pop(whole))
             layouts.insert(0, layouts.pop(whole))
-            first = _bare(group[0][1]).to(self.device)
+            first = _without_grad(group[0][1]).to(self.device)
             block = first.as_strided((first.numel(),), (1,), first.storage_offset())
         else:
             storage = max((t.untyped_storage() for _, t in group), key=lambda s: s.nbytes())
@@ -309,7 +316,9 @@ class Mover:
         shares: str = "",
         nbytes: int | None = None,
     ) -> torch.Tensor:
-        """`new` with what a leaf has beside its values: requires_grad, being a parameter, grad."""
+        """Return `new` with the attributes of the leaf `old`: parameter class, requires_grad and
+        grad.
+        """
         if isinstance(old, torch.nn.Parameter):
             new = torch.nn.Parameter(new, old.requires_grad)
         new.requires_grad_(old.requires_grad)
@@ -318,12 +327,12 @@ class Mover:
             new.grad = self._rebuild(old.grad, name + ".grad")
         return new
 
-    # Bookkeeping
-
     def _sharing_memory(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Tensors of the structure in the same memory, each once, this one included if it is."""
+        """Return the structure's tensors in the same storage, each once, including `tensor`
+        itself.
+        """
         found: dict[int, tuple[str, torch.Tensor]] = {}
-        for name, other in self._alike.get(_address(tensor), []):
+        for name, other in self._at_address.get(_address(tensor), []):
             found.setdefault(id(other), (name, other))
         return list(found.values())
 
@@ -352,20 +361,20 @@ class Mover:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    # A tensor without memory of its own (meta, sparse, empty, a wrapper) shares with none.
+    # Tensors without memory of their own (meta, sparse, empty, wrappers) share with no other.
     found = elements(tensor) if tensor.layout is torch.strided else None
     if found is None or found.extent or not found.tensors:
         return id(tensor)
     return found.tensors[0].untyped_storage().data_ptr() or id(tensor)
 
 
-def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """Without a gradient; the same object where it needs none, so that its name is found."""
+def _without_grad(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor detached; the same object if it requires no grad."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Bytes of the values, where they lie without gaps and repetitions; else 0."""
+    """Return the bytes of the values if they are contiguous in some dimension order, else 0."""
     dense = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size != 1:
@@ -376,13 +385,17 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """True where several elements are one value in memory, as after `expand`."""
+    """Return whether several elements share one value in memory, as after `expand`."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
 
 
 def _view(new: torch.Tensor, old: Layout, alias: torch.Tensor) -> torch.Tensor | None:
-    """The view of `new` that `alias` is of the tensor whose layout was `old`; None if none."""
-    layout = Layout.of(alias)
+    """Return the view of `new` that corresponds to `alias`, a view of the tensor with layout
+    `old`.
+
+    Returns None if `alias` is outside of that layout or has another dtype.
+    """
+    layout = Layout.from_tensor(alias)
     inside = old.offset <= layout.offset and layout.end <= old.end and layout.dtype == old.dtype
     if not inside or new.stride() != old.stride:
         return None

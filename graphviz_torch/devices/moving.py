@@ -1,4 +1,4 @@
-"""Devices: which there are, and everything moved to one of them at once."""
+"""List devices, and move a whole structure of objects to one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .simulated.device_names import is_simulated, simulated_devices
 
 
 def available_devices() -> list[torch.device]:
-    """The CPU, every GPU, and inside `simulate_accelerator()` the simulated ones.
+    """Return the CPU, all GPUs and, inside `simulate_accelerator()`, the simulated devices.
 
     >>> available_devices()[0]
     device(type='cpu')
@@ -35,28 +35,28 @@ def to_device(
     numbers: bool = False,
     report: Callable[[Moves], object] | None = None,
 ) -> Any:
-    """The same structure with everything in it on a device.
+    """Return the same structure with its tensors on a device.
 
-    Containers are made anew where something in them moved. Modules and optimizers move in place,
-    as `nn.Module.to` does, together with gradients and the optimizer's state. Two names of one
-    tensor, tied weights and views share memory afterwards as before. A leaf stays a leaf.
+    A container is copied if something in it moved. Modules and optimizers move in place, as with
+    `nn.Module.to`, including gradients and the optimizer's state. References to one tensor, tied
+    weights and views still share memory afterwards. A leaf stays a leaf.
 
     Args:
-        tree: a tensor, module, optimizer, DataLoader (it then moves each batch), an object with a
-            `to` of its own, or dicts, lists, tuples, sets, dataclasses and namespaces of these. For
-            a script's own names: `globals().update(to_device(globals(), "cuda"))`.
+        tree: a tensor, module, optimizer, DataLoader (its batches will be moved), an object with a
+            method `to`, or dicts, lists, tuples, sets, dataclasses and namespaces of these. For all
+            variables of a script: `globals().update(to_device(globals(), "cuda"))`.
         device: as for `Tensor.to`, or the name of a simulated device: "sim:0".
-        numbers: make tensors of int, float, complex and bool too.
-        report: called once with the `Moves`, what moved and what could not: `report=print`.
+        numbers: also turn int, float, complex and bool into tensors.
+        report: called once with a `Moves`, which lists what moved and what stayed: `report=print`.
 
     Raises:
-        RuntimeError: for a device that is not there.
+        RuntimeError: if the device does not exist.
 
     >>> import torch
     >>> from graphviz_torch import simulate_accelerator
     >>> x = torch.ones(2, 3)
     >>> with simulate_accelerator():
-    ...     there = to_device({"x": x, "row": x[0], "n": 3}, "sim:0", report=print)
+    ...     moved = to_device({"x": x, "row": x[0], "n": 3}, "sim:0", report=print)
     x: float32[2, 3], 24 bytes, cpu -> sim:0
     row: float32[3], 0 bytes, cpu -> sim:0, shares memory with x
     2 moved, 24 bytes
@@ -69,9 +69,9 @@ def to_device(
 
 
 def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> Moves:
-    """Rebind the caller's own variables to what they are on a device.
+    """Move all local variables of the caller to a device, and rebind them.
 
-    A variable of an enclosing function is rebound there too.
+    Variables of enclosing functions that the caller uses are rebound too.
 
     Raises:
         RuntimeError: as `to_device`.
@@ -95,16 +95,16 @@ def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> M
     for name, value in mover.move(before).items():
         if value is not before[name]:
             variables[name] = value
-    if sys.version_info < (3, 13):  # there `f_locals` of a function is a copy, to be written back
+    if sys.version_info < (3, 13):  # before 3.13, `f_locals` is a copy that must be written back
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     return mover.report()
 
 
 def find_device(device: torch.device | str | int) -> torch.device:
-    """The device that a user means: "cuda" is the current GPU, "sim:0" a simulated device.
+    """Return the device with this name: "cuda" is the current GPU, "sim:0" a simulated device.
 
     Raises:
-        RuntimeError: for a simulated device outside `simulate_accelerator()`, and as torch does.
+        RuntimeError: as torch does, and for a simulated device outside `simulate_accelerator()`.
     """
     simulated = {label: place for place, label in DEVICE_LABELS.items()}
     found = simulated[device] if device in simulated else torch.device(device)

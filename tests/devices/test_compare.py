@@ -40,7 +40,7 @@ def test_the_table_says_times_ratios_break_even_and_who_is_absent() -> None:
     table = made_up().table()
     assert "square, 2 CPU threads" in table
     assert "         8  cuda:0          2 s     800 ms        1 s      3.8 s        2.11x" in table
-    assert "cuda:0 pays from 4 on with the copies, from 1 on without" in table
+    assert "cuda:0 is faster from size 4 on with the copies, from size 1 on without" in table
     assert table.endswith("cuda:1 was not timed: not there")
 
 
@@ -57,7 +57,7 @@ def test_the_plot_is_an_svg_with_a_line_for_each_device_and_one_for_its_work_alo
 @pytest.mark.parametrize("work", WORKS)
 def test_every_work_is_timed_on_the_cpu_and_has_no_copies_there(work: str) -> None:
     result = compare_devices(work, devices=["cpu"], sizes=[8, 4], seconds=1e-4)
-    timed = [(t.device, t.size, t.there, t.back) for t in result.timings]
+    timed = [(t.device, t.size, t.to_device, t.to_cpu) for t in result.timings]
     assert timed == [("cpu", 4, 0.0, 0.0), ("cpu", 8, 0.0, 0.0)]
     assert all(timing.work > 0 for timing in result.timings)
     assert result.rows()[0]["total"] == result.timings[0].total
@@ -120,9 +120,9 @@ def test_bandwidth_is_bytes_over_seconds_by_kind_and_memory() -> None:
 @GPU
 def test_on_a_gpu_copies_are_counted_apart_from_the_work() -> None:
     result = compare_devices("matmul", sizes=[64, 256], seconds=1e-3)
-    gpu = result.of("cuda:0")
+    gpu = result.timings_of("cuda:0")
     assert len(gpu) == 2
-    assert all(t.there > 0 and t.work > 0 and t.back > 0 for t in gpu)
+    assert all(t.to_device > 0 and t.work > 0 and t.to_cpu > 0 for t in gpu)
 
 
 @GPU

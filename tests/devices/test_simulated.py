@@ -397,7 +397,7 @@ def test_a_graph_traced_after_the_block_still_knows_the_device() -> None:
 def test_a_tensor_brought_there_after_the_block_is_named_for_what_it_is() -> None:
     with simulate_accelerator() as [device]:
         x = torch.ones(2, device=device)
-    with pytest.raises(RuntimeError, match="brought there outside simulate_accelerator"):
+    with pytest.raises(RuntimeError, match="moved outside simulate_accelerator"):
         x + torch.ones(2).to(device)
 
 

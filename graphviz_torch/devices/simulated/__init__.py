@@ -1,1 +1,1 @@
-"""A simulated accelerator: devices that behave as a GPU does, on the CPU."""
+"""Simulated accelerators: devices that behave like GPUs but compute on the CPU."""

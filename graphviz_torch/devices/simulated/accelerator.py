@@ -1,23 +1,23 @@
-"""A simulated accelerator: real values, real copies in the graph, no clock.
+"""`simulate_accelerator`: devices for a machine without GPU, with real values and copies but no
+clock.
 
-A tensor "on" it is a wrapper that autograd sees on its own device, and that holds an ordinary CPU
-tensor; every operator runs the CPU's own kernel inside. So values and gradients are the
-CPU's, copies between devices are true `ToCopyBackward0` nodes, and devices that mix fail as they do
-on a GPU. Graphs name its devices "sim:0", "sim:1", or "sim cuda:0" where a program written for CUDA
-finds it as "cuda:0": modes hand the places of `device_names.py` on to PyTorch, and `patches.py` has
-what answers for `torch.cuda`.
+A tensor on a simulated device is a wrapper around a CPU tensor. Autograd sees the wrapper on its
+own device, and every operator runs the CPU's kernel. So values and gradients are the CPU's, copies
+between devices are `ToCopyBackward0` nodes, and mixed devices fail as on a GPU. Graphs name the
+devices "sim:0", "sim:1", or "sim cuda:0" if a program written for CUDA uses them as "cuda:0". Modes
+translate these names to the devices of `device_names.py`; `patches.py` replaces `torch.cuda`.
 
-Not simulated: time, memory limits, streams, `torch.compile`. Operators that PyTorch composes by
-device type take the generic path, as a new backend would: `nn.LSTM` step by step, attention inside
-`nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in their generic
-backward. Those agree with the CPU to rounding, all others to the bit. Sparse and nested tensors
-stay on the CPU: of the operators that PyTorch lists, the three fail that take or make sparse ones
-(`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
+Not simulated: time, memory limits, streams, `torch.compile`. Operators that
+PyTorch composes by device type take the generic path, as for a new backend: `nn.LSTM` step by step,
+attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in
+their generic backward. These agree with the CPU up to rounding, all others bit for bit. Sparse and
+nested tensors stay on the CPU: three of the operators that PyTorch lists fail because they take or
+return sparse tensors (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
 
-In a recording, `tolist` is listed as the operation "cpu", and printing or saving a whole tensor
-lists no copy; neither does `torch.load` onto a simulated CUDA device. `torch.autocast(device.type)`
-raises unless CUDA is simulated, where it casts what it casts on a GPU; `torch.jit.trace` of nearly
-anything raises, `torch.jit.script` works.
+In a recording, `tolist` is listed as the operation "cpu"; printing or saving a whole tensor, and
+`torch.load` onto a simulated CUDA device, list no copy. `torch.autocast(device.type)` raises unless
+CUDA is simulated, where it casts as on a GPU. `torch.jit.trace` of nearly anything raises;
+`torch.jit.script` works.
 """
 
 from __future__ import annotations
@@ -40,7 +40,15 @@ from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, l
 from ...internals.hooks.watch import Installation
 from .autocast import lowered
 from .cuda import legacy_type
-from .device_names import CPU, LIMIT, Block, cuda_block, is_place, opened, place_of
+from .device_names import (
+    CPU,
+    MAX_DEVICES,
+    SimulatedBlock,
+    cuda_block,
+    is_place,
+    place_of,
+    register_block,
+)
 from .patches import PATCHES
 from .tensor import SimulatedTensor, become, indices, run
 
@@ -51,21 +59,21 @@ _PINNED = "_simulated_pin"
 def simulate_accelerator(
     count: int = 1, *, name: Literal["sim", "cuda"] = "sim"
 ) -> Iterator[list[torch.device]]:
-    """Yield devices to use in `.to(device)` on a machine without a GPU.
+    """Yield simulated devices to use in `.to(device)` on a machine without a GPU.
 
-    They are those of the thread that enters the block; a thread of your own enters it again, and
-    has the same devices. Blocks nest. Tensors stay usable after the block, only nothing new can be
-    brought to their device. A simulated device never reports a duration.
+    The devices exist in the thread that enters the block; another thread has to enter a block
+    itself, and gets the same devices. Blocks nest. Tensors stay usable after the block, but nothing
+    can be moved to their device any more. A simulated device never reports a duration.
 
     Args:
         count: number of devices, 1 to 32.
-        name: "sim": a program has to name the devices that are yielded, "sim:0" and so on in
-            graphs. "cuda": a program that is written for CUDA finds them as "cuda:0" and so on,
+        name: with "sim", a program uses the yielded devices, which graphs name "sim:0" and so on.
+            With "cuda", a program written for CUDA uses them as "cuda:0" and so on,
             `torch.cuda.is_available()` is True, and graphs name them "sim cuda:0".
 
     Raises:
-        ValueError: for another count or name.
-        RuntimeError: for "cuda" on a machine that has a CUDA device.
+        ValueError: if `count` or `name` is anything else.
+        RuntimeError: if `name` is "cuda" and the machine has a CUDA device.
 
     >>> with simulate_accelerator() as [device]:
     ...     x = torch.ones(2, requires_grad=True)
@@ -78,25 +86,27 @@ def simulate_accelerator(
     ...     print(torch.cuda.device_count(), torch.ones(2).cuda(1))
     2 tensor([1., 1.], device='cuda:1')
     """
-    if not isinstance(count, int) or not 1 <= count <= LIMIT:
-        raise ValueError(f"simulate_accelerator(count={count!r}): pass a number from 1 to {LIMIT}.")
+    if not isinstance(count, int) or not 1 <= count <= MAX_DEVICES:
+        raise ValueError(
+            f"simulate_accelerator(count={count!r}): pass a number from 1 to {MAX_DEVICES}."
+        )
     if name not in ("sim", "cuda"):
         raise ValueError(f'simulate_accelerator(name={name!r}): pass "sim" or "cuda".')
     if name == "cuda" and cuda_block() is None and torch.cuda.is_available():
         found = torch.cuda.device_count()
         raise RuntimeError(
-            f"CUDA cannot be simulated where it is there: this machine has {found} CUDA "
-            f"device{'s' * (found != 1)}. Run the program on it as it is."
+            f"CUDA cannot be simulated on a machine with CUDA: this one has {found} CUDA "
+            f"device{'s' * (found != 1)}. Run the program unchanged."
         )
-    created, block = Block(name, count), object()
-    blocks = _HERE.simulation.blocks
-    with opened(created):
+    created, block = SimulatedBlock(name, count), object()
+    blocks = _THREAD.simulation.blocks
+    with register_block(created):
         watch_devices()
         try:
             PATCHES.add(created)
             blocks.add(block)
-            created.mode = _HERE.simulation.calls
-            with WarningLines(*_PASSED):
+            created.mode = _THREAD.simulation.calls
+            with WarningLines(*_OWN_FRAMES):
                 yield list(created.devices)
         finally:
             blocks.discard(block)
@@ -104,24 +114,26 @@ def simulate_accelerator(
 
 
 def simulating() -> bool:
-    """True in a thread that is inside `simulate_accelerator()`."""
-    return bool(_HERE.simulation.blocks.watchers)
+    """Return whether this thread is inside `simulate_accelerator()`."""
+    return bool(_THREAD.simulation.blocks.watchers)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """True for a CPU tensor that was pinned inside `simulate_accelerator()`: a flag, no more."""
+    """Return whether a CPU tensor was pinned inside `simulate_accelerator()`: only a flag is
+    set.
+    """
     return getattr(tensor.untyped_storage(), _PINNED, False)
 
 
 def _pin(tensor: torch.Tensor) -> torch.Tensor:
-    setattr(tensor.untyped_storage(), _PINNED, True)  # views share the storage, and the flag
+    setattr(tensor.untyped_storage(), _PINNED, True)  # on the storage, which views share
     return tensor
 
 
 class _Simulation:
-    """What one thread simulates, from the first block that is entered there to the last one left.
+    """The modes of one thread, installed from its first block to the end of its last one.
 
-    A device lies below whatever watches it, so that a mode sees the same calls and the same tensors
+    They are installed below all other modes, so that a user's mode sees the same calls and tensors
     whether it was entered before the simulation or after.
     """
 
@@ -143,22 +155,22 @@ class _Simulation:
             self._modes.pop()
 
 
-class _Here(threading.local):
-    """What belongs to the thread that asks."""
+class _ThreadState(threading.local):
+    """The simulation of the current thread."""
 
     def __init__(self) -> None:
         self.simulation = _Simulation()
 
 
-_HERE = _Here()
+_THREAD = _ThreadState()
 
 
 class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes simulated tensors of what factories and copies bring to a simulated device."""
+    """Turns the results of factories and copies to a simulated device into simulated tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # Where CUDA is, pinning is real.
+        # With a CUDA device, pinning is real.
         self.pins = cuda_block() is not None or not torch.cuda.is_available()
 
     def __torch_dispatch__(
@@ -170,7 +182,7 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
-        place = place_of(device)  # functions of PyTorch's that are written in Python name CUDA here
+        place = place_of(device)  # PyTorch's Python functions may pass "cuda" here
         if is_place(place):
             return run(func, args, kwargs if place is device else {**kwargs, "device": place})
         if self.pins:
@@ -183,21 +195,23 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-# PyTorch hides what a mode does from its compiler, and loads the compiler for that: a second. Where
-# nothing has loaded it, there is nobody to hide from.
-_hidden = _Placement.__torch_dispatch__
-_plain = getattr(_hidden, "__wrapped__", _hidden)
+# PyTorch wraps a mode's `__torch_dispatch__` to exclude it from compilation, which imports the
+# compiler (a second). The wrapper is not needed while the compiler is not imported.
+_excluded_from_compile = _Placement.__torch_dispatch__
+_unwrapped = getattr(_excluded_from_compile, "__wrapped__", _excluded_from_compile)
 
 
-def _place(mode: _Placement, *given: Any) -> Any:
-    return (_hidden if "torch._dynamo" in sys.modules else _plain)(mode, *given)
+def _dispatch(mode: _Placement, *given: Any) -> Any:
+    return (_excluded_from_compile if "torch._dynamo" in sys.modules else _unwrapped)(mode, *given)
 
 
-_Placement.__torch_dispatch__ = _place  # type: ignore[assignment]
+_Placement.__torch_dispatch__ = _dispatch  # type: ignore[assignment]
 
 
 class _Construction(TorchFunctionMode):
-    """What never reaches the dispatcher: tensors made of Python data, and `tensor.data = `."""
+    """Handles calls that never reach the dispatcher: tensors from Python data, and `tensor.data
+    = `.
+    """
 
     def __torch_function__(
         self,
@@ -212,11 +226,11 @@ class _Construction(TorchFunctionMode):
                 return (
                     func("cuda", *args) if args and type(args[0]) is int else func(*args, **kwargs)
                 )
-            func, args, kwargs = _placed(func, args, kwargs)
+            func, args, kwargs = _with_places(func, args, kwargs)
         if func in _FROM_DATA:
             return _from_data(func, args, kwargs)
         if func is torch._has_compatible_shallow_copy_type:
-            # nn.Module.to asks it to choose between `param.data = ` and a new parameter.
+            # nn.Module.to calls this to choose between `param.data = ` and a new parameter.
             if len({isinstance(tensor, SimulatedTensor) for tensor in args}) == 2:
                 return True
         elif func is scaled_dot_product_attention and isinstance(args[0], SimulatedTensor):
@@ -226,13 +240,13 @@ class _Construction(TorchFunctionMode):
         elif func in _INDEXING and isinstance(args[0], SimulatedTensor):
             args = (args[0], indices(args[1]), *args[2:])
         elif func is torch.unravel_index and isinstance(args[0], SimulatedTensor):
-            with self:  # it makes tensors of Python data inside
+            with self:  # the function creates tensors from Python data
                 return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
         return func(*args, **kwargs)
 
 
-# What a call passes on its way to PyTorch.
-_PASSED: tuple[Any, ...] = (
+# Functions whose frames are not the user's, when a warning is located.
+_OWN_FRAMES: tuple[Any, ...] = (
     _Construction.__torch_function__,
     _Placement.__torch_dispatch__,
     SimulatedTensor.__torch_dispatch__,
@@ -245,8 +259,8 @@ _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _TO, _CUDA, _TYPE = torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type
 
 
-def _placed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return a call with the places of the CUDA devices that it names."""
+def _with_places(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return a call in which CUDA devices are replaced by their places."""
     if func is _CUDA:
         names = ("device", "non_blocking", "memory_format")
         given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
@@ -258,7 +272,7 @@ def _placed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[A
         dtype = legacy_type(args[1] if len(args) > 1 else kwargs.get("dtype"))
         if dtype is not None:
             return _TO, (args[0], place_of("cuda"), dtype), {}
-    elif func is torch._C._nn._parse_to:  # the program may ask for what it returns
+    elif func is torch._C._nn._parse_to:  # keep "cuda": the program may read the result
         return func, args, kwargs
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": place_of(kwargs["device"])}
@@ -292,9 +306,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The CPU's fused attention where the CPU would take it, else the plain form.
+    """Compute attention with the CPU's fused kernel if the CPU would choose it, else in plain
+    form.
 
-    PyTorch chooses by device type before anything is dispatched, and knows no kernel for ours.
+    PyTorch chooses the kernel by device type before dispatch, and has none for this device.
     """
     if cuda_block() is not None and torch.is_autocast_enabled("cuda"):
         q, k, v, attn_mask = lowered(q, k, v, attn_mask)
@@ -303,7 +318,7 @@ def _attention(
         mask = attn_mask
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-        # Private: the choice itself, and the kernel it chooses (2.11 to 2.14).
+        # Private: the choice of the kernel, and the kernel itself (2.11 to 2.14).
         host_mask = None if mask is None else mask.host
         choice = torch._fused_sdp_choice(
             q.host, k.host, v.host, host_mask, dropout_p, is_causal, scale=scale

@@ -1,9 +1,9 @@
-"""`torch.cuda` and `torch.accelerator`, as a program finds them where CUDA is simulated.
+"""Replacements of `torch.cuda` and `torch.accelerator` for threads that simulate CUDA.
 
-There is no clock, no limit of memory, and nothing runs beside the program: streams and
-`synchronize` do nothing, `Event.elapsed_time` returns NaN. Random numbers come from the CPU's
-generator, as `torch.manual_seed` sets it: what seeds or restores one of CUDA changes nothing, so
-that a program draws the numbers that it draws on the CPU.
+They have no clock and no memory limit, and run nothing asynchronously: streams and `synchronize` do
+nothing, `Event.elapsed_time` returns NaN. Random numbers come from the CPU's generator, seeded by
+`torch.manual_seed`; functions that seed or restore CUDA's generators do nothing. So a program draws
+the same random numbers as on the CPU.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from . import memory
-from .device_names import Block, cuda_block, place_of
+from .device_names import SimulatedBlock, cuda_block, place_of
 
-_Answer = Callable[..., Any]
+_Replacement = Callable[..., Any]
 _NAME = "simulated"
 _DTYPES = {
     "BoolTensor": torch.bool,
@@ -39,7 +39,7 @@ _DTYPES = {
 
 
 class Stream:
-    """A stream on which nothing runs: what is put there has run already."""
+    """A stream that does nothing, because all work has already run."""
 
     cuda_stream = 0
     priority = 0
@@ -54,20 +54,20 @@ class Stream:
         return None
 
     def synchronize(self) -> None:
-        """Do nothing: all has run."""
+        """Do nothing, because all work has run."""
 
     def wait_event(self, event: Any) -> None:
-        """Do nothing: the event is over."""
+        """Do nothing, because the event has occurred."""
 
     def wait_stream(self, stream: Any) -> None:
-        """Do nothing: the other stream has run."""
+        """Do nothing, because the other stream's work has run."""
 
     def record_event(self, event: Any = None) -> Any:
         """Return the event, or a new one."""
         return event or Event()
 
     def query(self) -> bool:
-        """Return True: all has run."""
+        """Return True, because all work has run."""
         return True
 
     def is_capturing(self) -> bool:
@@ -76,22 +76,22 @@ class Stream:
 
 
 class Event:
-    """An event without a time: a simulated device has no clock."""
+    """An event without a time, since a simulated device has no clock."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
 
     def record(self, stream: Any = None) -> None:
-        """Do nothing: there is no time to note."""
+        """Do nothing, because there is no clock."""
 
     def wait(self, stream: Any = None) -> None:
-        """Do nothing: the event is over."""
+        """Do nothing, because the event has occurred."""
 
     def synchronize(self) -> None:
-        """Do nothing: the event is over."""
+        """Do nothing, because the event has occurred."""
 
     def query(self) -> bool:
-        """Return True: the event is over."""
+        """Return True, because the event has occurred."""
         return True
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -108,7 +108,7 @@ def _warn_of_time() -> None:
 
 
 class _TensorType(type):
-    """The type of `torch.cuda.FloatTensor` and its like."""
+    """The metaclass of `torch.cuda.FloatTensor` and the other legacy tensor types."""
 
     dtype: torch.dtype
 
@@ -128,7 +128,7 @@ def legacy_type(given: Any) -> torch.dtype | None:
 
 
 class _GeneratorType(type):
-    """The type of `torch.Generator` where CUDA is simulated: all draw on the CPU."""
+    """The metaclass of `torch.Generator` while CUDA is simulated: all generators are on the CPU."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         return _Generator() if place_of(device) is not device else _Generator(device)
@@ -141,12 +141,16 @@ _Generator: Any = torch.Generator
 
 
 def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Return owner and name of each function, and what makes ours of PyTorch's."""
+    """Return owner, name and maker for each function to replace; a maker wraps the original."""
     generic: Any = torch.accelerator
     owners = [torch.cuda, torch.cuda.memory, torch.cuda.random, generic]
     if hasattr(generic, "memory"):
         owners.append(generic.memory)
-    names = [(owner, name, _answering(a)) for name, a in _answers().items() for owner in owners]
+    names = [
+        (owner, name, _if_simulated(new))
+        for name, new in _replacements().items()
+        for owner in owners
+    ]
     types = {
         name: _TensorType(name, (), {"__module__": "torch.cuda", "dtype": dtype})
         for name, dtype in _DTYPES.items()
@@ -156,25 +160,25 @@ def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         "Stream": Stream,
         "Event": Event,
     }
-    names += [(torch.cuda, name, _being(new)) for name, new in replaced.items()]
-    names += [(torch.cuda.streams, name, _being(replaced[name])) for name in ("Stream", "Event")]
-    names.append((torch, "Generator", _being(_GeneratorType("Generator", (), {}))))
+    names += [(torch.cuda, name, _always(new)) for name, new in replaced.items()]
+    names += [(torch.cuda.streams, name, _always(replaced[name])) for name in ("Stream", "Event")]
+    names.append((torch, "Generator", _always(_GeneratorType("Generator", (), {}))))
     nvtx = importlib.import_module("torch.cuda.nvtx")
     names += [
-        (nvtx, n, _answering(lambda *_, **__: None)) for n in ("range_push", "range_pop", "mark")
+        (nvtx, n, _if_simulated(lambda *_, **__: None)) for n in ("range_push", "range_pop", "mark")
     ]
     return [row for row in names if hasattr(row[0], row[1])]
 
 
-def _answers() -> dict[str, _Answer]:
-    """Return the functions of `torch.cuda` and `torch.accelerator`, by their names."""
+def _replacements() -> dict[str, _Replacement]:
+    """Return the replacements of functions in `torch.cuda` and `torch.accelerator`, by name."""
     nothing = (
         "init _lazy_init synchronize empty_cache empty_host_cache ipc_collect "
         "manual_seed manual_seed_all seed seed_all set_rng_state set_rng_state_all "
         "set_per_process_memory_fraction reset_accumulated_memory_stats"
     )
-    answers: dict[str, _Answer] = {name: lambda *_, **__: None for name in nothing.split()}
-    answers |= {
+    found: dict[str, _Replacement] = {name: lambda *_, **__: None for name in nothing.split()}
+    found |= {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": lambda: len(_block().places),
@@ -198,44 +202,46 @@ def _answers() -> dict[str, _Answer]:
         **dict.fromkeys(("_exchange_device", "_maybe_exchange_device"), _exchange_device),
         **dict.fromkeys(("current_stream", "default_stream"), _stream),
         "set_stream": lambda stream: setattr(_block(), "stream", stream),
-        **dict.fromkeys(("memory_allocated", "memory_reserved"), _allocated),
+        **dict.fromkeys(("memory_allocated", "memory_reserved"), _allocated_bytes),
         **dict.fromkeys(("max_memory_allocated", "max_memory_reserved"), _peak),
-        **dict.fromkeys(("memory_cached", "max_memory_cached"), _allocated),
+        **dict.fromkeys(("memory_cached", "max_memory_cached"), _allocated_bytes),
         **dict.fromkeys(
             ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
             lambda device=None: memory.reset_peak(_place(device)),
         ),
         "memory_stats": lambda device=None: defaultdict(int, _statistics(device)),
         "memory_summary": lambda device=None, **_: (
-            f"{_block().devices[_index(device)]} ({_NAME}): {_allocated(device):,} bytes "
+            f"{_block().devices[_index(device)]} ({_NAME}): {_allocated_bytes(device):,} bytes "
             f"allocated, at most {_peak(device):,}"
         ),
         **dict.fromkeys(
             ("mem_get_info", "get_memory_info"),
-            lambda device=None: (_host_memory() - _allocated(device), _host_memory()),
+            lambda device=None: (_host_memory() - _allocated_bytes(device), _host_memory()),
         ),
     }
-    return answers
+    return found
 
 
-def _answering(answer: _Answer) -> Callable[[_Answer], _Answer]:
-    """Return what makes a function that answers so in a thread that simulates CUDA."""
+def _if_simulated(new: _Replacement) -> Callable[[_Replacement], _Replacement]:
+    """Return a maker whose function calls `new` in threads that simulate CUDA, else the
+    original.
+    """
 
-    def make(theirs: _Answer) -> _Answer:
-        @wraps(theirs)
-        def ours(*args: Any, **kwargs: Any) -> Any:
-            return theirs(*args, **kwargs) if cuda_block() is None else answer(*args, **kwargs)
+    def make(original: _Replacement) -> _Replacement:
+        @wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs) if cuda_block() is None else new(*args, **kwargs)
 
-        return ours
+        return replacement
 
     return make
 
 
-def _being(new: Any) -> Callable[[Any], Any]:
-    return lambda theirs: new
+def _always(new: Any) -> Callable[[Any], Any]:
+    return lambda original: new
 
 
-def _block() -> Block:
+def _block() -> SimulatedBlock:
     block = cuda_block()
     if block is None:
         raise RuntimeError(
@@ -264,7 +270,7 @@ def _set_device(device: Any) -> None:
 
 
 def _exchange_device(device: int) -> int:
-    """Make a device the current one, and return the index of the one before."""
+    """Make a device the current one, and return the index of the previous one."""
     before = _block().current
     _set_device(device)
     return before
@@ -282,7 +288,7 @@ def _default_stream(device: torch.device) -> Stream:
     return Stream(device)
 
 
-def _allocated(device: Any = None) -> int:
+def _allocated_bytes(device: Any = None) -> int:
     return memory.ALLOCATED[_place(device)]
 
 
@@ -292,12 +298,12 @@ def _peak(device: Any = None) -> int:
 
 def _statistics(device: Any) -> dict[str, int]:
     kinds = [f"{kind}_bytes.all" for kind in ("allocated", "reserved", "active")]
-    now, peak = _allocated(device), _peak(device)
-    return {f"{kind}.{of}": n for kind in kinds for of, n in (("current", now), ("peak", peak))}
+    pairs = (("current", _allocated_bytes(device)), ("peak", _peak(device)))
+    return {f"{kind}.{name}": number for kind in kinds for name, number in pairs}
 
 
 def _host_memory() -> int:
-    """Return the bytes of the machine's memory, which is what limits a simulated device."""
+    """Return the bytes of the machine's memory, which limits a simulated device; 0 on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows

@@ -1,8 +1,8 @@
 """`nn.DataParallel` on simulated devices.
 
-PyTorch's own Scatter, Broadcast and Gather functions make the nodes; only the copies below them,
-which are C++ code of CUDA builds, are done here, one tensor at a time and seen by every recorder.
-Replicas run one after the other, on PyTorch's GPUs they run in threads: values are the same.
+PyTorch's own Scatter, Broadcast and Gather functions create the nodes. Only the copies below them,
+which are C++ code of CUDA builds, are replaced by copies of one tensor at a time, which recorders
+see. Replicas run one after the other instead of in threads; the values are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .device_names import CPU, cuda_block, current_device, is_simulated, simulat
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return owner and name of each function that DataParallel calls, and what makes ours."""
+    """Return owner, name and maker for each function to replace; a maker wraps the original."""
     # Private: the names that DataParallel looks up (2.11 to 2.14).
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     return [
@@ -44,12 +44,12 @@ def _device_indices(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return lambda: [device.index for device in simulated_devices()] or theirs()
 
 
-def _ours(devices: Sequence[Any]) -> bool:
+def _are_simulated(devices: Sequence[Any]) -> bool:
     return bool(devices) and is_simulated(_device(devices[0]))
 
 
 def _device(device: Any) -> torch.device:
-    """Return the device that a number means: DataParallel counts those of one type."""
+    """Return the device with a number, which DataParallel counts within one device type."""
     if not isinstance(device, int):
         return torch.device("cpu" if device is None else device)
     if device < 0:
@@ -60,7 +60,7 @@ def _device(device: Any) -> torch.device:
 
 def _scatter(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def forward(ctx: Any, devices: Any, sizes: Any, dim: int, tensor: torch.Tensor) -> Any:
-        if not _ours(devices):
+        if not _are_simulated(devices):
             return theirs(ctx, devices, sizes, dim, tensor)
         ctx.dim = dim
         ctx.input_device = -1 if tensor.device.type == "cpu" else tensor.get_device()
@@ -76,7 +76,7 @@ def _scatter(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _broadcast(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def broadcast(tensors: Any, devices: Any, *arguments: Any, **options: Any) -> Any:
-        if not _ours(devices):
+        if not _are_simulated(devices):
             return theirs(tensors, devices, *arguments, **options)
         tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
         return [[t.detach().to(_device(device)) for t in tensors] for device in devices]
@@ -86,7 +86,7 @@ def _broadcast(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _gather(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def gather(tensors: Any, dim: int = 0, destination: Any = None, **options: Any) -> Any:
-        if not _ours([t.get_device() for t in tensors]):
+        if not _are_simulated([t.get_device() for t in tensors]):
             return theirs(tensors, dim, destination, **options)
         tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
         return torch.cat([t.to(_device(destination)) for t in tensors], dim)
@@ -96,7 +96,7 @@ def _gather(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reduce_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_add(tensors: Any, destination: Any = None) -> Any:
-        if not _ours([t.get_device() for t in tensors]):
+        if not _are_simulated([t.get_device() for t in tensors]):
             return theirs(tensors, destination)
         place = _device(destination)
         return sum((t.to(place) for t in tensors[1:]), tensors[0].to(place))
@@ -106,7 +106,7 @@ def _reduce_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _parallel_apply(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def apply(modules: Any, inputs: Any, kwargs: Any = None, devices: Any = None) -> Any:
-        if not (simulated_devices() if devices is None else _ours(devices)):
+        if not (simulated_devices() if devices is None else _are_simulated(devices)):
             return theirs(modules, inputs, kwargs, devices)
         kwargs = kwargs or [{}] * len(modules)
         if devices is None:

@@ -1,8 +1,8 @@
 """The simulated devices of a thread, and their names.
 
 A program names device k as `simulate_accelerator` yields it: `torch.device("meta", 64 + k)`, or
-"cuda:k" where it simulates CUDA. PyTorch's C++ knows it by its place, a device of type "meta" in
-both cases: every build of PyTorch has those, and nothing else uses the index.
+"cuda:k" if CUDA is simulated. PyTorch's C++ code knows it by its *place*, a device of type "meta"
+in both cases: every build of PyTorch has that type, and no other code uses these indices.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from ...internals.tensors.metadata import DEVICE_LABELS
 
 CPU = torch.device("cpu")
-LIMIT = 32  # devices of a name: an index is a signed byte
-_FIRST = {"sim": 64, "cuda": 96}  # index of the first place; true meta tensors have a small one
+MAX_DEVICES = 32  # for each name: an index is a signed byte
+_FIRST_INDEX = {"sim": 64, "cuda": 96}  # of the places; true meta tensors have small indices
 
 
-class Block:
-    """An open `simulate_accelerator()`: its devices as the program names them.
+class SimulatedBlock:
+    """An open `simulate_accelerator()` block: its devices and current device.
 
     Args:
         name: "sim" or "cuda".
@@ -30,52 +30,54 @@ class Block:
     """
 
     def __init__(self, name: str, count: int) -> None:
-        first = _FIRST[name]
+        first = _FIRST_INDEX[name]
         self.name = name
         self.places = [torch.device("meta", first + k) for k in range(count)]
         self.devices = list(map(program_device, self.places))
-        self.current = 0  # index of the device that "cuda" means
-        self.stream: Any = None  # that `torch.cuda.set_stream` was given
-        self.mode: Any = None  # sees calls into torch in the thread of the block
+        self.current = 0  # index of the device that "cuda" refers to
+        self.stream: Any = None  # the argument of `torch.cuda.set_stream`
+        self.mode: Any = None  # the function mode of the block's thread
 
     def labels(self) -> dict[torch.device, str]:
-        """Names of the devices in graphs, for both names of each."""
+        """Return the name in graphs of each device, by its place and by the device that programs
+        use.
+        """
         prefix = "sim " if self.name == "cuda" else "sim:"
         shown = [f"cuda:{k}" if self.name == "cuda" else str(k) for k in range(len(self.places))]
         rows = zip(self.places, self.devices, shown, strict=True)
         return {device: prefix + text for *pair, text in rows for device in pair}
 
 
-class _Here(threading.local):
-    """Blocks that are open in the calling thread, the innermost last."""
+class _OpenBlocks(threading.local):
+    """The open blocks of the current thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[SimulatedBlock] = []
 
 
-_HERE = _Here()
-_CUDA: list[Block] = []  # blocks of all threads that simulate CUDA
+_OPEN = _OpenBlocks()
+_CUDA: list[SimulatedBlock] = []  # blocks of all threads that simulate CUDA
 
 
 def simulated_devices() -> list[torch.device]:
     """Return the devices of the innermost `simulate_accelerator()` block of this thread."""
-    return list(_HERE.blocks[-1].devices) if _HERE.blocks else []
+    return list(_OPEN.blocks[-1].devices) if _OPEN.blocks else []
 
 
-def innermost_block() -> Block | None:
+def innermost_block() -> SimulatedBlock | None:
     """Return the innermost block of this thread, if there is one."""
-    return _HERE.blocks[-1] if _HERE.blocks else None
+    return _OPEN.blocks[-1] if _OPEN.blocks else None
 
 
-def cuda_block() -> Block | None:
+def cuda_block() -> SimulatedBlock | None:
     """Return the innermost block of this thread that simulates CUDA, if there is one."""
-    return next((block for block in reversed(_HERE.blocks) if block.name == "cuda"), None)
+    return next((block for block in reversed(_OPEN.blocks) if block.name == "cuda"), None)
 
 
 @contextmanager
-def opened(block: Block) -> Iterator[None]:
-    """Make the devices of a block those of this thread."""
-    blocks = _HERE.blocks  # also where another thread ends the block of this one
+def register_block(block: SimulatedBlock) -> Iterator[None]:
+    """Make the block's devices the simulated devices of this thread."""
+    blocks = _OPEN.blocks  # this thread's list, even if another thread leaves the block
     cuda = [block] * (block.name == "cuda")
     labels = block.labels()
     try:
@@ -86,52 +88,52 @@ def opened(block: Block) -> Iterator[None]:
     finally:
         blocks[:] = [each for each in blocks if each is not block]
         _CUDA[:] = [each for each in _CUDA if each is not block]
-        if not _CUDA:  # "cuda:0" is a GPU again; graphs that are read later still have the places
+        if not _CUDA:  # "cuda:0" is a GPU again; graphs read later find the label by the place
             for device in [device for device in DEVICE_LABELS if device.type == "cuda"]:
                 del DEVICE_LABELS[device]
 
 
 def is_place(device: Any) -> bool:
-    """Return True for a simulated device as PyTorch's C++ knows it."""
-    first = _FIRST["sim"]
+    """Return whether a device is a simulated one as PyTorch's C++ code knows it."""
+    first = _FIRST_INDEX["sim"]
     return (
         isinstance(device, torch.device) and device.type == "meta" and (device.index or 0) >= first
     )
 
 
 def is_simulated(device: Any) -> bool:
-    """Return True for a device that `simulate_accelerator()` yields, or its place."""
+    """Return whether a device is one that `simulate_accelerator()` yields, or its place."""
     return is_place(device) or (
         isinstance(device, torch.device) and device.type == "cuda" and bool(_CUDA)
     )
 
 
 def program_device(place: torch.device) -> torch.device:
-    """Return the device of a place as a program names it.
+    """Return the device of a place as programs name it.
 
     >>> program_device(torch.device("meta", 97))
     device(type='cuda', index=1)
     """
-    first = _FIRST["cuda"]
+    first = _FIRST_INDEX["cuda"]
     if is_place(place) and place.index >= first:
         return torch.device("cuda", place.index - first)
     return place
 
 
 def error_name(device: torch.device) -> str:
-    """Return a device's name in messages that are PyTorch's own: "cuda:0", "sim:0", "cpu"."""
+    """Return a device's name for messages in PyTorch's wording: "cuda:0", "sim:0", "cpu"."""
     device = program_device(device)
     return str(device) if device.type != "meta" else DEVICE_LABELS.get(device) or str(device)
 
 
 def place_of(device: Any) -> Any:
-    """Return the place that a program means; what means no simulated CUDA device, unchanged.
+    """Return the place of a simulated CUDA device; anything else is returned unchanged.
 
     Args:
-        device: a `torch.device`, a string or an index, as PyTorch's functions take them.
+        device: a `torch.device`, a string or an index, as for PyTorch's functions.
 
     Raises:
-        RuntimeError: for a CUDA device that is not simulated.
+        RuntimeError: if CUDA is simulated, but not the device with this index.
     """
     block = cuda_block()
     if block is None:
@@ -150,14 +152,14 @@ def place_of(device: Any) -> Any:
     if not 0 <= index < len(block.places):
         names = ", ".join(map(str, block.devices))
         raise RuntimeError(
-            f"CUDA error: invalid device ordinal: cuda:{index}, and simulated are {names}."
+            f"CUDA error: invalid device ordinal: cuda:{index}. Simulated devices: {names}."
         )
     return block.places[index]
 
 
 @contextmanager
 def current_device(device: torch.device) -> Iterator[None]:
-    """Let "cuda" mean this device, where CUDA is simulated."""
+    """Make this device the current CUDA device, if CUDA is simulated."""
     block = cuda_block()
     if block is None or device.type != "cuda":
         yield

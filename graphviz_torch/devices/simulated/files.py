@@ -1,9 +1,9 @@
 """`torch.save` and `torch.load` of tensors on simulated devices.
 
-A tensor of `simulate_accelerator()` is saved as the CPU tensor that it holds, and `torch.load`
-brings it to a simulated device that `map_location` names. A simulated CUDA tensor is saved as a
-CUDA tensor is, with its device: a program that loads it without `map_location` has it there again,
-and one that has no such device gets PyTorch's own error, which names `map_location`.
+A tensor on a device of `simulate_accelerator()` is saved as its CPU tensor, and `torch.load` moves
+it to the simulated device in `map_location`. A simulated CUDA tensor is saved like a CUDA tensor,
+with its device. Loading it without `map_location` restores that device, and a program without the
+device gets PyTorch's own error, which names `map_location`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .tensor import LOCATION, SimulatedTensor, become
 
 
 def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Return owner and name of each function, and what makes ours of PyTorch's."""
+    """Return owner, name and maker for each function to replace; a maker wraps the original."""
     # Private: the names that torch.save and torch.load look up (2.11 to 2.14).
     serialization = importlib.import_module("torch.serialization")
     utils = importlib.import_module("torch._utils")
@@ -80,7 +80,7 @@ def _rebuild_tensor(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _storage_cuda(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As `map_location=lambda storage, location: storage.cuda(1)` calls it."""
+    """Replace `UntypedStorage.cuda`, as used in `map_location=lambda s, location: s.cuda(1)`."""
 
     @wraps(theirs)
     def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:

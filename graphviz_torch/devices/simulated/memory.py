@@ -1,4 +1,4 @@
-"""Bytes of the tensors on each simulated device: now, and at most at once."""
+"""Memory of the tensors on each simulated device: current and peak bytes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
-ALLOCATED: Counter[torch.device] = Counter()  # bytes by place
-PEAK: Counter[torch.device] = Counter()
-_STORAGES: dict[int, Any] = {}  # weak references, so that each storage counts once and until freed
+ALLOCATED: Counter[torch.device] = Counter()  # place -> bytes
+PEAK: Counter[torch.device] = Counter()  # place -> bytes
+_STORAGES: dict[int, Any] = {}  # id -> weak reference, so that a storage is counted once
 
 
 def count(storage: torch.UntypedStorage, place: torch.device) -> None:
-    """Count the memory of a tensor that was made on a device; views of it count once."""
+    """Count the storage of a new tensor on a device until it is freed; views are not counted
+    again.
+    """
     key, nbytes = id(storage), storage.nbytes()
     known = _STORAGES.get(key)
     if known is not None and known() is storage:
@@ -30,5 +32,5 @@ def count(storage: torch.UntypedStorage, place: torch.device) -> None:
 
 
 def reset_peak(place: torch.device) -> None:
-    """Forget the peak of a device: from here on it is what is allocated now."""
+    """Set the peak of a device to the bytes that are allocated now."""
     PEAK[place] = ALLOCATED[place]

@@ -1,12 +1,13 @@
-"""The table of everything of PyTorch's that is replaced while a thread simulates devices.
+"""The table of PyTorch functions that are replaced while a thread simulates devices.
 
-A row has the owner, the name, and a function that makes ours of PyTorch's. All are put back when
-the last block ends. Here are the rows of what PyTorch asks by device type before it dispatches
-anything: optimizers and clipping that take whole lists of tensors (`foreach=True`, `fused=True`;
-the kernels are the CPU's), and a DataLoader that pins. `capturable=True` is refused, for it is
-about CUDA graphs. The rows of `torch.cuda`, `nn.DataParallel` and files are in their own modules.
+A row has the owner, the name, and a maker: a function from the original to its replacement. The
+originals are restored when the last block ends. The rows in this module are functions that check
+the device type before anything is dispatched: optimizers and clipping with lists of tensors
+(`foreach=True`, `fused=True`, which run the CPU's kernels), and pinning in a DataLoader.
+`capturable=True` is refused, because it is about CUDA graphs. The rows of `torch.cuda`,
+`nn.DataParallel` and files are in modules of their own.
 
-Private: the names that are looked up (2.11 to 2.14).
+Private: the names in the table (2.11 to 2.14).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ...internals.hooks.modes import FUNCTIONS
 from ...internals.hooks.watch import Installation
 from . import autocast, cuda, data_parallel, files
 from .device_names import (
-    Block,
+    SimulatedBlock,
     cuda_block,
     innermost_block,
     is_simulated,
@@ -37,21 +38,21 @@ from .device_names import (
 )
 
 _Maker = Callable[[Any], Any]
-_REPLACED: list[tuple[Any, str, Any]] = []
+_ORIGINALS: list[tuple[Any, str, Any]] = []
 
 
 def table() -> list[tuple[Any, str, _Maker]]:
-    """Return owner and name of everything that is replaced, and what makes ours of it."""
+    """Return owner, name and maker of every replaced function."""
     clipping = importlib.import_module("torch.nn.utils.clip_grad")
     optimizers = importlib.import_module("torch.optim.optimizer")
     workers = dataloader._MultiProcessingDataLoaderIter
     return [
-        (clipping, "_device_has_foreach_support", _takes_lists),
-        (optimizers, "_get_fused_kernels_supported_devices", _supported),
-        (dataloader._BaseDataLoaderIter, "__init__", _begins),
-        (workers, "_process_data", _pins),
-        (torch._C._nn, "_parse_to", _parses),
-        (DeviceContext, "__torch_function__", _by_default),
+        (clipping, "_device_has_foreach_support", _has_foreach_support),
+        (optimizers, "_get_fused_kernels_supported_devices", _fused_devices),
+        (dataloader._BaseDataLoaderIter, "__init__", _loader_iterator),
+        (workers, "_process_data", _process_data),
+        (torch._C._nn, "_parse_to", _parse_to),
+        (DeviceContext, "__torch_function__", _device_context),
         (torch, "get_default_device", _default_device),
         *[
             (owner, "_engine_run_backward", _backward)
@@ -65,40 +66,41 @@ def table() -> list[tuple[Any, str, _Maker]]:
 
 
 def _install() -> None:
-    if _REPLACED:
+    if _ORIGINALS:
         return
     for owner, name, make in table():
         before = vars(owner)[name]
-        _REPLACED.append((owner, name, before))
+        _ORIGINALS.append((owner, name, before))
         static = isinstance(before, staticmethod)
-        ours = make(before.__func__ if static else before)
-        setattr(owner, name, staticmethod(ours) if static else ours)
+        replacement = make(before.__func__ if static else before)
+        setattr(owner, name, staticmethod(replacement) if static else replacement)
     autocast.install()
 
 
 def _remove() -> None:
-    while _REPLACED:
-        setattr(*_REPLACED[-1])
-        _REPLACED.pop()
+    while _ORIGINALS:
+        setattr(*_ORIGINALS[-1])
+        _ORIGINALS.pop()
     autocast.remove()
-    if not EngineWatch.installation.watchers:  # they may have ended before: ours stood there
+    # If recordings ended before this block, they could not restore the engine's functions.
+    if not EngineWatch.installation.watchers:
         EngineWatch.installation.suspend()
 
 
-PATCHES: Installation[Block] = Installation(_install, _remove)
+PATCHES: Installation[SimulatedBlock] = Installation(_install, _remove)
 
 
-def _takes_lists(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _has_foreach_support(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return lambda device: is_simulated(device) or theirs(device)
 
 
-def _supported(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As `_get_fused_kernels_supported_devices`: the types whose tensors are stepped in lists."""
+def _fused_devices(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Add simulated devices to the device types with fused optimizer kernels."""
     return lambda: [*theirs(), "meta"] if simulated_devices() else theirs()
 
 
-def _begins(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As a DataLoader's iterator begins: what it pins is pinned here, in no thread of its own."""
+def _loader_iterator(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Pin a DataLoader's batches in the calling thread instead of a pinning thread."""
 
     @wraps(theirs)
     def begin(self: Any, loader: Any) -> None:
@@ -116,8 +118,8 @@ def _begins(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return begin
 
 
-def _pins(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As an iterator with worker processes takes a batch from them."""
+def _process_data(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Pin each batch that an iterator receives from worker processes."""
 
     @wraps(theirs)
     def process(self: Any, *args: Any) -> Any:
@@ -132,8 +134,8 @@ def _has_accelerator() -> bool:
     return cuda_block() is None and torch.accelerator.is_available()
 
 
-def _parses(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As `nn.Module.to` reads its arguments: a number is a device, and no mode sees it."""
+def _parse_to(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Accept a device index in `nn.Module.to`, whose argument parser no mode sees."""
 
     def parse(*args: Any, **kwargs: Any) -> Any:
         if cuda_block() is not None:
@@ -147,8 +149,8 @@ def _parses(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
-def _by_default(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As `with torch.device("cuda")` gives factories its device, below all other modes."""
+def _device_context(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass the place to factories inside `with torch.device("cuda")`."""
 
     @wraps(theirs)
     def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,7 +173,7 @@ def _default_device(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """As a backward runs: PyTorch takes modes away there, and hooks of the program need ours."""
+    """Keep our mode active in backward, where PyTorch disables modes, for the program's hooks."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         block = innermost_block()

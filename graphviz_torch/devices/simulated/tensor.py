@@ -1,4 +1,4 @@
-"""A tensor on a simulated device: what it holds, how operators run on it, how it moves."""
+"""`SimulatedTensor`: a wrapper around a CPU tensor that autograd sees on a simulated device."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-# Private: leaves the modes that watch out of what a simulated tensor does inside (2.11 to 2.14).
+# Private: hides a simulated tensor's internal operations from other modes (2.11 to 2.14).
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, error_name, is_place, program_device
 from .memory import count
 
-LOCATION = "_simulated_location"  # of a storage that is saved or loaded: its device in the file
+LOCATION = "_simulated_location"  # attribute of a saved or loaded storage: its device in the file
 
 AUTOCAST = "AutocastCUDA"  # the dispatch key whose kernels autocast.py has
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST))
-_OWN = ("host", "place")  # attributes of a simulated tensor
-# Operators that take tensors of several devices on a GPU too.
-_CROSSES = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
-# Operators that take no number from the CPU beside tensors of a device.
-_STRICT = {"cat", "stack"}
-# Operators whose indices may be on the CPU, whatever the device of the tensor.
-_INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+_OWN_ATTRIBUTES = ("host", "place")
+# Operators that accept tensors of several devices, as on a GPU.
+_CROSS_DEVICE = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
+# Operators that accept no 0-dim CPU tensor together with tensors of a device.
+_SAME_DEVICE = {"cat", "stack"}
+# Operators that accept indices on the CPU for a tensor on any device.
+_INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
 class SimulatedTensor(torch.Tensor):
-    """A tensor on a simulated device: a wrapper without memory around the CPU tensor it stands for.
+    """A tensor on a simulated device: a wrapper without memory around a CPU tensor.
 
-    `host` is that CPU tensor, and `place` the device that PyTorch's C++ sees.
+    `host` is the CPU tensor, and `place` the device that PyTorch's C++ code sees.
     """
 
     host: torch.Tensor
@@ -44,7 +44,7 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, host: torch.Tensor, place: torch.device) -> SimulatedTensor:
-        # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
+        # A wrapper with another layout crashes the process when autograd reads that layout (2.13).
         if host.layout != torch.strided or host.is_nested:
             raise NotImplementedError(
                 f"A simulated device holds dense tensors only, and this one is {host.layout}"
@@ -76,11 +76,11 @@ class SimulatedTensor(torch.Tensor):
     ) -> Any:
         return run(func, args, kwargs or {})
 
-    # What a wrapper would answer for its own, empty memory.
+    # Attributes that would otherwise describe the wrapper's own, empty memory.
 
     @property
     def data(self) -> torch.Tensor:
-        """The same values without the graph, as `Tensor.data`."""
+        """The same values without a graph, as with `Tensor.data`."""
         return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined,no-any-return]
 
     @data.setter
@@ -93,7 +93,7 @@ class SimulatedTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device as the program names it."""
+        """The device as programs name it."""
         return program_device(self.place)
 
     def get_device(self) -> int:
@@ -102,31 +102,31 @@ class SimulatedTensor(torch.Tensor):
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        """True where CUDA is simulated."""
+        """True if CUDA is simulated."""
         return self.device.type == "cuda"
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
-        """False: it has values."""
+        """False, because the tensor has values."""
         return False
 
     def type(self, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Return the name of the legacy tensor type, or a tensor of another one."""
+        """Return the name of the legacy tensor type, or the tensor converted to another type."""
         if dtype is None:
             name = self.host.type()
             return name.replace("torch.", "torch.cuda.") if self.is_cuda else name
         return super().type(dtype, *args, **kwargs)
 
     def inner_tensors(self) -> list[torch.Tensor]:
-        """What holds the values, as internals/tensors/memory.py asks."""
+        """Return the tensors that contain the values, for `internals/tensors/memory.py`."""
         return [self.host]
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """The memory that holds the values: tensors that share it are views of each other."""
+        """Return the CPU tensor's storage, which views share."""
         return self.host.untyped_storage()
 
     def data_ptr(self) -> int:
-        """Address of the first value in the CPU's memory."""
+        """Return the address of the first value in CPU memory."""
         return self.host.data_ptr()
 
     def __getitem__(self, index: Any) -> Any:
@@ -136,11 +136,11 @@ class SimulatedTensor(torch.Tensor):
         super().__setitem__(indices(index), value)
 
     def tolist(self) -> Any:
-        """The values as Python numbers, by way of the CPU."""
+        """Return the values as Python numbers, copied to the CPU."""
         return self.detach().cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Refused without `force`, as on a GPU."""
+        """Return a NumPy array if `force` is set; otherwise raise TypeError, as on a GPU."""
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
         raise TypeError(
@@ -169,7 +169,8 @@ class SimulatedTensor(torch.Tensor):
 
     def __copy__(self) -> torch.Tensor:
         new = self.detach()
-        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _OWN})
+        attributes = {k: v for k, v in self.__dict__.items() if k not in _OWN_ATTRIBUTES}
+        new.__dict__.update(attributes)
         return new.requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -178,11 +179,15 @@ class SimulatedTensor(torch.Tensor):
         if not self.is_leaf:
             raise RuntimeError(
                 "Only Tensors created explicitly by the user (graph leaves) support deepcopy: "
-                f"this one was made by {type(self.grad_fn).__name__}. Detach it first."
+                f"this one is the result of {type(self.grad_fn).__name__}. Detach it first."
             )
         new = SimulatedTensor(copy.deepcopy(self.host, memo), self.place)
         new.__dict__.update(
-            {name: copy.deepcopy(v, memo) for name, v in self.__dict__.items() if name not in _OWN}
+            {
+                name: copy.deepcopy(v, memo)
+                for name, v in self.__dict__.items()
+                if name not in _OWN_ATTRIBUTES
+            }
         )
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new
@@ -191,7 +196,7 @@ class SimulatedTensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Save the CPU tensor that it holds; a simulated CUDA tensor in the place of a real one."""
+        """Pickle the CPU tensor; that of a simulated CUDA tensor keeps its CUDA device."""
         host: Any = self.host.detach()
         if self.is_cuda:
             setattr(host.untyped_storage(), LOCATION, str(self.device))
@@ -203,7 +208,9 @@ class SimulatedTensor(torch.Tensor):
 
 
 def indices(index: Any) -> Any:
-    """Lists of numbers as CPU tensors: torch would make them on the device, without values."""
+    """Return lists of numbers as CPU tensors; torch would create them on the device, without
+    values.
+    """
     if isinstance(index, tuple):
         return tuple(map(indices, index))
     if isinstance(index, (list, range)):
@@ -214,19 +221,19 @@ def indices(index: Any) -> Any:
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on what its simulated tensors hold, and wrap what comes out."""
-    name, mutable = _described(func)
+    """Run an operator on the CPU tensors of its simulated arguments, and wrap its results."""
+    name, mutable = _signature(func)
     operands = _Operands([], [])
     host_args = [operands.unwrap(arg) for arg in args]
     host_kwargs = {key: operands.unwrap(value) for key, value in kwargs.items()}
     foreach = name.startswith("_foreach_")
-    if foreach and name not in _CROSSES:
+    if foreach and name not in _CROSS_DEVICE:
         for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
-            _Operands.of(row).check(name)
-    elif name in _INDEXES:
+            _Operands.from_arguments(row).check(name)
+    elif name in _INDEXING:
         on_devices = [index for index in args[1] if index is not None and index.device != CPU]
-        _Operands.of((args[0], on_devices, *args[2:])).check(name)
-    elif name not in _CROSSES:
+        _Operands.from_arguments((args[0], on_devices, *args[2:])).check(name)
+    elif name not in _CROSS_DEVICE:
         written = args[0] if mutable and name.endswith("_") else None
         operands.check(name, written)
     device = kwargs.get("device")
@@ -236,14 +243,14 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     elif is_place(device):
         host_kwargs["device"] = CPU
         host_kwargs.pop("pin_memory", None)
-    if name == "histc" and not host_args[0].is_floating_point():  # as a GPU counts integers
+    if name == "histc" and not host_args[0].is_floating_point():  # GPUs accept integers, CPUs not
         out = func(host_args[0].double(), *host_args[1:], **host_kwargs).to(host_args[0].dtype)
     else:
         out = func(*host_args, **host_kwargs)
     if mutable:
         for wrapper in operands.wrappers:
             _follow(wrapper)
-    if name == "_pack_padded_sequence":  # batch sizes are for the CPU to read
+    if name == "_pack_padded_sequence":  # batch sizes stay on the CPU
         return operands.wrap(out[0], device), out[1]
     if foreach and isinstance(out, (list, tuple)):
         return [operands.wrap(host, _place(like)) for host, like in zip(out, args[0], strict=True)]
@@ -251,30 +258,30 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _place(tensor: torch.Tensor) -> torch.device:
-    """Return the device of a tensor as PyTorch's C++ knows it."""
+    """Return the device of a tensor as PyTorch's C++ code knows it."""
     return tensor.place if isinstance(tensor, SimulatedTensor) else tensor.device
 
 
 @cache
-def _described(func: Any) -> tuple[str, bool]:
-    """The operator's bare name, and whether it writes to an argument."""
+def _signature(func: Any) -> tuple[str, bool]:
+    """Return the operator's name without namespace, and whether it writes to an argument."""
     return func._schema.name.split("::")[1], func._schema.is_mutable
 
 
 class _Operands(NamedTuple):
-    """The tensors among an operator's arguments."""
+    """The tensors among an operator's arguments, simulated and others."""
 
     wrappers: list[SimulatedTensor]
     plain: list[torch.Tensor]
 
     @classmethod
-    def of(cls, arguments: Any) -> _Operands:
+    def from_arguments(cls, arguments: Any) -> _Operands:
         operands = cls([], [])
         operands.unwrap(arguments)
         return operands
 
     def unwrap(self, argument: Any) -> Any:
-        """What the argument holds; an operator's arguments nest in lists and tuples alone."""
+        """Return the argument with simulated tensors, also in lists, replaced by CPU tensors."""
         if isinstance(argument, SimulatedTensor):
             self.wrappers.append(argument)
             return argument.host
@@ -285,7 +292,7 @@ class _Operands(NamedTuple):
         return argument
 
     def wrap(self, out: Any, device: torch.device) -> Any:
-        """What came out, as tensors of the device; what was written in place is itself again."""
+        """Return results as simulated tensors; a host written in place gives its own wrapper."""
         if isinstance(out, torch.Tensor):
             for wrapper in self.wrappers:
                 if wrapper.host is out:
@@ -296,13 +303,13 @@ class _Operands(NamedTuple):
         return out
 
     def check(self, name: str, written: Any = None) -> None:
-        """Raise as PyTorch does where tensors of several devices meet in one operator."""
+        """Raise as PyTorch does if the operator's tensors are on different devices."""
         if not self.wrappers:
             return
         first = self.wrappers[0].place
         odd: torch.Tensor | None = next((t for t in self.wrappers if t.place != first), None)
         for other in self.plain if odd is None else ():
-            if other.dim() or other.device != CPU or other is written or name in _STRICT:
+            if other.dim() or other.device != CPU or other is written or name in _SAME_DEVICE:
                 odd = other
         if odd is None:
             return
@@ -312,14 +319,14 @@ class _Operands(NamedTuple):
         )
         if odd.device.type == "meta" and not isinstance(odd, SimulatedTensor):
             message += (
-                " The second has no values. Was it brought there outside simulate_accelerator()? "
-                "That holds for one thread and one `with` block; enter it again there."
+                " The second has no values. Was it moved outside simulate_accelerator()? The "
+                "simulation is active in one thread and one `with` block; enter it there, too."
             )
         raise RuntimeError(message)
 
 
 def _follow(wrapper: SimulatedTensor) -> None:
-    """Give the wrapper the shape that its host tensor has now: after `resize_`, `t_`, `out=`."""
+    """Update the wrapper's shape to that of its host tensor, after `resize_`, `t_` or `out=`."""
     host = wrapper.host
     if wrapper.shape == host.shape and wrapper.stride() == host.stride():
         return
@@ -330,12 +337,15 @@ def _follow(wrapper: SimulatedTensor) -> None:
 
 
 def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Make `tensor` what `value` is and stay the same object, as `tensor.data = value` does.
+    """Give `tensor` the value and device of `value` without changing its identity.
 
-    `nn.Module.to` relies on it: optimizers and modules that share a parameter keep sharing it.
+    This implements `tensor.data = value`. `nn.Module.to` relies on it: optimizers and modules that
+    share a parameter keep sharing it.
     """
     if not tensor.is_leaf:
-        raise RuntimeError("Only a leaf can move to another device by `.data = `: detach it first.")
+        raise RuntimeError(
+            "Only a leaf can be moved to another device by `.data = `: detach the tensor first."
+        )
     if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
         raise NotImplementedError(
             "A lazy module has no parameters to move to a simulated device yet: call it once first."
@@ -346,9 +356,9 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         new = torch.nn.Parameter(new, needed)
     new.requires_grad_(needed)
     for name, mark in tensor.__dict__.items():
-        if name not in _OWN:
+        if name not in _OWN_ATTRIBUTES:
             setattr(new, name, mark)
-    if gradient is not None:  # nn.Module.to replaces its values next, and counts that copy
+    if gradient is not None:  # nn.Module.to copies its values next, and that copy is recorded
         host = gradient.host if isinstance(gradient, SimulatedTensor) else gradient
         with _disable_current_modes():
             host = host.to(new.dtype, copy=True)
