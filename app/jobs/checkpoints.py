@@ -67,7 +67,7 @@ def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loade
         return LoadedCheckpoint(
             fits=True,
             differences=str(differences) if other else "",
-            same=verified.same,
+            same=bool(verified),
             verification=str(verified),
             first=verified.first.node if verified.first is not None else None,
             opened=open_own_recording(verified.graph),

@@ -51,7 +51,7 @@ class NodeDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of `compare_models`.
+    """The result of `compare_models`: true if outputs, gradients and all nodes agree.
 
     >>> import torch
     >>> from graphviz_torch.compare import compare_models
@@ -67,22 +67,17 @@ class Verification:
     differences: tuple[NodeDifference, ...]  # in order of computation
 
     @property
-    def same(self) -> bool:
-        """True if outputs, gradients and all nodes agree."""
-        return not (self.outputs or self.gradients or self.differences)
-
-    @property
     def first(self) -> NodeDifference | None:
         """The first difference, or None."""
         return self.differences[0] if self.differences else None
 
     def __bool__(self) -> bool:
-        return self.same
+        return not (self.outputs or self.gradients or self.differences)
 
     _repr_pretty_ = print_text
 
     def __str__(self) -> str:
-        if self.same:
+        if self:
             return f"same output and same gradients, at all {len(self.graph.nodes)} nodes"
         lines = [f"outputs differ by up to {self.outputs:.3g}"] if self.outputs else []
         lines += [f"gradient of {name} differs by up to {d:.3g}" for name, d in self.gradients]
@@ -223,7 +218,7 @@ def _restored_buffers(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _ramp(tensor: torch.Tensor) -> torch.Tensor:
-    # Not ones, as the sum of a softmax has a gradient of zero.
+    # Not ones: the sum over a softmax is constant, so its gradient is zero.
     ramp = torch.arange(tensor.numel(), dtype=torch.float64).mul_(0.7).cos_()
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 

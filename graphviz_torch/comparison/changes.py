@@ -16,7 +16,7 @@ from ..graph.units import bytes_text, number_text, seconds_text
 # Relative difference between two runs of one program: float32 sums in another order.
 GRADIENT_TOLERANCE = 1e-4
 Row = TypeVar("Row", Node, ModuleRow)
-_MIN_SECONDS = 1e-4  # seconds: shorter times differ by chance
+_MIN_SECONDS = 1e-4  # differences between shorter times are noise
 
 
 @dataclass(frozen=True, slots=True)

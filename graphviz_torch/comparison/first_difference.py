@@ -133,7 +133,7 @@ class FirstDifference:
 
     @property
     def direction(self) -> str:
-        """Title of the picture."""
+        """Title of the picture: the first line of `to_text()`."""
         return self._head()
 
     def union(self) -> Graph:

@@ -26,16 +26,16 @@ class Row(NamedTuple):
     """The result of comparing one operator."""
 
     number: int
-    name: str  # "softmax"
-    makers: frozenset[int]  # operators that made its operands
+    name: str  # the operator, as "softmax"
+    makers: frozenset[int]  # operators that computed its operands
     keeps: bool | None  # True if it keeps the lanes; None if no dimension fits them
     share: float  # fraction of its elements that differ
     change: float  # largest difference, relative to the largest value
     is_integer: bool
     is_random: bool
     crosses: bool  # True if it combines all pairs of lanes, as a similarity matrix does
-    even: bool  # True if an unchanged operand is all zero; for indexing, constant
-    square: bool  # True if an unchanged operand is a (lanes, lanes) matrix, as of a graph
+    even: bool  # True if an unchanged operand is all zero or, for indexing, constant
+    square: bool  # True if an unchanged operand is a (lanes, lanes) matrix, as an adjacency matrix
     module: str
     classes: str
     place: CodePosition | None
@@ -108,7 +108,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
 
 
 def _any_on_bytes(truths: Tensor, dims: list[int]) -> Tensor:
-    """As `truths.any(dims)`, computed on bytes, whose kernel is many times faster."""
+    """Return `truths.any(dims)`, computed on bytes, whose kernel is many times faster."""
     return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 
 
@@ -256,7 +256,7 @@ def row_of(
 
 
 def title(name: str) -> str:
-    """Return the usual name of an operator: "aten::_softmax" -> "softmax"."""
+    """Return an operator's name without namespace and underscore: "aten::_softmax" -> "softmax"."""
     return name.rpartition("::")[2].lstrip("_").removeprefix("native_")
 
 

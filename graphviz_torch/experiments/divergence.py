@@ -19,14 +19,14 @@ class Divergence(NamedTuple):
     """The first operation whose result differs."""
 
     operation: str  # "layer_norm"
-    where: str  # its line
+    where: str  # the operation's line
     module: str
     change: float  # relative to the norm of its result
     is_random: bool = False  # True if random numbers had been drawn before
 
 
 class RecordedResults:
-    """Keeps copies of the results of calls into torch, up to a number of bytes."""
+    """Copies of the results of calls into torch, up to a number of bytes."""
 
     def __init__(self, budget: int = 1 << 28) -> None:
         self.made: list[CallResult] = []

@@ -141,7 +141,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         yield Experiment("positions", "", None, message)
         return
     answers = [(_judge_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
-    # An encoder may read positions that its decoder must not: the decoder's input holds.
+    # An encoder may read positions that its decoder must not: prefer the input that passes.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift, output = answers[0]
     yield answer

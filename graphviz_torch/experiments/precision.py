@@ -21,7 +21,7 @@ _ADVICE = (
     "way (log_softmax, logsumexp, expm1, var) or in float32."
 )
 
-_BLOCK = 1 << 16  # elements
+_BLOCK_SIZE = 1 << 16  # elements
 
 
 class _PrecisionComparison(Comparison):
@@ -123,13 +123,13 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
     wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
     norm = torch.linalg.vector_norm
     in_order = a.is_contiguous() and b.is_contiguous()
-    if a.numel() <= _BLOCK or a.device.type != "cpu" or not in_order or a.dtype is torch.bool:
+    if a.numel() <= _BLOCK_SIZE or a.device.type != "cpu" or not in_order or a.dtype is torch.bool:
         a, b = a.to(wide), b.to(wide)
         return float(norm(b)), float(norm(b - a))
     flat: list[Any] = [a.view(-1), b.view(-1)]
-    room = a.new_empty(_BLOCK, dtype=wide)
+    room = a.new_empty(_BLOCK_SIZE, dtype=wide)
     sizes, distances = [], []
-    for x, y in zip(*(each.split(_BLOCK) for each in flat), strict=True):
+    for x, y in zip(*(each.split(_BLOCK_SIZE) for each in flat), strict=True):
         block = room[: len(y)]
         sizes.append(norm(block.copy_(y)))
         distances.append(norm(block.sub_(x)))

@@ -91,12 +91,12 @@ class Subject:
     ) -> ComparisonRun:
         """Run the forward next to a changed version of it."""
 
-        def changed(args: Any, kwargs: Any) -> Mapping[int, Tensor]:
+        def changed_values(args: Any, kwargs: Any) -> Mapping[int, Tensor]:
             return {} if change is None else change(self.inputs(args, kwargs))
 
         return run_side_by_side(
             self.call,
-            changed,
+            changed_values,
             compare,
             training=training,
             double=double,

@@ -1,8 +1,8 @@
 """Storages of a rehearsal: their lifetimes, roles and placement on device or host.
 
-All tensors of one operator are on one side, so storages that an operator uses together are joined.
-If the program places one of them on the device, all joined storages are on the device, from their
-creation on. Only copies cross between the sides.
+All tensors of one operator are on the device or all on the host, so storages that an operator uses
+together are joined. If the program places one of them on the device, all joined storages count as
+on the device, from their creation on. Only copies connect the two.
 """
 
 from __future__ import annotations

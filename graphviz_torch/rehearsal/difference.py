@@ -29,7 +29,7 @@ _PLACES = ("kind", "group", "module")  # texts of a collective
 _LARGEST = 1 << 63
 
 
-class Change(NamedTuple):
+class FigureChange(NamedTuple):
     """A figure that differs."""
 
     name: str
@@ -56,11 +56,11 @@ class RehearsalDiff:
 
     before: Report
     after: Report
-    figures: tuple[Change, ...]
-    at_peak: tuple[Change, ...]
-    activations: tuple[Change, ...]
-    collectives: tuple[Change, ...]
-    counts: tuple[Change, ...]
+    figures: tuple[FigureChange, ...]
+    at_peak: tuple[FigureChange, ...]
+    activations: tuple[FigureChange, ...]
+    collectives: tuple[FigureChange, ...]
+    counts: tuple[FigureChange, ...]
 
     def __bool__(self) -> bool:
         return any((self.figures, self.at_peak, self.activations, self.collectives, self.counts))
@@ -137,13 +137,13 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
     ...     torch.nn.Linear(10, 100)(torch.ones(rows, 10)).sum().backward()
     >>> found = compare_rehearsals(rehearse(lambda: train(4)), rehearse(lambda: train(8)))
     >>> [each for each in found.figures if each.name == "operations"]
-    [Change(name='operations', before=16000, after=32000)]
+    [FigureChange(name='operations', before=16000, after=32000)]
     """
     a, b = _report(before), _report(after)
     return RehearsalDiff(
         a,
         b,
-        tuple(Change(name, a[key], b[key]) for name, key in _FIGURES if a[key] != b[key]),
+        tuple(FigureChange(name, a[key], b[key]) for name, key in _FIGURES if a[key] != b[key]),
         _changes(a["at_peak"], b["at_peak"]),
         _changes(_modules(a), _modules(b)),
         _changes(_collectives(a, "wire_bytes"), _collectives(b, "wire_bytes")),
@@ -151,15 +151,16 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
     )
 
 
-def _checked(given: Any) -> Report:
-    """Return the report of one rank, all of whose values that are compared are of their types.
+def _check_report(given: Any) -> Report:
+    """Return the report of one rank, after checking the type of each value that is compared.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if it is not such a report.
     """
     if not isinstance(given, Mapping) or given.get("format") != FORMAT or not _is_whole(given):
         raise ValueError(
-            "this is not the report of one rank: pass what rehearse --rank 0 --format json printed."
+            "this is not the report of one rank: pass the output of rehearse --rank 0 --format json"
+            "."
         )
     return given
 
@@ -186,12 +187,12 @@ def _is_whole(given: Report) -> bool:
 
 
 def _report(given: Rehearsal | Report) -> Report:
-    return given.to_dict() if isinstance(given, Rehearsal) else _checked(given)
+    return given.to_dict() if isinstance(given, Rehearsal) else _check_report(given)
 
 
-def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[Change, ...]:
+def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[FigureChange, ...]:
     names = dict.fromkeys((*before, *after))
-    found = [Change(name, before.get(name, 0), after.get(name, 0)) for name in names]
+    found = [FigureChange(name, before.get(name, 0), after.get(name, 0)) for name in names]
     found = [each for each in found if each.before != each.after]
     return tuple(sorted(found, key=lambda each: -abs(each.after - each.before)))
 
@@ -211,15 +212,15 @@ def _collectives(report: Report, figure: str) -> Counter[str]:
     return found
 
 
-def _rows(changes: Sequence[Change], text: Callable[[int], str]) -> Iterator[str]:
+def _rows(changes: Sequence[FigureChange], text: Callable[[int], str]) -> Iterator[str]:
     yield from at_most([f"    {_row(each, text)}" for each in changes], _ROWS, _MORE)
 
 
-def _row(change: Change, text: Callable[[int], str]) -> str:
+def _row(change: FigureChange, text: Callable[[int], str]) -> str:
     return f"{change.name} {_change(change, text)}"
 
 
-def _change(change: Change, text: Callable[[int], str]) -> str:
+def _change(change: FigureChange, text: Callable[[int], str]) -> str:
     more = change.after - change.before
     by = f"{'+' if more > 0 else '-'}{text(abs(more))}"
     share = f", {more / change.before:+.1%}" if change.before and change.after else ""

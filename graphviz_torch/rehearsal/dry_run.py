@@ -123,16 +123,16 @@ def rehearse(
     if ranks < 1 or steps < 1:
         raise ValueError(f"ranks={ranks}, steps={steps}: pass 1 or more.")
     for name in plans:
-        plan_of(name)  # raises if there is no such plan
-    asked = [rank] if isinstance(rank, int) else list(rank)
-    for each in asked:
+        plan_of(name)  # raises ValueError for an unknown plan
+    ranks_to_run = [rank] if isinstance(rank, int) else list(rank)
+    for each in ranks_to_run:
         if not 0 <= each < ranks:
             raise ValueError(f"rank={each}: ranks are counted from 0, and there are {ranks}.")
     found = [
         _RankRun(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(
             function, tuple(plans)
         )
-        for each in asked
+        for each in ranks_to_run
     ]
     return found[0] if isinstance(rank, int) else found
 
@@ -253,7 +253,7 @@ class _RankRun:
             saved=named_bytes(totals(tracker.activations, "module")),
             moments=tuple(_moments(tracker, counted, peak.moment)),
             collectives=collective_stats(self._graph, self._groups()),
-            order=tuple(self._order.asked),
+            order=tuple(self._order.calls),
             printed=tuple(printed),
             meshes=tuple(self._meshes),
         )

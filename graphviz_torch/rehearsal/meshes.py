@@ -30,9 +30,9 @@ def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
 def replace_mesh(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
     """Return a change that replaces the sizes of meshes with as many dimensions and ranks."""
 
-    def change(asked: Sizes) -> Sizes:
-        same = len(asked) == len(sizes) and math.prod(asked) == math.prod(sizes)
-        return tuple(sizes) if same else asked
+    def change(given: Sizes) -> Sizes:
+        same = len(given) == len(sizes) and math.prod(given) == math.prod(sizes)
+        return tuple(sizes) if same else given
 
     return lambda: _patch_mesh_sizes(change)
 

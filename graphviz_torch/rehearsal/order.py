@@ -53,29 +53,29 @@ class CollectiveCall(NamedTuple):
 class CollectiveMismatch(NamedTuple):
     """The first collective of a group in which two ranks do not agree.
 
-    >>> asked = {0: CollectiveCall("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
-    >>> print(CollectiveMismatch((0, 1), 1, asked))
+    >>> calls = {0: CollectiveCall("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
+    >>> print(CollectiveMismatch((0, 1), 1, calls))
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
     ranks: tuple[int, ...]  # of the group; the two ranks if the order between groups differs
     # Position among the collectives of the group or groups, or among the messages, from 1.
     number: int
-    asked: Mapping[int, CollectiveCall | None]  # by rank; None if the rank issues no further call
+    calls: Mapping[int, CollectiveCall | None]  # by rank; None if the rank issues no further call
 
     def __str__(self) -> str:
-        groups = {each.ranks for each in self.asked.values() if each is not None}
+        groups = {each.ranks for each in self.calls.values() if each is not None}
         if len(groups) > 1:
             said = [
                 f"{each.kind} among {ranks_text(each.ranks)} at {each.where} on rank {rank}"
-                for rank, each in self.asked.items()
+                for rank, each in self.calls.items()
                 if each is not None
             ]
             what = "ask their groups in different orders, first their"
             return f"{ranks_text(self.ranks)} {what} {ordinal(self.number)}: {', and '.join(said)}"
         said = [
             f"{'nothing' if each is None else each} on rank {rank}"
-            for rank, each in self.asked.items()
+            for rank, each in self.calls.items()
         ]
         return f"{ranks_text(self.ranks)}, their {ordinal(self.number)}: {', and '.join(said)}"
 
@@ -84,7 +84,7 @@ class OrderWatch:
     """Context manager that collects the collectives issued inside."""
 
     def __init__(self) -> None:
-        self.asked: list[CollectiveCall] = []
+        self.calls: list[CollectiveCall] = []
         self._watch = CollectiveWatch(on_issue=self._on_issue)
 
     def __enter__(self) -> OrderWatch:
@@ -96,7 +96,7 @@ class OrderWatch:
 
     def _on_issue(self, event: CollectiveIssued) -> None:
         metas = [tensor_meta(tensor) for tensor in event.given if event.kind != "barrier"]
-        self.asked.append(
+        self.calls.append(
             CollectiveCall(
                 event.kind,
                 event.group.ranks,
@@ -122,7 +122,7 @@ def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[Collec
     >>> compare_order({0: [one, one], 1: [one, one]})
     []
     >>> [found] = compare_order({0: [one, one], 1: [one]})
-    >>> found.number, found.asked[1]
+    >>> found.number, found.calls[1]
     (2, None)
     """
     found: dict[tuple[int, ...], CollectiveMismatch] = {}

@@ -56,7 +56,7 @@ class CollectiveStats:
 
     @property
     def whole_bytes(self) -> int:
-        """Size of one of the collectives in bytes; for an all_gather, of the gathered tensor."""
+        """Bytes of one of the collectives; for an all_gather, of the gathered tensor."""
         return self.nbytes // self.count * (self.group_size if self.kind == "all_gather" else 1)
 
 
@@ -125,8 +125,8 @@ class Rehearsal:
         """Bytes that this rank sends in the step, with ring algorithms."""
         return sum(each.wire_bytes for each in self.collectives)
 
-    def inside(self, module: str) -> int:
-        """Return bytes of activations inside a module; checkpointing it frees at most so many."""
+    def activation_bytes_of(self, module: str) -> int:
+        """Return bytes of activations inside a module, the most that checkpointing it frees."""
         return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
 
     def seconds_at_least(

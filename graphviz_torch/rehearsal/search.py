@@ -132,14 +132,16 @@ def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
                 roles = {role for row in rows for role in row}
                 yield Trial(
                     tuple(name for each in trials for name in each.changes),
-                    sum(_scaled([row.get(role, 0) for row in rows]) for role in roles),
-                    _scaled([each.wire_bytes for each in (plain, *trials)]),
-                    _scaled([each.flops for each in (plain, *trials)]),
+                    sum(_predict([row.get(role, 0) for row in rows]) for role in roles),
+                    _predict([each.wire_bytes for each in (plain, *trials)]),
+                    _predict([each.flops for each in (plain, *trials)]),
                 )
 
 
-def _scaled(numbers: Sequence[int]) -> int:
-    """Return a number of the unchanged script, scaled as each of the other trials scales it."""
+def _predict(numbers: Sequence[int]) -> int:
+    """Return the first number times the ratio of each other number to it; the first is
+    unchanged.
+    """
     before, *after = numbers
     return round(before * prod(each / before for each in after)) if before else max(after)
 

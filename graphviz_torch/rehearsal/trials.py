@@ -31,7 +31,7 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The changes, joined by " + "."""
+        """The names of the changes, joined by " + "."""
         return " + ".join(self.changes) or "as it is"
 
 

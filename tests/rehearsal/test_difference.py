@@ -15,7 +15,7 @@ from torch.distributed import fsdp
 
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.rehearsal import compare_rehearsals, rehearse
-from graphviz_torch.rehearsal.difference import Change
+from graphviz_torch.rehearsal.difference import FigureChange
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 WIDTH, ROWS, LAYERS, RANKS = 64, 256, 3, 4
@@ -54,8 +54,10 @@ def test_resharding_gathers_each_layer_twice_and_holds_less() -> None:
     assert figures["on the wire"].after - figures["on the wire"].before == LAYERS * wire
     assert figures["gathered"].before == LAYERS * layer
     assert figures["gathered"].after < LAYERS * layer
-    assert found.counts == (Change("all_gather layers.*", LAYERS, 2 * LAYERS),)
-    assert found.collectives == (Change("all_gather layers.*", LAYERS * wire, 2 * LAYERS * wire),)
+    assert found.counts == (FigureChange("all_gather layers.*", LAYERS, 2 * LAYERS),)
+    assert found.collectives == (
+        FigureChange("all_gather layers.*", LAYERS * wire, 2 * LAYERS * wire),
+    )
     assert "operations" not in figures
     text = found.to_text()
     assert f"all_gather layers.* {LAYERS} → {2 * LAYERS} times, 36.0 KiB → 72.0 KiB" in text
@@ -77,7 +79,7 @@ def test_those_that_differ_most_come_first_and_what_is_alike_is_not_told() -> No
     before = rehearse(train, ranks=RANKS).to_dict()
     after = {**before, "activations": {"a": 5, "b.3": 40, "b.4": 40, "c": 7}}
     found = compare_rehearsals({**before, "activations": {"a": 4, "b.3": 10, "c": 7}}, after)
-    assert found.activations == (Change("b.*", 10, 80), Change("a", 4, 5))
+    assert found.activations == (FigureChange("b.*", 10, 80), FigureChange("a", 4, 5))
     assert found.figures == found.at_peak == found.counts == ()
     same = compare_rehearsals(before, {**before, "seconds": 1.0})
     assert not same

@@ -142,7 +142,7 @@ def test_the_first_that_differs_is_told_with_both_lines(program: Callable[[], No
     ranks, number, lines = MISTAKES[program]
     [found] = disagreements(program)
     assert (found.ranks, found.number) == (ranks, number)
-    told = {rank: None if each is None else each.where for rank, each in found.asked.items()}
+    told = {rank: None if each is None else each.where for rank, each in found.calls.items()}
     assert told == {rank: None if n is None else line(program, n) for rank, n in lines.items()}
     assert all(where in str(found) for where in told.values() if where)
 
@@ -158,8 +158,8 @@ def test_which_group_each_rank_asks_first_is_told() -> None:
 
 def test_a_backward_that_some_ranks_skip_is_told() -> None:
     [found] = disagreements(an_unused_layer)
-    assert found.asked[2] is None
-    first = found.asked[0]
+    assert found.calls[2] is None
+    first = found.calls[0]
     assert first is not None
     assert (first.kind, first.where) == ("all_reduce", line(an_unused_layer, 7))
 
