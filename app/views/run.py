@@ -63,9 +63,7 @@ def draw() -> None:
         )
         if opened is None:
             st.markdown(
-                translated(
-                    "Save a recording on the machine that runs your model, with or without GPU:"
-                )
+                translated("Save a recording on the machine that runs your model, GPU or not:")
             )
             st.code(SAVING, language=None)
         _draw_recording(opened, key="run recording")

@@ -51,7 +51,9 @@ def test_the_timeline_has_forward_first_and_backward_in_its_order() -> None:
     assert run.opened is not None
     steps, copies, left_out = timeline.events(run.opened.graph)
     forward = [step["step"] for step in steps if step["phase"] == "forward"]
-    backward = sorted((step["step"], step["says"]) for step in steps if step["phase"] == "backward")
+    backward = sorted(
+        (step["step"], step["label"]) for step in steps if step["phase"] == "backward"
+    )
     assert max(forward) < min(step for step, _ in backward)
     assert [says.split(",")[0] for _, says in backward] == ["y", "mul #2", "x_there", "x"]
     assert [(copy["source"], copy["device"]) for copy in copies] == [

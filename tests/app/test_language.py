@@ -34,7 +34,7 @@ def words(app: AppTest) -> list[str]:
         data = drawn(app, place)
         said += [
             data["label"],
-            *(mark["says"] for mark in data.get("steps", []) + data.get("copies", [])),
+            *(mark["label"] for mark in data.get("steps", []) + data.get("copies", [])),
         ]
         said += [text for each in data.get("columns", []) for text in (each["name"], each["help"])]
     return said

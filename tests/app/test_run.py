@@ -269,7 +269,7 @@ def test_every_model_of_the_gallery_is_a_file_and_every_file_is_there() -> None:
     files = {path.stem for path in (ROOT / "app" / "models").glob("*.py")}
     assert files - {"__init__", "gallery"} == {*gallery.NAMES, *gallery.MESHES, gallery.LARGE}
     for name in gallery.NAMES:
-        assert gallery.model(name).says.endswith(".")
+        assert gallery.model(name).description.endswith(".")
         assert gallery.model(name).picture.exists()
 
 
