@@ -38,7 +38,7 @@ from ...internals.frames import WarningLines
 from ...internals.hooks.dispatch import watch_devices
 from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from ...internals.hooks.watch import Installation
-from .autocast import lowered
+from .autocast import to_lower_precision
 from .cuda import legacy_type
 from .device_names import (
     CPU,
@@ -312,7 +312,7 @@ def _attention(
     PyTorch chooses the kernel by device type before dispatch, and has none for this device.
     """
     if cuda_block() is not None and torch.is_autocast_enabled("cuda"):
-        q, k, v, attn_mask = lowered(q, k, v, attn_mask)
+        q, k, v, attn_mask = to_lower_precision(q, k, v, attn_mask)
     parts = (k, v) if attn_mask is None else (k, v, attn_mask)
     if q.dim() == 4 and not enable_gqa and all(isinstance(t, SimulatedTensor) for t in parts):
         mask = attn_mask

@@ -1,11 +1,11 @@
 """The casts of `torch.autocast("cuda")` on simulated devices.
 
-PyTorch's C++ casts the arguments of an operator if they are on a CUDA device, and it sees a
-simulated tensor on another one. So a simulated tensor has the dispatch key of CUDA's autocast, and
-while CUDA is simulated that key runs the kernels below: those of PyTorch, with the test for a
-simulated tensor. The lists are PyTorch's (`ATen/autocast_mode.h`, 2.8 to 2.14); of those, the
-operators are replaced that this PyTorch casts. Kernels are the CPU's: an operator that the CPU has
-not in float16 raises PyTorch's error.
+PyTorch's C++ code casts an operator's arguments if they are on a CUDA device, which simulated
+tensors are not for it. So a simulated tensor has the dispatch key of CUDA's autocast, and while
+CUDA is simulated the kernels of that key are the ones below: PyTorch's, but with a test for
+simulated tensors. The lists of operators are PyTorch's (`ATen/autocast_mode.h`, 2.8 to 2.14); only
+operators that this version of PyTorch casts are replaced. Operators run the CPU's kernels: one that
+the CPU lacks in float16 raises PyTorch's error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...internals.guards import no_autocast
 from .tensor import AUTOCAST, SimulatedTensor
 
-# In the dtype of the block: what tensor cores multiply.
+# Cast to the dtype of the block: operators that tensor cores compute.
 LOWER = (
     "_convolution _convolution.deprecated convolution conv1d conv2d conv3d conv_tbc "
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input cudnn_convolution "
@@ -30,12 +30,12 @@ LOWER = (
     "rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention"
 )
-# The same, of operators that CUDA hands to cuDNN, which PyTorch casts for.
+# Cast to the dtype of the block, too: recurrent operators that cuDNN computes on CUDA.
 RECURRENT = (
     "lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input "
     "rnn_relu.data"
 )
-# In float32: what overflows or loses digits in float16.
+# Cast to float32: operators that overflow or lose digits in float16.
 FLOAT = (
     "acos asin cosh sinh tan erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt softplus "
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar logsumexp renorm dist pdist cdist "
@@ -48,20 +48,20 @@ FLOAT = (
     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa "
     "upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 )
-# With a result in float32, unless the call names a dtype.
+# The result is float32, unless the call has a dtype.
 FLOAT_RESULT = (
     "sum sum.dim_IntList prod prod.dim_int cumsum cumprod softmax.int log_softmax.int "
     "linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord"
 )
-# The same, where another overload takes the dtype.
+# The result is float32, through another overload that has a dtype argument.
 FLOAT_OVERLOAD = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
-# In the widest dtype of the arguments.
+# Cast to the widest dtype of the arguments.
 WIDEST = (
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 )
 REFUSED = "binary_cross_entropy"
 
-_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: a weight, and its cast
+_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> weight and its cast
 _libraries: list[torch.library.Library] = []
 
 
@@ -79,19 +79,19 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Put PyTorch's kernels back."""
+    """Restore PyTorch's kernels."""
     while _libraries:
         _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
     _cast_weights.clear()
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return what of PyTorch's forgets cast weights, for the table of `patches.py`."""
-    return [(torch, "clear_autocast_cache", _clears)]
+    """Return owner, name and maker of the function that clears the cache of cast weights."""
+    return [(torch, "clear_autocast_cache", _clear_cache)]
 
 
 def policies() -> dict[str, Callable[..., Any]]:
-    """Return what calls an operator with its arguments cast, for each that autocast knows."""
+    """Return by operator a function that casts the arguments and calls the operator."""
     lists = {
         LOWER: _lower,
         RECURRENT: _lower,
@@ -103,8 +103,8 @@ def policies() -> dict[str, Callable[..., Any]]:
     return {**casts, **dict.fromkeys(FLOAT_OVERLOAD, _float_overload), REFUSED: _refuse}
 
 
-def lowered(*values: Any) -> Any:
-    """Return arguments of an operator in the dtype of the block."""
+def to_lower_precision(*values: Any) -> Any:
+    """Return arguments of an operator, cast to the dtype of the autocast block."""
     return tree_map(partial(_cast, dtype=torch.get_autocast_dtype("cuda")), values)
 
 
@@ -114,7 +114,7 @@ def _call(operator: Any, cast: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 
 def _lower(operator: Any, args: Any, kwargs: Any) -> Any:
-    args, kwargs = lowered(args, kwargs)
+    args, kwargs = to_lower_precision(args, kwargs)
     return operator(*args, **kwargs)
 
 
@@ -159,7 +159,7 @@ def _refuse(operator: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _casts(value: Any) -> bool:
-    """Return True for what autocast casts: a floating tensor on CUDA that is not float64."""
+    """Return whether autocast casts a value: a floating-point CUDA tensor that is not float64."""
     if not isinstance(value, SimulatedTensor) or not value.is_cuda:
         return False
     return value.is_floating_point() and value.dtype != torch.float64
@@ -172,12 +172,12 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     keeps = lower and value.is_leaf and value.requires_grad and not value._is_view()
     if not keeps or not torch.is_autocast_cache_enabled():
         return value.to(dtype)
-    if id(value) not in _cast_weights:  # it stays alive until the block ends, as in PyTorch
+    if id(value) not in _cast_weights:  # kept alive until the block ends, as in PyTorch
         _cast_weights[id(value)] = value, value.to(dtype)
     return _cast_weights[id(value)][1]
 
 
-def _clears(theirs: Callable[[], None]) -> Callable[[], None]:
+def _clear_cache(theirs: Callable[[], None]) -> Callable[[], None]:
     def clear() -> None:
         _cast_weights.clear()
         theirs()
