@@ -443,7 +443,7 @@ def test_it_is_refused_where_cuda_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with (
-        pytest.raises(RuntimeError, match="this machine has 4 CUDA devices"),
+        pytest.raises(RuntimeError, match="this one has 4 CUDA devices"),
         simulate_accelerator(name="cuda"),
     ):
         pass
