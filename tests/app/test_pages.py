@@ -63,13 +63,13 @@ def test_the_summary_has_a_row_for_each_module_and_counts_as_torch_does() -> Non
     assert column(app, "explore modules", "FLOPs")[-1] == text.short(counted.get_total_flops())
 
 
-def test_the_way_of_a_gradient_goes_from_the_loss_to_the_node_of_the_link() -> None:
+def test_the_path_of_a_gradient_goes_from_the_loss_to_the_node_of_the_link() -> None:
     app = page("explore", open="MLP", tab="Gradients", node="3")
-    way = drawn(app, "explore way")
-    assert (way["nodes"][-1], way["selected"]) == (3, 3)
+    path = drawn(app, "explore path")
+    assert (path["nodes"][-1], path["selected"]) == (3, 3)
     app.selectbox(key="explore target").select("0.weight").run()
-    norms = [float(norm) for norm in column(app, "explore way", "norm")]
-    factors = [float(factor) for factor in column(app, "explore way", "factor")[1:]]
+    norms = [float(norm) for norm in column(app, "explore path", "norm")]
+    factors = [float(factor) for factor in column(app, "explore path", "factor")[1:]]
     assert [b / a for a, b in pairwise(norms)] == pytest.approx(factors, rel=0.01)
     assert "arrived at 0" in app.markdown[-1].value
 

@@ -4,8 +4,8 @@ Writing early makes them survive any end of the script: a signal, `os._exit`, a 
 system that stops the job. Nothing waits for the end of the process, and no signal is handled. With
 `--steps N`, a step is in a ".json" as soon as its optimizer has stepped; with `--steps 0`, steps
 that end within a quarter of a second are written together when the next one begins, so that a kill
-loses at most those. At the end the report is printed with all findings, and files that are not up to
-date are written.
+loses at most those. At the end the report is printed with all findings, and files that are not up
+to date are written.
 
 A ".json" or ".json.gz" grows by each step; the other formats show the last step. Pictures need a
 layout, which may take seconds, so they are drawn only after the first recorded step, after the last
