@@ -20,6 +20,7 @@ from app.jobs import job as jobs
 from app.jobs.job import Job, JobError, Queued, run
 from app.jobs.job_queue import JobQueue
 from app.models import gallery
+from app.panels import progress
 from graphviz_torch import Graph
 from graphviz_torch.graph import Node, TensorMeta
 from graphviz_torch.graph.json import to_json
@@ -208,6 +209,27 @@ def test_a_job_in_the_queue_says_how_many_are_before_it(monkeypatch: pytest.Monk
         first.leave()
         assert all(not isinstance(value, Queued) for value in steps)
     assert job.result == 3
+
+
+def test_a_visitor_who_waits_reads_his_place_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "QUEUE", JobQueue(1))
+    before = [jobs.QUEUE.enter("Ann"), jobs.QUEUE.enter("Ben")]
+    said: list[str] = []
+
+    class Bar:
+        def progress(self, share: float, text: str) -> None:
+            said.append(text)
+            if before:
+                before.pop().leave()  # the last one gives up, then the first one is done
+
+    monkeypatch.setattr(progress, "_QUIET", 0)
+    monkeypatch.setattr(progress, "_bar", lambda *_: Bar())
+    job = Job[float]("math:sqrt", 9, seconds=10, visitor="Eve")
+    assert progress.wait(job, "Running backward", "a choice", key="here") == 3
+    assert said[:2] == [
+        "Running backward: waiting for a free place, 1 visitor is before you",
+        "Running backward: waiting for a free place, you are next",
+    ]
 
 
 @pytest.mark.parametrize("ending", ["None", "1 / 0", "__import__('os')._exit(3)", BUSY])

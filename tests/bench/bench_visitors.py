@@ -1,7 +1,8 @@
 """How long visitors of the app wait who come all at once, each with an expression of their own.
 
 Run `python -m tests.bench.bench_visitors [50]`: the app's part, so many sessions without a browser.
-With `--browser` they are pages of one browser, which draws all of them on this machine too.
+With `--browser` they are pages of one browser, which draws all of them on this machine too. Without
+it, one more visitor comes meanwhile with a text that is refused; when he has his answer is printed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from playwright.sync_api import sync_playwright
 
 from app.jobs import job as jobs
 from app.jobs.values import Choice, Run
+from tests.support.app_pages import page
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.visitors import served, visit_at_once
 
@@ -31,8 +33,17 @@ def in_a_browser(count: int) -> list[float]:
     return seconds
 
 
+def refused(program: str) -> float:
+    """Return the seconds until a page refuses a text."""
+    began = time.perf_counter()
+    app = page(source="Your own expression", program=program)
+    assert app.error
+    return time.perf_counter() - began
+
+
 def in_jobs(count: int) -> list[float]:
     """Seconds until the job of each visitor gave its answer, which is checked."""
+    refused("lambda: 1")  # loads what a page needs
     seconds: list[float] = []
     jobs.run("math:sqrt", 4, seconds=120)  # the server has loaded torch
     began = time.perf_counter()
@@ -53,6 +64,8 @@ def in_jobs(count: int) -> list[float]:
     threads = [threading.Thread(target=visit, args=(number,)) for number in range(1, count + 1)]
     for thread in threads:
         thread.start()
+    for text in ("lambda: 1", "__import__('os')"):
+        print(f"{text} is refused after {refused(text):.1f} s, {len(seconds)} have their answers")
     for thread in threads:
         thread.join()
     return seconds

@@ -412,8 +412,8 @@ def test_a_script_that_trains_in_a_thread_is_told_which(training: Path) -> None:
     done = recorded("train.py", folder=training)
     assert (done.stdout, done.returncode) == (plain.stdout, 0)
     assert done.stderr.splitlines()[-1] == (
-        "graphviz-torch: nothing was recorded: no backward ran; 5 backwards ran in the thread "
-        "'trainer', which is not recorded: train in the main thread"
+        "graphviz-torch: nothing was recorded: no backward ran in the main thread; 5 backwards "
+        "ran in the thread 'trainer', which is not recorded: train in the main thread"
     )
 
 

@@ -234,6 +234,7 @@ class Outputs:
         said, unfinished = self._count(), self._is_unfinished(error)
         if self._run is None:
             why = "no backward ran" if begun else "the script could not be read"
+            why += " in the main thread" * bool(threads)
             said = f"nothing was recorded: {why}"
         if unfinished:
             said = "Ctrl-C came before the first step ended; the unfinished step is not checked"
