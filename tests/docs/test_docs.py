@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from docs import images, page_outputs, reference
+from docs import figures, images, page_outputs, reference
 from docs.programs import outputs
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.declared import declare
@@ -70,6 +70,12 @@ def test_no_picture_of_a_page_is_left_over() -> None:
         for file in re.findall(r"\((\S*drawn/\S*)\)", page.read_text())
     }
     assert shown == {*page_outputs.DRAWN.glob("*.svg")}
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_a_figure_is_as_its_script_draws_it(name: str) -> None:
+    drawn = (figures.IMAGES / f"explained-{name}.svg").read_text()
+    assert drawn == figures.figure(name), "draw it with `python -m docs.figures`"
 
 
 def test_the_site_numbers_the_lines_of_its_programs_and_opens_a_view_offline(
