@@ -1,11 +1,11 @@
-"""Show what autograd recorded of a PyTorch program, what it cost, and what is wrong.
+"""Draw the autograd graph of a PyTorch program, measure its cost, and find mistakes in it.
 
     from graphviz_torch import draw_graph, find, record
 
     with record(model) as recording:      # watch one training step
         loss = criterion(model(x), target)
         loss.backward()
-    print(find(recording))                # what is wrong
+    print(find(recording))                # mistakes, with source lines and advice
     draw_graph(recording)                 # a picture; view(recording) is interactive
 
 Record   `record` a block, `trace` a tensor, `watch` a whole training,
@@ -17,9 +17,9 @@ Values   `Graph`, `Recording`, `Finding`, `Picture`
 
 More is in namespaces:
 
-    graph          the values that a Graph consists of: Node, Edge, Transfer, Cut, Training
+    graph          the types inside a Graph: Node, Edge, Transfer, Cut, Training
     compare        first_difference of two runs, compare_models
-    experiments    run a recorded module again with one change: leaks, dependence, precision
+    experiments    re-run a recorded module with one change: leaks, dependence, precision
     distributed    graphs of several ranks, their collectives and charts
     rehearsal      memory and traffic of one rank of many, without GPUs
     devices        move, measure and compare devices; divide a batch
@@ -93,7 +93,7 @@ else:
 
 
 def _read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
-    if sys.modules.get("torch") is None:  # then no tensor can have been given
+    if sys.modules.get("torch") is None:  # so `value` cannot be a tensor
         return None
     from .recording.target import read
 

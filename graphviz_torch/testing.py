@@ -1,6 +1,6 @@
-"""Assertions for the tests of a model: gradients flow, nothing is copied, the graph stays the same.
+"""Assertions for tests of a model: gradients flow, nothing is copied, the graph is unchanged.
 
-A message names the parameter, the cause and the line.
+A failure message names the parameter, the cause and the source line.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = [
     "assert_same_graph",
 ]
 
-UPDATE = "GRAPHVIZ_TORCH_UPDATE"  # what `pytest --graphviz-torch-update` sets
-_LISTED = 10
-_MORE = "  and {:,} more"
+UPDATE = "GRAPHVIZ_TORCH_UPDATE"  # environment variable of `pytest --graphviz-torch-update`
+_MAX_LISTED = 10
+_AND_MORE = "  and {:,} more"
 
 
 def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = None) -> None:
     """Fail unless every parameter that requires a gradient got one.
 
     Args:
-        model_or_graph: a recording or its graph, whose findings say why a gradient is missing; or
-            a module after `backward()`; only its parameters' names are then known.
-        to: names of parameters or modules that must get a gradient; None: all. A name that is not
-            there, or that needs no gradient, fails too.
+        model_or_graph: a recording or its graph, whose findings explain a missing gradient; or a
+            module after `backward()`, for which only the names of parameters are known.
+        to: names of parameters or modules that must get a gradient; None for all. An unknown name,
+            or a frozen parameter, fails as well.
 
     Raises:
         AssertionError: with the parameters, the causes and the lines.
@@ -63,22 +63,24 @@ def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = 
     wanted = [to] if isinstance(to, str) else None if to is None else list(to)
     missing = [name for name, need in needs.items() if need and name not in got]
     if wanted is not None:
-        of = {each: _below(each, needs) for each in wanted}
+        of = {each: _in_module(each, needs) for each in wanted}
         unknown = [each for each, names in of.items() if not names]
         assert not unknown, (
             f"no parameter is called {' or '.join(unknown)}, nor is in a module of that name. "
-            f"There are {listing(needs, _LISTED)}."
+            f"There are {listing(needs, _MAX_LISTED)}."
         )
         missing = [name for names in of.values() for name in names if name not in got]
     if not needs:
         raise AssertionError("the graph lists no parameters: record the forward and the backward.")
     if missing:
         frozen = [name for name in missing if not needs[name]]
-        lines = [f"no gradient reached {listing(missing, _LISTED)}."]
+        lines = [f"no gradient reached {listing(missing, _MAX_LISTED)}."]
         if frozen:
-            lines.append(f"{listing(frozen, _LISTED)}: requires_grad is False.")
+            lines.append(f"{listing(frozen, _MAX_LISTED)}: requires_grad is False.")
         names = set(missing)
-        lines += [_line(each) for each in found if any(name in each.message for name in names)]
+        lines += [
+            _finding_text(each) for each in found if any(name in each.message for name in names)
+        ]
         raise AssertionError("\n".join(lines))
 
 
@@ -90,8 +92,8 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
         phase: "forward", "backward", or None for both.
 
     Raises:
-        AssertionError: with each copy, its size and its line.
-        ValueError: for another phase.
+        AssertionError: with each copy, its size and its source line.
+        ValueError: for any other phase.
     """
     if phase not in (None, "forward", "backward"):
         raise ValueError(f"phase={phase!r} is unknown: pass 'forward', 'backward' or None.")
@@ -106,19 +108,19 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
                 f"{copy.operation or 'copy'} in {copy.phase}{where}"
             )
         head = f"{count_text(len(copies), 'transfer')} in {phase or 'the step'}"
-        raise AssertionError("\n".join([head, *at_most(lines, _LISTED, _MORE)]))
+        raise AssertionError("\n".join([head, *at_most(lines, _MAX_LISTED, _AND_MORE)]))
 
 
 def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
-    """Fail if this rank sent to others, by collectives of `kind` or at all.
+    """Fail if this rank ran a collective, of `kind` or at all.
 
     Args:
         graph: a recording or its graph.
-        kind: as of `Collective`, such as "all_gather"; None for all.
+        kind: a `Collective.kind`, such as "all_gather"; None for all.
 
     Raises:
-        AssertionError: with each collective, its module and its line.
-        ValueError: for another kind.
+        AssertionError: with each collective, its module and its source line.
+        ValueError: for any other kind.
     """
     kinds = get_args(CollectiveKind)
     if kind is not None and kind not in kinds:
@@ -131,42 +133,42 @@ def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
             where = f" at {each.where}" if each.where else ""
             lines.append(f"  {each}{module}, in {each.phase}{where}")
         head = f"{count_text(len(sent), kind or 'collective')} in the step"
-        raise AssertionError("\n".join([head, *at_most(lines, _LISTED, _MORE)]))
+        raise AssertionError("\n".join([head, *at_most(lines, _MAX_LISTED, _AND_MORE)]))
 
 
 def assert_no_findings(
     graph: Any, severity: Literal["error", "warning", "info"] = "warning"
 ) -> None:
-    """Fail if `find` finds something of this severity or worse.
+    """Fail if `find` reports a finding of this severity or a worse one.
 
     Args:
         graph: a recording or its graph.
         severity: "error", "warning" or "info".
 
     Raises:
-        AssertionError: with each finding, its advice and its line.
-        ValueError: for another severity.
+        AssertionError: with each finding, its advice and its source line.
+        ValueError: for any other severity.
     """
     if severity not in SEVERITIES:
         raise ValueError(f"severity={severity!r} is unknown: pass 'error', 'warning' or 'info'.")
     bad = [each for each in find(graph) if each.is_at_least(severity)]
-    assert not bad, "\n".join([f"{len(bad)} found in this graph", *map(_line, bad)])
+    assert not bad, "\n".join([f"{len(bad)} found in this graph", *map(_finding_text, bad)])
 
 
 def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
-    """Fail if one sample's values change the outputs of another.
+    """Fail if the values of one sample change the outputs of another.
 
-    Batch norm takes its running statistics meanwhile. Where samples are meant to meet, as all pairs
-    of a contrastive loss do, or nodes of a graph, it does not fail. The model is called once, as by
-    you; what is run again is undone.
+    Batch norm uses its running statistics for this. Operations that mix samples by design, such as
+    all pairs of a contrastive loss or nodes of a graph, do not fail. The model is called once; side
+    effects of further runs are undone.
 
     Args:
         model: a module with parameters.
-        args, kwargs: what to call it with: two samples or more, along the first dimension.
+        args, kwargs: arguments of the model, with two samples or more along the first dimension.
 
     Raises:
-        AssertionError: with the first operation whose result leaks, its module and its line.
-        ValueError: where nothing can be said, with the reason.
+        AssertionError: with the first operation that leaks, its module and its source line.
+        ValueError: if the check is not possible, with the reason.
 
     >>> import torch
     >>> assert_no_sample_leak(torch.nn.Linear(4, 2), torch.randn(8, 4))
@@ -176,23 +178,23 @@ def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
     [found] = experiment(recording, "sample")
     if found.finding is not None:
         raise AssertionError(
-            f"{_line(found.finding)}\n    at {found.where}, in {found.module or 'it'}"
+            f"{_finding_text(found.finding)}\n    at {found.where}, in {found.module or 'it'}"
         )
     if found.holds is None and not found.operation:
         raise ValueError(f"{found.changed}: {found.message}.")
 
 
 def assert_same_graph(graph: Any, expected: Any) -> None:
-    """Fail if nodes, edges, shapes, dtypes or devices differ. Gradients and times may.
+    """Fail if nodes, edges, shapes, dtypes or devices differ; gradients and times may differ.
 
     Args:
         graph: a recording, its graph or a tensor.
-        expected: another, or the path of a stored graph, best beside the test:
+        expected: another one, or the path of a stored graph, best beside the test:
             `Path(__file__).with_name("net.json")`. `pytest --graphviz-torch-update`, or the
-            environment variable GRAPHVIZ_TORCH_UPDATE=1, writes the file anew.
+            environment variable GRAPHVIZ_TORCH_UPDATE=1, overwrites the file.
 
     Raises:
-        AssertionError: with what was added, removed and changed.
+        AssertionError: with the nodes and edges that were added, removed or changed.
         ValueError, OSError: if the file cannot be read.
     """
     new = graph_of(graph)
@@ -202,7 +204,9 @@ def assert_same_graph(graph: Any, expected: Any) -> None:
         if os.environ.get(UPDATE):
             _structure(new).save(path)
             return
-        advice = f"\nIf the change is meant: pytest --graphviz-torch-update, to write {path} anew."
+        advice = (
+            f"\nIf the change is intended, run pytest --graphviz-torch-update to overwrite {path}."
+        )
         assert path.exists(), f"the stored graph {path} does not exist.{advice}"
         old = graph_of(load(path))
     else:
@@ -213,7 +217,7 @@ def assert_same_graph(graph: Any, expected: Any) -> None:
 
 
 def _structure(graph: Graph) -> Graph:
-    """The graph without what differs from run to run."""
+    """Return the graph without values that differ from run to run."""
     kept = graph.annotate(
         grad_outputs={node.id: () for node in graph.nodes},
         seconds={node.id: None for node in graph.nodes},
@@ -221,10 +225,10 @@ def _structure(graph: Graph) -> Graph:
     return Graph(kept.nodes, kept.edges, kept.outputs)
 
 
-def _below(name: str, names: Iterable[str]) -> list[str]:
+def _in_module(name: str, names: Iterable[str]) -> list[str]:
     return [each for each in names if each == name or each.startswith(f"{name}.")]
 
 
-def _line(finding: Finding) -> str:
+def _finding_text(finding: Finding) -> str:
     advice = f"\n    {finding.advice}" if finding.advice else ""
     return f"{finding.severity}: {finding.message} [{finding.rule}]{advice}"

@@ -29,7 +29,7 @@ from .names import Names, device, names, operation
 
 # The tab merges consecutive entries of `input` that name the same node, so `x * x` would be one
 # edge. It skips an entry that names no node; put in between, that keeps them apart.
-APART = "^|"
+SEPARATOR_INPUT = "^|"
 _TYPES = {
     "float32": types_pb2.DT_FLOAT,
     "float64": types_pb2.DT_DOUBLE,
@@ -230,7 +230,7 @@ def _connect(entry: node_def_pb2.NodeDef, sources: Iterable[str]) -> None:
             if slot == "0":
                 source = name
         if name == last:
-            entry.input.append(APART)
+            entry.input.append(SEPARATOR_INPUT)
         entry.input.append(source)
         last = name
 

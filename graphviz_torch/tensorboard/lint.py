@@ -26,8 +26,8 @@ _DEVICE = re.compile(r"/device:([^:]+:[0-9]+)$")
 # "#" also occurs in the tab's own names; other characters break `querySelector` or the colors.
 _FORBIDDEN = re.compile(r"[^\w.\-()\[\],#>+~/]|~~|//|^/|/$")
 _MAX_CHILDREN = 2 * LIMIT  # children of a scope; LIMIT counts nodes before backward is added
-_LARGEST = 2**31 - 1  # bytes of a protobuf message
-_LONG_ATTRIBUTE = 4096
+_MAX_BYTES = 2**31 - 1  # limit of protobuf
+_MAX_ATTRIBUTE_BYTES = 4096
 _SOURCE = re.compile(r"([^:]+):(?:\w+:)?(\d+)")
 
 
@@ -52,10 +52,10 @@ def serialize(message: Message) -> bytes:
     data: bytes | None = None
     with suppress(EncodeError):
         data = message.SerializeToString()
-    if data is None or len(data) > _LARGEST:
+    if data is None or len(data) > _MAX_BYTES:
         raise ValueError(
-            f"TensorBoard would not show this graph: it takes more than {_LARGEST:,} bytes, and a "
-            "protobuf message holds no more. Write a part of it."
+            f"TensorBoard would not show this graph: it takes more than {_MAX_BYTES:,} bytes, the "
+            "limit of a protobuf message. Write a part of it."
         )
     return data
 
@@ -151,7 +151,7 @@ def _attributes(graph: graph_pb2.GraphDef) -> Iterator[str]:
     for node in graph.node:
         for key, value in node.attr.items():
             text = value.s or value.placeholder.encode()
-            if len(text) > _LONG_ATTRIBUTE:
+            if len(text) > _MAX_ATTRIBUTE_BYTES:
                 size = f"has {len(text)} bytes, the panel stalls"
                 yield f"node {node.name!r}: attribute {key!r} {size}."
             if not value.s.isascii():

@@ -24,7 +24,7 @@ class Writer(Protocol):
     """The method of a TensorBoard `SummaryWriter` that is needed; other loggers have it too."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Write a number."""
+        """Write `scalar_value` under `tag` at a step."""
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
@@ -42,7 +42,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
                 readable = elements(parameter.grad).tensors
             owners += [name.rpartition(".")[0]] * len(readable)
             gradients += readable
-    wide = [_wide(gradient.dtype) for gradient in gradients]
+    wide = [_norm_dtype(gradient.dtype) for gradient in gradients]
     norms = _fetch(
         [
             torch.linalg.vector_norm(gradient, dtype=dtype)
@@ -52,7 +52,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     lost = [
         i
         for i, norm in enumerate(norms)
-        if not _least(wide[i]) < norm < math.inf and gradients[i].numel()
+        if not _min_exact_norm(wide[i]) < norm < math.inf and gradients[i].numel()
     ]
     for i, norm in zip(lost, _scaled_norms([gradients[i].to(wide[i]) for i in lost]), strict=True):
         norms[i] = norm
@@ -90,7 +90,7 @@ def _scaled_norms(gradients: list[torch.Tensor]) -> list[float]:
 
 
 class ModuleNorms:
-    """Writes the gradient norms of a model.
+    """Writer of the gradient norms of a model.
 
     Args:
         model, writer, every, tag: as for `watch`.
@@ -136,7 +136,7 @@ class ModuleNorms:
             self.flush()
 
     def flush(self) -> None:
-        """Write the measured norms."""
+        """Write the norms of the current step, if they were measured."""
         norms, self._norms = self._norms, {}
         try:
             self._write({path or "model": norm for path, norm in norms.items()}, self._step - 1)
@@ -159,12 +159,12 @@ class ModuleNorms:
 
 
 @cache
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 @cache
-def _least(dtype: torch.dtype) -> float:
+def _min_exact_norm(dtype: torch.dtype) -> float:
     """Return the norm below which digits are lost because squares underflow."""
     info = torch.finfo(dtype)
     return math.sqrt(info.tiny / info.eps)

@@ -18,7 +18,7 @@ _PART = re.compile(r"[^.]+(\.[^.]+)*?\.\d+(?=\.|$)|[^.]+")
 
 
 class NormSeries:
-    """Builds the summaries of gradient norms step by step.
+    """Builder of the summaries of gradient norms, step by step.
 
     Args:
         tag: scalars are named "<tag>/<layer>", the ridge plot "<tag> by depth".

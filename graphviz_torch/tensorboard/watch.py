@@ -34,19 +34,19 @@ _MAX_SECONDS_KEPT = 1e-2  # seconds of a step up to which gradients of intermedi
 _STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps recorded after a report, and in total
 
 
-class _Watches:
-    """The watches of a training, opened and closed together."""
+class _Hooks:
+    """Hooks of a training, opened and closed together."""
 
     def __init__(self, *watches: Watch | ModelCalls) -> None:
         self._watches = watches
 
     def open(self) -> None:
-        for seam in self._watches:
-            seam.open()
+        for hook in self._watches:
+            hook.open()
 
     def close(self) -> None:
-        for seam in self._watches:
-            seam.close()
+        for hook in self._watches:
+            hook.close()
 
 
 class Watching:
@@ -62,19 +62,19 @@ class Watching:
         self.reports: list[WatchReport] = []  # problems in order, each reported once
         self.steps: list[TrainingStep] = []  # steps recorded after the first reports
         self._model, self._norms, self._reported = model, norms, reported
-        self._health = Health(model, self._take)
+        self._health = Health(model, self._add_report)
         self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
         # The running recording, its step, and id() of its optimizer.
         self._recording: tuple[Recording, int, int] | None = None
         self._due = 0  # steps still to be recorded
         self._failed = False
         self._rerun = NonfiniteRerun(model)
-        # Text about an infinite loss, reported if the optimizer uses its gradients
+        # Text about an infinite loss, reported if the optimizer uses its gradients.
         self._infinite = ""
         self._thread = get_ident()
         with record():  # the first recording registers hooks, which fails inside another hook
             pass
-        self._watch = _Watches(
+        self._watch = _Hooks(
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
             CaptureWatch(),  # suspends the watch during a capture
@@ -94,7 +94,7 @@ class Watching:
         self.remove()
 
     def remove(self) -> None:
-        """Stop watching."""
+        """Stop watching, and write the norms of the last step."""
         self._watch.close()
         self._rerun.release()
         if self._recording is not None:
@@ -109,11 +109,11 @@ class Watching:
         try:
             self._health.on_backward_start(event)
             if self._recording is None:
-                self._look_at_loss(event)
+                self._check_loss(event)
         except Exception as error:
-            self._miss(error)
+            self._log_failure(error)
 
-    def _look_at_loss(self, event: EngineCalled) -> None:
+    def _check_loss(self, event: EngineCalled) -> None:
         """Check whether the loss is finite. If it is Inf, a GradScaler may skip the step."""
         found = self._rerun.loss(event)
         self._infinite = ""
@@ -132,7 +132,7 @@ class Watching:
         try:
             self._health.on_backward_end(event)
         except Exception as error:
-            self._miss(error)
+            self._log_failure(error)
 
     def _before_step(self, event: Stepping) -> None:
         if self._norms is not None:
@@ -140,7 +140,7 @@ class Watching:
         try:
             self._health.on_optimizer_step_start(event)
         except Exception as error:
-            self._miss(error)
+            self._log_failure(error)
 
     def _after_step(self, event: Stepped) -> None:
         try:
@@ -152,7 +152,7 @@ class Watching:
             if own and (self._due or self._recording) and get_ident() == self._thread:
                 self._record(id(event.optimizer))
         except Exception as error:
-            self._miss(error)
+            self._log_failure(error)
 
     def _record(self, optimizer: int) -> None:
         """End a recorded step and begin the next one, when the same optimizer has stepped."""
@@ -173,7 +173,7 @@ class Watching:
             self._recording = recording, self.step, optimizer
             recording.__enter__()
 
-    def _take(self, report: WatchReport) -> None:
+    def _add_report(self, report: WatchReport) -> None:
         if report.rule == "nonfinite-gradient":
             cause = self._infinite or self._rerun.gradient()
             report = replace(report, message=f"{report.message} {cause}".rstrip())
@@ -186,7 +186,7 @@ class Watching:
         self._due = _STEPS_AFTER_REPORT
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
 
-    def _miss(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         """Log the first exception of our own code; never interrupt the training."""
         if not self._failed:
             self._failed = True

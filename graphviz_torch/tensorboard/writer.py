@@ -17,7 +17,7 @@ from ..graph import GraphLike, graph_of
 from ..graph.files.replacement import replacement
 from ..graph.gc import with_gc_disabled
 
-OLDEST = (2, 20)
+MIN_VERSION = (2, 20)
 
 
 def to_tensorboard(
@@ -111,8 +111,9 @@ def require() -> None:
         from tensorboard.version import VERSION  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImportError(f"TensorBoard is not installed. Install it with: {install}") from error
-    if tuple(map(int, re.findall(r"\d+", VERSION)[:2])) < OLDEST:
+    if tuple(map(int, re.findall(r"\d+", VERSION)[:2])) < MIN_VERSION:
+        oldest = ".".join(map(str, MIN_VERSION))
         raise ImportError(
-            f"TensorBoard {VERSION} is installed; {'.'.join(map(str, OLDEST))} or newer is needed, "
+            f"TensorBoard {VERSION} is installed; {oldest} or newer is needed, "
             f"and 2.21 or newer beside setuptools 82. Install it with: {install}"
         )

@@ -111,9 +111,10 @@ def _key(call: int, rank: int) -> str:
 
 
 def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dict[int, bytes]:
-    """Return the bytes sent by each rank of the group but 0.
+    """Return the bytes that each rank of the group but 0 sent.
 
-    Raises TimeoutError if some are missing at the end.
+    Raises:
+        TimeoutError: if some are missing after `timeout` seconds.
     """
     missing = list(range(1, len(ranks)))
     arrived: dict[int, bytes] = {}

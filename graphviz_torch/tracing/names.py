@@ -190,7 +190,7 @@ def _container_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
 
 def _output_names(outputs: Any) -> Iterable[tuple[str, Tensor]]:
     for path, tensor in flatten(outputs):
-        if path.strip("[]0123456789"):  # an index alone is no name
+        if path.strip("[]0123456789"):  # skip paths of indices only
             yield path, tensor
 
 

@@ -21,9 +21,8 @@ from ..graph import Edge, TensorMeta
 from ..internals.tensors.metadata import tensor_meta
 from .regions import END, Region
 
-# Operations, each with the index of an operand that gets the gradient unchanged if its shape is
-# equal.
-_WHOLE = {("add", 0), ("add", 1), ("sub", 0), ("clone", 0), ("expand", 0), ("alias", 0)}
+# (operation, input_nr) whose operand gets the gradient unchanged if it has the shape of the result.
+_GRADIENT_COPIES = {("add", 0), ("add", 1), ("sub", 0), ("clone", 0), ("expand", 0), ("alias", 0)}
 
 GradientOutput = tuple[
     int, int
@@ -147,7 +146,7 @@ def _passes_on(region: Region, edge: Edge) -> bool:
     node, source = region.nodes[edge.target], region.nodes[edge.source]
     alpha = [each for each in node.attributes if each.startswith("alpha=") and edge.input_nr]
     return (
-        (node.operation, edge.input_nr) in _WHOLE
+        (node.operation, edge.input_nr) in _GRADIENT_COPIES
         and set(alpha) <= {"alpha=1"}
         and source.outputs == node.outputs
     )

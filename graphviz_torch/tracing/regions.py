@@ -21,7 +21,7 @@ UNKNOWN_INSIDE = (
 )
 
 FileLine = tuple[str, int]  # file and line
-END = -1  # stands for the region's own node
+END = -1  # id of the region node itself, in `Region` fields
 
 
 class Origin(NamedTuple):
@@ -133,11 +133,11 @@ def inline_regions(
             edges += _rewire_edges(regions[i], inputs[i], ids, first[i])
             sources = {edge.input_nr: ids[edge.source] for edge in inputs[i]}
             cuts += [_cut(each, first[i], sources, ids, origins) for each in regions[i].cuts]
-            told = [_event(each, first[i], nodes, origins) for each in regions[i].events]
-            ends = [event.where for event in told if isinstance(event, GraphBreak) and event.where]
-            said = [node.note, regions[i].remark, *(f"ends at {at}" for at in ends)]
-            node = node._replace(note="\n".join(filter(None, said)))
-            events += told
+            inner = [_event(each, first[i], nodes, origins) for each in regions[i].events]
+            ends = [event.where for event in inner if isinstance(event, GraphBreak) and event.where]
+            notes = [node.note, regions[i].remark, *(f"ends at {at}" for at in ends)]
+            node = node._replace(note="\n".join(filter(None, notes)))
+            events += inner
         else:
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
         nodes.append(node._replace(id=len(nodes), order=orders[i]))
@@ -176,7 +176,7 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """Texts about the origin of something inside a region.
+    """Formatter of the source line and module of a node inside a region.
 
     Args:
         short: returns the shown name of a file.

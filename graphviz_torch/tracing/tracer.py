@@ -37,8 +37,8 @@ from .names import Names, caller_names, classes_along
 from .nodes import GradFn, Ids, NodeData, grad_fn_of, read_nodes
 
 _SPAN = 256  # levels freed by recursion: 50 KB of stack, twice that at the bottom
-_DEEP = 2000  # PyTorch frees a graph with fewer levels safely
-_KEY = "graphviz_torch.deep"
+_MAX_SAFE_DEPTH = 2000  # levels; PyTorch frees a shallower graph safely
+_METADATA_KEY = "graphviz_torch.deep"
 
 
 class _State(threading.local):
@@ -46,7 +46,7 @@ class _State(threading.local):
 
 
 class Brace:
-    """Keeps the nodes below a node alive until the node is freed, then releases them in a loop."""
+    """Owner of the nodes below a node, which it releases in a loop when the node is freed."""
 
     __slots__ = ("below",)
 
@@ -76,20 +76,20 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
         ids: id of each node, in order, inputs before users.
         edges: the edges, in order of their targets.
     """
-    if len(ids) < _DEEP:
+    if len(ids) < _MAX_SAFE_DEPTH:
         return
     depths = [0] * len(ids)
     for source, target, _, _ in edges:
         if depths[target] <= depths[source]:
             depths[target] = depths[source] + 1
-    if max(depths) < _DEEP:
+    if max(depths) < _MAX_SAFE_DEPTH:
         return
     fns = list(ids)
     for source, target, _, _ in edges:
         # Nodes of the lowest span need no brace: fewer levels than a span are below them.
         if _SPAN <= depths[source] < depths[target] // _SPAN * _SPAN:
             fn = fns[target]
-            fn.metadata.setdefault(_KEY, Brace()).below[fns[source]] = None
+            fn.metadata.setdefault(_METADATA_KEY, Brace()).below[fns[source]] = None
 
 
 Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node

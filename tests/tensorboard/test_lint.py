@@ -163,6 +163,6 @@ def test_a_trap_of_the_profile_is_found(trap: str) -> None:
 def test_a_message_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name="a" * 100)])
     assert serialize(graph) == graph.SerializeToString()
-    monkeypatch.setattr(lint, "_LARGEST", 100)
+    monkeypatch.setattr(lint, "_MAX_BYTES", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         serialize(graph)

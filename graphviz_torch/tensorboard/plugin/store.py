@@ -22,7 +22,7 @@ class Written(NamedTuple):
 
 
 class Store:
-    """Reads graphs and caches them; `Any` is used because TensorBoard has no type stubs."""
+    """Reader of graphs with a cache; `Any` is used because TensorBoard has no type stubs."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
