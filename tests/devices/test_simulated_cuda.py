@@ -217,6 +217,13 @@ def test_advice_names_the_device_as_the_program_does(cuda: None) -> None:
     assert 'y = y.to("cuda:0")' in found.advice
 
 
+def test_a_recurrent_layer_moves_to_cuda_without_a_warning_about_cudnn(cuda: None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output, _ = nn.LSTM(3, 4).cuda()(torch.ones(2, 1, 3, device="cuda"))
+    assert output.is_cuda
+
+
 def test_mixed_precision_trains_as_without_it_to_the_digits_of_float16(cuda: None) -> None:
     def train(device: str, scaled: bool) -> list[torch.Tensor]:
         model = mlp().to(device)
