@@ -7,6 +7,7 @@ import base64
 import streamlit as st
 
 from ..models import gallery
+from .language import translated
 from .own import draw_command
 from .text import escape
 
@@ -19,11 +20,12 @@ def choose_model() -> str | None:
     title = st.query_params.get("model", "")
     if title in titles:
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f"**{escape(title)}**: {escape(gallery.model(titles[title]).description)}")
-            st.button("All models", icon=":material/apps:", on_click=_show_cards)
+            sentence = translated(gallery.model(titles[title]).sentence)
+            st.markdown(f"**{escape(title)}** · {escape(sentence)}")
+            st.button(translated("All models"), icon=":material/apps:", on_click=_show_cards)
         return titles[title]
     draw_command()
-    st.markdown("**An example**: choose one, then run its backward.")
+    st.markdown(translated("**An example**: choose one, then run its backward."))
     names = list(titles.items())
     for start in range(0, len(names), 5):
         for column, (title, name) in zip(st.columns(5), names[start : start + 5], strict=False):
@@ -39,8 +41,8 @@ def _draw_card(name: str, title: str) -> None:
             data = base64.b64encode(model.picture.read_bytes()).decode()
             style = "width: 100%; aspect-ratio: 2; object-fit: contain"
             st.html(f'<img alt="" style="{style}" src="data:image/svg+xml;base64,{data}">')
-        st.markdown(f"**{escape(title)}**  \n:small[{escape(model.sentence)}]")
-    st.button("Open", key=f"card {name}", on_click=_open, args=[title], width="stretch",
+        st.markdown(f"**{escape(title)}**  \n:small[{escape(translated(model.sentence))}]")
+    st.button(translated("Open"), key=f"card {name}", on_click=_open, args=[title], width="stretch",
               icon=":material/arrow_forward:")  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import streamlit as st
 
 from ..jobs.values import FIRST_CHECKED, LAST_CHECKED, OpenedGraph
+from .language import translated
 from .text import count, escape
 from .upload import read_recording
 
@@ -71,7 +72,11 @@ def follow(found: OpenedGraph) -> None:
 
 def draw_command() -> None:
     """Draw the command that opens a visitor's own program."""
-    st.markdown("**Your own model**: run your script in a terminal, and the app shows its steps.")
+    st.markdown(
+        translated(
+            "**Your own model**: run your script in a terminal, and the app shows its steps."
+        )
+    )
     st.code(COMMAND, language=None)
 
 

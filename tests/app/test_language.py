@@ -10,6 +10,7 @@ from string import Formatter
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.models import gallery
 from app.panels.language import chinese
 from tests.support.app_pages import column, drawn, lines, page, press
 
@@ -47,6 +48,7 @@ def test_each_chinese_text_is_that_of_a_text_in_the_app_and_has_its_fields() -> 
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant)
     }
+    written |= {gallery.model(name).sentence for name in gallery.NAMES}
     assert set(chinese()) <= written
     for english, text in chinese().items():
         fields = [{field for _, field, _, _ in Formatter().parse(each)} for each in (english, text)]
@@ -62,6 +64,12 @@ def test_the_lesson_in_chinese_has_no_english_sentence(source: str) -> None:
     for text in words(app):
         prose = re.sub(r"`[^`]*`|\*\*|[\w.]+ → [\w.]+", "", text)
         assert not re.search(r"[a-z]{2,},? [a-z]{2,}", prose, re.I), text
+
+
+def test_the_cards_of_the_models_are_chinese() -> None:
+    app = page(language="中文", source=chinese()["A model"])
+    for text in [*(each.value for each in app.markdown), *(each.label for each in app.button)]:
+        assert not re.search(r"[a-z]{2,},? [a-z]{2,}", text.split(":small[")[-1], re.I), text
 
 
 def test_the_switch_changes_the_words_and_keeps_what_ran() -> None:

@@ -8,6 +8,7 @@ from graphviz_torch.experiments import Experiment
 
 from ...jobs.values import Choice, ExperimentResults
 from ..figures import draw_graph
+from ..language import translated
 from ..results import result
 from ..text import escape, prose
 
@@ -22,11 +23,12 @@ _ICONS = {True: ":material/check:", False: ":material/warning:", None: ":materia
 def draw_experiments(choice: Choice, *, key: str) -> None:
     """Draw a button and, once it was pressed for this choice, the results."""
     state, place = st.session_state, f"{key} experiments on"
-    if st.button("Experiments", icon=":material/science:", help=_HELP, key=f"{key} experiments"):
+    label, about = translated("Experiments"), translated(_HELP)
+    if st.button(label, icon=":material/science:", help=about, key=f"{key} experiments"):
         state[place] = choice
     if state.get(place) != choice:
         return
-    doing = "Running the forward again, with one thing changed"
+    doing = translated("Running the forward again, with one thing changed")
     shared = choice.seed == 0
     call = ".experiments:run_experiments"
     made: ExperimentResults | None = result(place, doing, call, choice, shared=shared)
