@@ -381,9 +381,7 @@ def steps_of_one_graph(training: Training, change: str, count: int, folder: Path
 
 
 def test_a_small_file_of_many_large_steps_is_refused(training: Training, tmp_path: Path) -> None:
-    ids = [*range(len(training.graph.nodes))]  # the same: the nodes have to be built again
-    change = f'{{"nodes":{{"items":{{"id":["=",{json.dumps(ids)}]}}}}}}'
-    text = steps_of_one_graph(training, change, 9_000, tmp_path)
+    text = steps_of_one_graph(training, "{}", 9_000, tmp_path)
     path = tmp_path / "many.json.gz"
     path.write_bytes(gzip.compress(text.encode()))
     assert path.stat().st_size < 60_000

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import accumulate, chain, repeat
@@ -31,7 +31,6 @@ from .kinds import Kinds
 from .lists import LIMIT, integers, members, rows
 
 _DIMENSIONS = 64  # PyTorch counts no further
-_POINTERS = 4  # that take as much memory as a value
 
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -51,14 +50,9 @@ class Codec(Protocol):
 
 
 class Known:
-    """Columns decoded from one graph, so that a graph that shares them does not decode them again.
+    """Columns decoded from a graph; what the next graph shares of them is not decoded again."""
 
-    Args:
-        on_values: called with the number of values that are about to be decoded.
-    """
-
-    def __init__(self, on_values: Callable[[int], object] = bool) -> None:
-        self._on_values = on_values
+    def __init__(self) -> None:
         self._before: dict[int, tuple[Any, int, list[Any]]] = {}  # by id() of the JSON
         self._now: dict[int, tuple[Any, int, list[Any]]] = {}
 
@@ -73,14 +67,9 @@ class Known:
         """
         known = self._before.get(id(data))
         if known is None or known[0] is not data or known[1] != count:
-            self._on_values(count)
             known = data, count, codec.decode(data, count, where, self)
         self._now[id(data)] = known
         return known[2]
-
-    def build(self, count: int, fields: int) -> None:
-        """Count rows that are about to be built from decoded columns."""
-        self._on_values(count * fields // _POINTERS)
 
 
 @cache
@@ -209,7 +198,6 @@ class Sequence:
         sizes = integers(lengths, count, where)
         ends = list(accumulate(sizes, initial=0))
         flat = tuple(known.column(self.inner, items, ends[-1], where))
-        known.build(ends[-1], 1)
         return list(map(flat.__getitem__, map(slice, ends, ends[1:])))
 
 
@@ -274,7 +262,6 @@ class Record:
                 f"{where} has an unknown field {min(unknown)!r}. If a newer graphviz_torch wrote "
                 "the file, update."
             )
-        known.build(count, len(self.defaults))
         columns: list[Iterable[Any]] = []
         for name, default in self.defaults.items():
             if name in data:

@@ -14,7 +14,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from io import IOBase
 from pathlib import Path
@@ -45,15 +45,10 @@ class _Shape(NamedTuple):
 
 
 class _Shapes:
-    """The latest columns of each graph with distinct edges, most recent last.
+    """The latest columns of each graph with distinct edges, most recent last."""
 
-    Args:
-        on_values: called with numbers of values that are about to be decoded.
-    """
-
-    def __init__(self, on_values: Callable[[int], object] = bool) -> None:
-        self._on_values = on_values
-        self.latest: list[_Shape] = []
+    def __init__(self) -> None:
+        self.latest: tuple[_Shape, ...] = ()
 
     def like(self, columns: Any) -> int | None:
         """Return the index of the graph with the same edges; None if there is none."""
@@ -63,9 +58,9 @@ class _Shapes:
 
     def take(self, columns: Any, place: int | None) -> _Shape:
         """Store columns in place of those at `place`, and return them."""
-        del self.latest[: 1 if len(self.latest) == _SHAPES and place is None else 0]
-        known = Known(self._on_values) if place is None else self.latest.pop(place).known
-        self.latest.append(_Shape(columns, known))
+        known = Known() if place is None else self.latest[place].known
+        others = [each for at, each in enumerate(self.latest) if at != place]
+        self.latest = (*others[-_SHAPES + 1 :], _Shape(columns, known))
         return self.latest[-1]
 
 
@@ -88,7 +83,7 @@ class TrainingFile:
             ValueError: for a step that could not be read again.
             OSError: as `open` does, or where the file is gone, or another one; nothing is written.
         """
-        before = list(self._shapes.latest)
+        before = self._shapes.latest
         try:
             text = "".join(map(self._line, steps))
             if self._end is None:
@@ -195,25 +190,23 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
     check_head(head, FORMAT)
     if head:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
-    size = 0
-
-    def count(values: int) -> None:
-        nonlocal size
-        size += values
-        limits.check_values(size)
-
-    shapes = _Shapes(count)
+    shapes, size = _Shapes(), 0
     step: TrainingStep | None = None
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
         if type(number) is not int:
             raise ValueError(f"the number of a step is {number!r:.40}.")
         graphs: list[Graph] = []
-        count(1 + extent(written))
+        size += 1 + extent(written)
+        limits.check_values(size)
         for row in rows(written, None, f"step {number}"):
-            shape = _shape(row, shapes)
-            if wanted in (None, number):
-                graphs.append(shape.known.decode(codec(Graph), shape.columns))
+            before, shape = shapes.latest, _shape(row, shapes)
+            if wanted not in (None, number):
+                continue
+            if not any(each.columns is shape.columns for each in before):
+                size += extent(shape.columns)  # which is decoded in part, and checked
+                limits.check_values(size)
+            graphs.append(shape.known.decode(codec(Graph), shape.columns))
         if step is not None and step.number != number:
             yield step
         step = TrainingStep(number, tuple(graphs))
