@@ -1,7 +1,7 @@
 """Draws the pictures of the README anew: `python -m docs.images [NAME ...]`, in a checkout.
 
 The names are `still`, `annotated`, `view`, `app` and `tensorboard`; without one all are drawn. All
-but the first two need Debian's chromium.
+but the first two need Debian's chromium; those of the app, a font with Chinese besides.
 """
 
 from __future__ import annotations
