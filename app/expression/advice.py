@@ -70,8 +70,8 @@ def for_statement(statement: ast.stmt) -> str:
         names = [ast.unparse(part)[:40] for part in (statement.target, statement.value)]
         sign = ast.unparse(statement)[len(ast.unparse(statement.target)) :].split("=")[0].strip()
         return f"There is no `{sign}=` here: write `{names[0]} = {names[0]} {sign} {names[1]}`."
-    said = _STATEMENTS.get(type(statement), "Only the last line can omit `name =`.")
-    return said if isinstance(statement, ast.Expr) else f"{said} {OWN}"
+    message = _STATEMENTS.get(type(statement), "Only the last line can omit `name =`.")
+    return message if isinstance(statement, ast.Expr) else f"{message} {OWN}"
 
 
 def for_expression(node: ast.expr) -> str:
@@ -95,12 +95,12 @@ def for_function(name: str) -> str:
     """Return the message for an unknown function, with the name that is probably meant."""
     if re.fullmatch(r"[\d.]+", name):
         return f"Multiplication needs a sign: write {name} * (...)."
-    said = f"{name!r} is not a function here."
+    message = f"{name!r} is not a function here."
     if name in _EQUIVALENTS:
-        return f"{said} Write {_EQUIVALENTS[name]}."
+        return f"{message} Write {_EQUIVALENTS[name]}."
     near = likely(FUNCTIONS, name)
     hint = f"Did you mean {near}?" if near else _SEE_LIST
-    return f"{said} {hint}"
+    return f"{message} {hint}"
 
 
 def for_layer(name: str, arguments: str) -> str:

@@ -256,9 +256,9 @@ def _reason(
     text: str, error: Exception, arguments: Sequence[ast.expr], values: Sequence[Any]
 ) -> str:
     """Return torch's error message, followed by the shapes of the arguments by name."""
-    said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    message = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     shapes = _shapes(text, arguments, values)
-    return f"{type(error).__name__}: {said}." + f" {', '.join(shapes)}." * bool(shapes)
+    return f"{type(error).__name__}: {message}." + f" {', '.join(shapes)}." * bool(shapes)
 
 
 def _shapes(text: str, arguments: Sequence[ast.expr], values: Sequence[Any]) -> list[str]:

@@ -180,16 +180,16 @@ class _ServerProcess:
     """The server's process, the socket to it, and the parent folder of the jobs' folders."""
 
     def __init__(self) -> None:
-        self.requests, theirs = socket.socketpair()
+        self.requests, server_end = socket.socketpair()
         self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix=f"graphviz_torch-{os.getpid()}-")
-        with theirs:
+        with server_end:
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; from {__package__}.server import serve; "
-                f"serve({theirs.fileno()}, {self.folder.name!r})"
+                f"serve({server_end.fileno()}, {self.folder.name!r})"
             )
             command = [sys.executable, "-c", code]
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+            self.process = subprocess.Popen(command, pass_fds=[server_end.fileno()])
 
     def close(self) -> None:
         """Remove the socket and the folder after the process has ended."""
@@ -218,8 +218,8 @@ def _connect() -> tuple[Connection, socket.socket]:
     alive.
     """
     server = start()
-    ours, theirs = socket.socketpair()
+    app_end, job_end = socket.socketpair()
     life, held = socket.socketpair()
-    with theirs, held, server.lock:
-        socket.send_fds(server.requests, [b"+"], [theirs.fileno(), held.fileno()])
-    return Connection(ours.detach()), life
+    with job_end, held, server.lock:
+        socket.send_fds(server.requests, [b"+"], [job_end.fileno(), held.fileno()])
+    return Connection(app_end.detach()), life

@@ -84,8 +84,8 @@ def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
     for number in range(min(200, max(map(len, talks), default=0))):
         row = [("step", f"{number}")]
         for rank, talk in enumerate(talks):
-            said = f"{talk[number]} · {talk[number].where}" if number < len(talk) else ""
-            row.append((f"rank {rank}", said))
+            text = f"{talk[number]} · {talk[number].where}" if number < len(talk) else ""
+            row.append((f"rank {rank}", text))
         rows.append(tuple(row))
     chart = ""
     with suppress(ValueError):  # collectives were recorded without times

@@ -79,8 +79,8 @@ def _choose_device(
     """
     choices = devices.choices(simulated)
     index = 0 if start is None else list(choices).index(start)
-    said = st.selectbox(label, list(choices.values()), index, key=key, bind="query-params")
-    return next(name for name, title in choices.items() if title == said)
+    message = st.selectbox(label, list(choices.values()), index, key=key, bind="query-params")
+    return next(name for name, title in choices.items() if title == message)
 
 
 def _draw_saved(saved: SavedCheckpoint) -> None:
@@ -119,8 +119,8 @@ def _draw_loaded(loaded: LoadedCheckpoint) -> None:
         st.code(loaded.differences, language=None, wrap_lines=True)
     st.header("Verify", anchor=False)
     if loaded.same:
-        said = text.escape(loaded.verification)
-        st.success(f"{said[:1].upper()}{said[1:]}.", icon=":material/check:")
+        message = text.escape(loaded.verification)
+        st.success(f"{message[:1].upper()}{message[1:]}.", icon=":material/check:")
     else:
         st.error("The restored model computes other values.", icon=":material/error:")
         st.code(loaded.verification, language=None, wrap_lines=True)

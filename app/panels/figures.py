@@ -72,8 +72,8 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
     if len(findings) > _MAX_LINES:
         with st.expander(text.count(len(findings) - _MAX_LINES, "more finding")):
             for finding in findings[_MAX_LINES:_MAX_FINDINGS]:
-                said = f"**{text.escape(finding.message)}**  \n{_details(finding)}"
-                _SHOW[finding.severity](said, icon=_ICONS[finding.severity])
+                markdown = f"**{text.escape(finding.message)}**  \n{_details(finding)}"
+                _SHOW[finding.severity](markdown, icon=_ICONS[finding.severity])
             if len(findings) > _MAX_FINDINGS:
                 st.caption(f"{len(findings) - _MAX_FINDINGS:,} more are in the download.")
 
@@ -190,13 +190,13 @@ def copies(graph: Graph, *, ran: bool = True) -> str:
         those = [transfer for transfer in graph.transfers if transfer.phase == phase]
         if those:
             moved = text.size(sum(transfer.nbytes or 0 for transfer in those))
-            said = "**1 copy** in {phase} ({moved})"
+            template = "**1 copy** in {phase} ({moved})"
             if phase == "backward" and not ran:
-                said = "**{count:,} more** expected in backward ({moved})"
+                template = "**{count:,} more** expected in backward ({moved})"
             elif len(those) > 1:
-                said = "**{count:,} copies** in {phase} ({moved})"
+                template = "**{count:,} copies** in {phase} ({moved})"
             number = {"count": len(those), "moved": moved}
-            parts.append(translated(said).format(phase=translated(phase), **number))
+            parts.append(translated(template).format(phase=translated(phase), **number))
     if parts:
         return translated(", ").join(parts) + translated(".")
     if any(node.grad_outputs or node.order is not None for node in graph.nodes):

@@ -58,7 +58,7 @@ def wait(
     began = time.monotonic()
     place = st.empty()
     bar = None
-    done, said = None, ""
+    done, text = None, ""
     with job:
         for value in job:
             seconds = time.monotonic() - began
@@ -68,12 +68,12 @@ def wait(
                 others = ahead.get(value.ahead, f"{value.ahead} visitors are before you")
                 queue = f"waiting for a free place, {others}"
             elif value is not None and on_report is not None:
-                done, said = on_report(value)
+                done, text = on_report(value)
             if seconds < _QUIET_SECONDS:
                 continue
             if bar is None:
                 bar = _bar(place, key, what)
-            limit = queue or f"{said or f'{seconds:.0f} s'}, at most {job.seconds:g} s of computing"
+            limit = queue or f"{text or f'{seconds:.0f} s'}, at most {job.seconds:g} s of computing"
             share = seconds / job.seconds if done is None else done
             bar.progress(0.0 if queue else min(1.0, share), f"{escape(doing)}: {limit}")
     place.empty()
@@ -81,8 +81,8 @@ def wait(
         return job.result
     except JobError as error:
         # Our own functions raise ValueError with a full sentence.
-        said = str(error) if error.kind == "ValueError" else f"{error.kind}: {error}"
-        st.error(prose(said), icon=":material/error:")
+        text = str(error) if error.kind == "ValueError" else f"{error.kind}: {error}"
+        st.error(prose(text), icon=":material/error:")
         return None
 
 

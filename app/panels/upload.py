@@ -61,8 +61,8 @@ def _read_upload(file: UploadedFile, *, key: str) -> OpenedGraph | None:
         _draw_run_command(file.name, file.getvalue())
         return None
     if not file.name.endswith((".json", ".gz")):
-        said = f"{escape(file.name)} is not a recording: pass a .json or a .json.gz file."
-        st.error(said, icon=":material/error:")
+        text = f"{escape(file.name)} is not a recording: pass a .json or a .json.gz file."
+        st.error(text, icon=":material/error:")
         return None
     return read_recording(file.getvalue(), file.name, file.file_id, key=key)
 
@@ -84,6 +84,6 @@ def _draw_run_command(name: str, data: bytes) -> None:
     words = ["graphviz-torch", "app", name]
     if b"cuda" in data and next(iter(devices.choices())).startswith("sim"):
         words[2:2] = ["--simulate", "2"]
-    said = f"{escape(name)} is a script. Run it in a terminal, and the app shows its steps:"
-    st.info(said, icon=":material/terminal:")
+    text = f"{escape(name)} is a script. Run it in a terminal, and the app shows its steps:"
+    st.info(text, icon=":material/terminal:")
     st.code(shlex.join(words), language=None)

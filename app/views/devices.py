@@ -161,9 +161,9 @@ def _draw_moving() -> None:
         anchor=False,
         help="`to_device` moves all objects of a namespace; tensors that share memory still do.",
     )
-    choices = {name: said for name, said in devices.choices().items() if name != "cpu"}
-    said = st.selectbox("To", list(choices.values()), key="to", bind="query-params")
-    target = next(name for name, title in choices.items() if title == said)
+    choices = {name: title for name, title in devices.choices().items() if name != "cpu"}
+    title = st.selectbox("To", list(choices.values()), key="to", bind="query-params")
+    target = next(name for name, shown in choices.items() if shown == title)
     left, right = st.columns(2, gap="medium")
     with left:
         st.code(MOVING, language=None, wrap_lines=True)

@@ -239,23 +239,21 @@ def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Checkpoin
             raise ValueError(
                 f"The file holds {type_text(key)} as a name for {name or type(module).__name__}."
             )
-    ours = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
-    for k in ours:
+    own = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
+    for k in own:
         if k in state and not isinstance(state[k], torch.Tensor):
             raise ValueError(
                 f"The file holds {type_text(state[k])} for {join(name, k)}, not a tensor."
             )
-        if k in state and state[k].is_meta and not ours[k].is_meta:
+        if k in state and state[k].is_meta and not own[k].is_meta:
             raise ValueError(f"{join(name, k)} has no values in the file: it is a meta tensor.")
-        if k in state and state[k].layout != ours[k].layout:
+        if k in state and state[k].layout != own[k].layout:
             raise ValueError(f"{join(name, k)} is {state[k].layout} in the file.")
     both = [
-        (join(name, k), tensor_meta(state[k]), tensor_meta(v))
-        for k, v in ours.items()
-        if k in state
+        (join(name, k), tensor_meta(state[k]), tensor_meta(v)) for k, v in own.items() if k in state
     ]
     return CheckpointDiff(
-        tuple(join(name, key) for key in ours if key not in state),
+        tuple(join(name, key) for key in own if key not in state),
         tuple(join(name, key) for key in state if key not in module.state_dict()),
         tuple(pair for pair in both if pair[1].shape != pair[2].shape),
         tuple(pair for pair in both if pair[1].dtype != pair[2].dtype),
@@ -275,10 +273,10 @@ def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) 
         sizes = [None]
     if None in sizes:
         return (f"the file's state of {name} has groups without a list of parameters",)
-    ours = [len(group["params"]) for group in optimizer.param_groups]
-    if sizes == ours:
+    own = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes == own:
         return ()
-    return (f"{name} has groups of {ours} parameters, the file's has groups of {sizes}",)
+    return (f"{name} has groups of {own} parameters, the file's has groups of {sizes}",)
 
 
 def _state(value: Any, name: str) -> Any:

@@ -112,30 +112,30 @@ def compare_models(
     >>> bool(compare_models(model, restored, torch.ones(4, 2)))
     True
     """
-    ours = _run(model, inputs)
-    theirs = _run(restored, inputs)
-    differences = list(_differences(ours, theirs, tolerance))
+    first = _run(model, inputs)
+    second = _run(restored, inputs)
+    differences = list(_differences(first, second, tolerance))
     outputs = max(
         (
             _distance(a, b, tolerance * _largest([a]))
-            for a, b in zip(ours.outputs, theirs.outputs, strict=False)
+            for a, b in zip(first.outputs, second.outputs, strict=False)
         ),
         default=0.0,
     )
-    if len(ours.outputs) != len(theirs.outputs):
+    if len(first.outputs) != len(second.outputs):
         outputs = math.inf
-    allowed = tolerance * _largest(ours.gradients.values())
+    allowed = tolerance * _largest(first.gradients.values())
     gradients = [
-        (name, _distance(gradient, theirs.gradients.get(name), allowed))
-        for name, gradient in ours.gradients.items()
+        (name, _distance(gradient, second.gradients.get(name), allowed))
+        for name, gradient in first.gradients.items()
     ]
     return Verification(
-        ours.graph, outputs, tuple(pair for pair in gradients if pair[1]), tuple(differences)
+        first.graph, outputs, tuple(pair for pair in gradients if pair[1]), tuple(differences)
     )
 
 
 @dataclass
-class _Run:
+class _ModuleRun:
     graph: Graph
     outputs: list[torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
@@ -143,7 +143,7 @@ class _Run:
     arriving: dict[int, tuple[torch.Tensor | None, ...]]
 
 
-def _run(model: torch.nn.Module, inputs: Any) -> _Run:
+def _run(model: torch.nn.Module, inputs: Any) -> _ModuleRun:
     place = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     given = to_device(inputs, place)
     with _restored_buffers(model), torch.random.fork_rng():
@@ -178,7 +178,7 @@ def _run(model: torch.nn.Module, inputs: Any) -> _Run:
             by_node[node] = fn.variable.detach()
         elif hasattr(fn, "_sequence_nr") and fn._sequence_nr() in values.found:
             by_node[node] = values.found[fn._sequence_nr()]
-    return _Run(graph, outputs, dict(zip(named, gradients, strict=True)), by_node, arriving)
+    return _ModuleRun(graph, outputs, dict(zip(named, gradients, strict=True)), by_node, arriving)
 
 
 class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -223,8 +223,10 @@ def _ramp(tensor: torch.Tensor) -> torch.Tensor:
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 
 
-def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[NodeDifference]:
-    nodes, others = ours.graph.nodes, theirs.graph.nodes
+def _differences(
+    first: _ModuleRun, second: _ModuleRun, tolerance: float
+) -> Iterator[NodeDifference]:
+    nodes, others = first.graph.nodes, second.graph.nodes
     for node, other in zip(nodes, others, strict=False):
         shapes = [[meta and meta.shape for meta in n.outputs] for n in (node, other)]
         if node.name != other.name or shapes[0] != shapes[1]:
@@ -237,15 +239,15 @@ def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[NodeDif
         yield NodeDifference(last, "operation", math.inf, text)
         return
     for node in nodes:
-        value = ours.values.get(node.id)
-        largest = _distance(value, theirs.values.get(node.id), tolerance * _largest([value]))
+        value = first.values.get(node.id)
+        largest = _distance(value, second.values.get(node.id), tolerance * _largest([value]))
         if largest:
             text = f"{_node_text(node)}: its value differs by up to {largest:.3g}"
             yield NodeDifference(node.id, "value", largest, text)
     # A gradient that should be zero is rounding error, so it is compared with the largest of all.
-    allowed = tolerance * _largest(g for gradients in ours.arriving.values() for g in gradients)
+    allowed = tolerance * _largest(g for gradients in first.arriving.values() for g in gradients)
     for node in reversed(nodes):
-        pairs = zip(ours.arriving.get(node.id, ()), theirs.arriving.get(node.id, ()), strict=False)
+        pairs = zip(first.arriving.get(node.id, ()), second.arriving.get(node.id, ()), strict=False)
         largest = max((_distance(a, b, allowed) for a, b in pairs), default=0.0)
         if largest:
             text = (

@@ -40,8 +40,8 @@ class DivergencePoint:
 
     def __init__(self, before: ValuePairs, after: ValuePairs, a: int | None, b: int) -> None:
         self.before, self.after = before, after
-        self.a: Node | None = None if a is None else before.here.nodes[a]
-        self.b: Node = after.here.nodes[b]
+        self.a: Node | None = None if a is None else before.own_graph.nodes[a]
+        self.b: Node = after.own_graph.nodes[b]
         self.value_a = None if self.a is None else value_of(self.a)
         self.value_b = value_of(self.b)
         self.near_a = [] if a is None else _nearby_nodes(before, a)
@@ -106,7 +106,7 @@ class DivergencePoint:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
             lacks = self.after if acts[0] else self.before
-            if any(map(_dropout_of, lacks.here.nodes)):  # dropout is active elsewhere in that graph
+            if any(map(_dropout_of, lacks.own_graph.nodes)):  # dropout is active elsewhere
                 return ""
             where = "before and not after" if acts[0] else "after and not before"
             return f"dropout acts {where}: {acts[0] or acts[1]}"
@@ -114,7 +114,7 @@ class DivergencePoint:
 
     def _epsilon(self) -> str:
         """Check for a norm with another epsilon."""
-        readers = [self.after.here.nodes[i] for i in self.after.readers(self.b.id)]
+        readers = [self.after.own_graph.nodes[i] for i in self.after.readers(self.b.id)]
         ours = _epsilon(self.before, self.near_a)
         theirs = _epsilon(self.after, [*self.near_b, *readers])
         if ours and theirs and float(ours) != float(theirs):
@@ -158,7 +158,7 @@ class DivergencePoint:
                     f"weights that are tied before ({tied[0]}) and not after: "
                     f"{leaf.label or 'a leaf'} is a weight of its own"
                 )
-            named = any(one.leaf and one.label == leaf.label for one in self.before.here.nodes)
+            named = any(one.leaf and one.label == leaf.label for one in self.before.own_graph.nodes)
             if not named and (self.a is None or self.a.operation != self.b.operation):
                 return ""  # the pair is a guess
             return f"another weight: {leaf.label or 'a leaf'} has another value"
@@ -201,7 +201,7 @@ class DivergencePoint:
         ):
             for node in nodes:
                 for source in pairs.known_inputs(node.id):
-                    first, second = value_of(pairs.here.nodes[source]), value_of(node)
+                    first, second = value_of(pairs.own_graph.nodes[source]), value_of(node)
                     factor = None if first is None or second is None else scale(first, second)
                     if factor is not None:
                         return f"a scale: times {number_text(factor)} {word}"
@@ -321,10 +321,10 @@ def _nearby_nodes(pairs: ValuePairs, node: int) -> list[Node]:
         for edge in pairs.inputs[stack.pop()]:
             source = edge.source
             open_here = pairs.states[source] in ("other", "unknown")
-            if source not in found and open_here and not pairs.here.nodes[source].leaf:
+            if source not in found and open_here and not pairs.own_graph.nodes[source].leaf:
                 found[source] = None
                 stack.append(source)
-    return [pairs.here.nodes[i] for i in found]
+    return [pairs.own_graph.nodes[i] for i in found]
 
 
 def _attributes(node: Node) -> dict[str, str]:
@@ -368,7 +368,7 @@ def _epsilon(pairs: ValuePairs, near: Sequence[Node]) -> str:
             return found["eps"]
     for root in (node for node in near if node.operation in ("rsqrt", "sqrt")):
         for edge in pairs.inputs[root.id]:
-            source = pairs.here.nodes[edge.source]
+            source = pairs.own_graph.nodes[edge.source]
             value = _attributes(source).get("other", "")
             if source.operation == "add" and _is_small(value):
                 return value
@@ -384,7 +384,7 @@ def _is_small(text: str) -> bool:
 
 def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
     """Return the leaves that these nodes use, directly or transposed."""
-    nodes = pairs.here.nodes
+    nodes = pairs.own_graph.nodes
     found: dict[int, Node] = {}
     for node in near:
         stack = [edge.source for edge in pairs.inputs[node.id]]
@@ -402,7 +402,7 @@ def _is_transposed_before_use(pairs: ValuePairs, leaf: int, near: Sequence[Node]
     for product in near:
         for edge in pairs.inputs[product.id]:
             source, turns = edge.source, False
-            while pairs.here.nodes[source].operation in TRANSPOSES:
+            while pairs.own_graph.nodes[source].operation in TRANSPOSES:
                 source, turns = pairs.inputs[source][0].source, not turns
             if source == leaf and product.operation not in TRANSPOSES:
                 return turns

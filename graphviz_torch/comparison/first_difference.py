@@ -140,7 +140,7 @@ class FirstDifference:
         """Return both graphs in one for drawing, with a note where they diverge."""
         graph = self.difference.union()
         notes = {
-            node: self.kind or "here they part"
+            node: self.kind or "the runs diverge here"
             for node, mark in self.marks().items()
             if mark == "changed"
         }
@@ -198,9 +198,9 @@ def first_difference(
     to_b = match(a, b)
     to_a = {j: i for i, j in to_b.items()}
     before, after = ValuePairs(a, b, to_b, tolerance), ValuePairs(b, a, to_a, tolerance)
-    apart = after.differing_nodes()
-    place = _jump(after, apart) if apart else _first_differing_result(after)
-    ours = before.differing_nodes()
+    differing_nodes = after.differing_nodes()
+    place = _jump(after, differing_nodes) if differing_nodes else _first_differing_result(after)
+    differing = before.differing_nodes()
     equal = [i for i, state in enumerate(after.states) if state in ("equal", "moved")]
     if place is None:
         worst = max((after.distances.get(i, 0.0) for i in equal), default=0.0)
@@ -218,17 +218,19 @@ def first_difference(
         if values[0] is not None and values[1] is not None:
             kind = order_text(values[0], values[1], a.nodes[after.partners[moved]], b.nodes[moved])
     else:
-        partner = _partner(before, after, place, ours)
+        partner = _partner(before, after, place, differing)
         kind = DivergencePoint(before, after, partner, place).kind()
         if not kind and after.distances.get(place, math.inf) < _JUMP * after.error_before(place):
             kind = "no single place: the difference grows from one result to the next"
     known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]
-    beside = None if partner is None else _value_distance(a.nodes[partner], b.nodes[place])
+    partner_distance = (
+        None if partner is None else _value_distance(a.nodes[partner], b.nodes[place])
+    )
     if after.pairs.get(place) != partner:
-        if beside is None:  # its size differs, so the two cannot be compared
+        if partner_distance is None:  # its size differs, so the two cannot be compared
             partner = None
-        elif beside > _UNRELATED_DISTANCE:
-            beside = None
+        elif partner_distance > _UNRELATED_DISTANCE:
+            partner_distance = None
     return FirstDifference(
         a,
         b,
@@ -236,32 +238,32 @@ def first_difference(
         max(known, default=0.0),
         partner,
         place,
-        beside,
+        partner_distance,
         _at_end(a, b),
         kind,
         titles,
     )
 
 
-def _jump(pairs: ValuePairs, apart: list[int]) -> int:
+def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
     """Return the first node that differs much more than its inputs, else the first node."""
-    for node in apart:
+    for node in differing_nodes:
         found = pairs.distances.get(node)
         if found is None or found > _JUMP * pairs.error_before(node):
             return node
-    return apart[0]
+    return differing_nodes[0]
 
 
 def _first_differing_result(pairs: ValuePairs) -> int | None:
     """Return the first differing result of an identical program, though later results are equal."""
-    alike = len(pairs.pairs) == len(pairs.here.nodes) == len(pairs.there.nodes)
+    alike = len(pairs.pairs) == len(pairs.own_graph.nodes) == len(pairs.other_graph.nodes)
     if not alike:
         return None
     return next(
         (
             n
             for n in sorted(pairs.distances)
-            if pairs.states[n] == "other" and not pairs.here.nodes[n].leaf
+            if pairs.states[n] == "other" and not pairs.own_graph.nodes[n].leaf
         ),
         None,
     )
@@ -282,19 +284,19 @@ def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
     return min(found, default=None)
 
 
-def _partner(before: ValuePairs, after: ValuePairs, place: int, ours: list[int]) -> int | None:
+def _partner(before: ValuePairs, after: ValuePairs, place: int, differing: list[int]) -> int | None:
     """Return the counterpart, in the first graph, of the node where the runs diverge."""
-    node, other = after.here.nodes[place], after.pairs.get(place)
+    node, other = after.own_graph.nodes[place], after.pairs.get(place)
     value = value_of(node)
-    if other is not None and (other in ours or not ours):
-        theirs = value_of(before.here.nodes[other])
-        if theirs is not None and value is not None and theirs.elements == value.elements:
+    if other is not None and (other in differing or not differing):
+        candidate = value_of(before.own_graph.nodes[other])
+        if candidate is not None and value is not None and candidate.elements == value.elements:
             return other
-    nodes = before.here.nodes
-    near = [i for i in ours if nodes[i].scope == nodes[ours[0]].scope] or ours
+    nodes = before.own_graph.nodes
+    near = [i for i in differing if nodes[i].scope == nodes[differing[0]].scope] or differing
     found = [(i, _value_distance(nodes[i], node)) for i in near]
     same = [(far, i) for i, far in found if far is not None][:_MAX_CANDIDATES]
-    return min(same)[1] if same else next(iter(ours), None)
+    return min(same)[1] if same else next(iter(differing), None)
 
 
 def _value_distance(a: Node, b: Node) -> float | None:

@@ -36,13 +36,13 @@ class ValuePairs:
     """The nodes of one graph, matched with those of the other.
 
     Args:
-        here, there: the two graphs.
-        pairs: ids in `here` and `there` of nodes matched by structure.
+        own_graph, other_graph: the two graphs.
+        pairs: ids in `own_graph` and `other_graph` of nodes matched by structure.
         tolerance: relative; None uses the rounding error of the dtype.
     """
 
-    here: Graph
-    there: Graph
+    own_graph: Graph
+    other_graph: Graph
     pairs: Mapping[int, int]
     tolerance: float | None
     states: list[State] = field(default_factory=list)
@@ -52,11 +52,11 @@ class ValuePairs:
     distances: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.inputs: list[list[Edge]] = self.here.inputs()
-        self._rounding = rounding_of(self.here, self.inputs)
-        self._other_rounding = rounding_of(self.there, self.there.inputs())
-        index = _Index(self.there)
-        self.states = [self._state(node, index) for node in self.here.nodes]
+        self.inputs: list[list[Edge]] = self.own_graph.inputs()
+        self._rounding = rounding_of(self.own_graph, self.inputs)
+        self._other_rounding = rounding_of(self.other_graph, self.other_graph.inputs())
+        index = _Index(self.other_graph)
+        self.states = [self._state(node, index) for node in self.own_graph.nodes]
 
     def _state(self, node: Node, index: _Index) -> State:
         value = value_of(node)
@@ -66,12 +66,12 @@ class ValuePairs:
                 return "unknown"
             if other is None:  # a mask contains -Inf on purpose
                 return "other" if value.greatest == math.inf and index.finite else "unknown"
-            if not is_identifying(value_of(self.there.nodes[other])):
+            if not is_identifying(value_of(self.other_graph.nodes[other])):
                 return "unknown"
             self.distances[node.id] = math.inf
             return "other"
         if other is not None:
-            pair = self.there.nodes[other]
+            pair = self.other_graph.nodes[other]
             theirs = value_of(pair)
             if theirs is not None and is_identifying(theirs):
                 tolerance = self.tolerance_for(node.id, other)
@@ -100,7 +100,7 @@ class ValuePairs:
 
     def _match_same_elements(self, node: Node, value: Fingerprint, others: list[int]) -> State:
         """Match a node with one of `others`, preferably with elements in the same positions."""
-        nodes, shape = self.there.nodes, shape_of(node)
+        nodes, shape = self.other_graph.nodes, shape_of(node)
         same = [other for other in others if shape_of(nodes[other]) == shape]
         limit = _MOVED_FACTOR * self.tolerance_for(node.id)
         here = [i for i in same if distance(value, _known_value(nodes[i]), places=True) <= limit]
@@ -108,7 +108,7 @@ class ValuePairs:
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known_value(nodes[partner]), places=bool(here))
         # The operation moves elements on purpose.
-        turns = self.here.nodes[node.id].operation in TRANSPOSES
+        turns = self.own_graph.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 
     def tolerance_for(self, node: int, other: int | None = None) -> float:
@@ -124,17 +124,17 @@ class ValuePairs:
         again: then it is a step of the same computation in another form.
         """
         found: set[int] = set()
-        stack = [node for node, _ in self.here.outputs]
+        stack = [node for node, _ in self.own_graph.outputs]
         summing = set(stack)
         while stack:
             node = stack.pop()
             state = self.states[node]
             if node in found or (state in ("equal", "moved") and node not in summing):
                 continue
-            if self.here.nodes[node].leaf:
+            if self.own_graph.nodes[node].leaf:
                 continue
             found.add(node)
-            value = value_of(self.here.nodes[node])
+            value = value_of(self.own_graph.nodes[node])
             for edge in self.inputs[node]:
                 if node in summing and (value is None or value.elements < _MAX_SUMMARY_ELEMENTS):
                     summing.add(edge.source)
@@ -149,7 +149,7 @@ class ValuePairs:
 
     def readers(self, node: int) -> list[int]:
         """Return the nodes that use this one, once per edge."""
-        return [edge.target for edge in self.here.edges if edge.source == node]
+        return [edge.target for edge in self.own_graph.edges if edge.source == node]
 
     def known_inputs(self, node: int) -> list[int]:
         """Return the nearest upstream nodes whose state is known, leaves included."""
@@ -161,7 +161,7 @@ class ValuePairs:
             if source in entered:
                 continue
             entered.add(source)
-            if self.states[source] != "unknown" or self.here.nodes[source].leaf:
+            if self.states[source] != "unknown" or self.own_graph.nodes[source].leaf:
                 found[source] = None
             else:
                 stack += [edge.source for edge in reversed(self.inputs[source])]

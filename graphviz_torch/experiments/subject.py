@@ -205,8 +205,8 @@ def reason(error: BaseException, how: str) -> str:
     """Return why a forward cannot be run; `how` is "again" or "so"."""
     if isinstance(error, SideEffectError):
         return f"its forward {error.does}, so it is not run again, and nothing is concluded"
-    said = next(iter(str(error).splitlines()), "")[:100]
-    return f"its forward cannot be run {how}: {type(error).__name__}: {said}"
+    first_line = next(iter(str(error).splitlines()), "")[:100]
+    return f"its forward cannot be run {how}: {type(error).__name__}: {first_line}"
 
 
 def other_values(tensor: Tensor, dim: int, lanes: range) -> Tensor | None:

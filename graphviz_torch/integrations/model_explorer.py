@@ -89,9 +89,9 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
                 if (each := getattr(node, key)) not in ("", None)
             ]
             + [
-                {"key": column.title, "value": said}
+                {"key": column.title, "value": text}
                 for name, column in _DECLARED
-                if (said := column.text(getattr(node, name)))
+                if (text := column.text(getattr(node, name)))
             ]
             + [{"key": "between ranks", "value": str(each)} for each in sent.get(node.id, ())],
             "incomingEdges": [

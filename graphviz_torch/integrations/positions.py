@@ -38,14 +38,14 @@ def stall_text(positions: Positions) -> str:
         return ""
     clauses: dict[str, list[int]] = {}
     for rank, each in positions.items():
-        said = "goes on" if each is None else _clause(rank, first, at)
-        clauses.setdefault(said, []).append(rank)
+        message = "goes on" if each is None else _clause(rank, first, at)
+        clauses.setdefault(message, []).append(rank)
     own = clauses.pop(_clause(first, first, at))
     if not clauses and not waits:
         return ""
     verb = ("waits" if len(own) == 1 else "wait") if waits else "last began"
     text = f"{ranks_text(own)} {verb}{' in' if waits else ''} {_last_call(at[first])}"
-    parts = [f"{ranks_text(ranks)} {_plural(said, ranks)}" for said, ranks in clauses.items()]
+    parts = [f"{ranks_text(ranks)} {_plural(message, ranks)}" for message, ranks in clauses.items()]
     return "; ".join([text, *at_most(parts, _MAX_CLAUSES, "and {:,} more kinds")])
 
 
@@ -89,18 +89,18 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
     each = at[rank]
     last = _last_call(each)
     if each.state == "ended":
-        said = f"has ended with {each.error}" if each.error else "has ended"
-        said += f" after {last}" if last else ""
+        message = f"has ended with {each.error}" if each.error else "has ended"
+        message += f" after {last}" if last else ""
     elif each.state == "outside":
         # The rank may still wait in C++ code, so the sentence says only that it has begun.
-        said = f"last began {last}" if last else "has begun no collective"
+        message = f"last began {last}" if last else "has begun no collective"
     else:
-        said = f"is in {last}"
+        message = f"is in {last}"
     for call, more in _differences(rank, reference, at)[:_MAX_CALLS]:
         often = f"{count_text(abs(more), 'time')} {'more' if more > 0 else 'fewer'}"
         own = each.last is not None and call.text == last
-        said += f", called {often}" if own else f", and called {call.text} {often}"
-    return said
+        message += f", called {often}" if own else f", and called {call.text} {often}"
+    return message
 
 
 def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> list[_Difference]:
@@ -120,11 +120,11 @@ def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> l
     return sorted(found, key=lambda pair: pair[0].text != _last_call(each))
 
 
-def _plural(said: str, ranks: list[int]) -> str:
+def _plural(message: str, ranks: list[int]) -> str:
     for one, many in _PLURALS.items():
-        if len(ranks) > 1 and said.startswith(one):
-            return many + said.removeprefix(one)
-    return said
+        if len(ranks) > 1 and message.startswith(one):
+            return many + message.removeprefix(one)
+    return message
 
 
 def _counts(each: RankPosition) -> dict[tuple[object, ...], CollectiveCalls]:

@@ -75,8 +75,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, A
     if call.when == "call" and recording is not None:
         del item.stash[_RECORDING]
         if report.failed and recording.graphs:
-            said = _save(recording.graphs[-1], item)
-            report.sections.append(("autograd graph", said))
+            summary = _save(recording.graphs[-1], item)
+            report.sections.append(("autograd graph", summary))
     return report
 
 

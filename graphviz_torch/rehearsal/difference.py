@@ -112,11 +112,11 @@ class RehearsalDiff:
         wires = {each.name: each for each in self.collectives}
         lines = []
         for name in names:
-            said = [
+            parts = [
                 f"{counts[name].before:,} → {counts[name].after:,} times" if name in counts else "",
                 _change(wires[name], bytes_text) if name in wires else "",
             ]
-            lines.append(f"    {name} {', '.join(filter(None, said))}")
+            lines.append(f"    {name} {', '.join(filter(None, parts))}")
         yield from at_most(lines, _ROWS, _MORE)
         if not self:
             yield "The two rehearsals are equal."

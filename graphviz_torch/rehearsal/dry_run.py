@@ -197,8 +197,8 @@ class _RankRun:
             if device.is_used:
                 self._graph = without_devices(self._graph)
             if error is not None:
-                said = as_unknown_value(error)
-                raise error if said is None else said from None
+                explained = as_unknown_value(error)
+                raise error if explained is None else explained from None
             return self._result(sorted(self._tensors.printed))
 
     def _record(self) -> None:

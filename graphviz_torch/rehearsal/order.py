@@ -66,18 +66,18 @@ class CollectiveMismatch(NamedTuple):
     def __str__(self) -> str:
         groups = {each.ranks for each in self.calls.values() if each is not None}
         if len(groups) > 1:
-            said = [
+            calls = [
                 f"{each.kind} among {ranks_text(each.ranks)} at {each.where} on rank {rank}"
                 for rank, each in self.calls.items()
                 if each is not None
             ]
             what = "ask their groups in different orders, first their"
-            return f"{ranks_text(self.ranks)} {what} {ordinal(self.number)}: {', and '.join(said)}"
-        said = [
+            return f"{ranks_text(self.ranks)} {what} {ordinal(self.number)}: {', and '.join(calls)}"
+        calls = [
             f"{'nothing' if each is None else each} on rank {rank}"
             for rank, each in self.calls.items()
         ]
-        return f"{ranks_text(self.ranks)}, their {ordinal(self.number)}: {', and '.join(said)}"
+        return f"{ranks_text(self.ranks)}, their {ordinal(self.number)}: {', and '.join(calls)}"
 
 
 class OrderWatch:

@@ -92,8 +92,8 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
             f'<path d="M{x(at):.1f} {end - 22:.1f}V{end:.1f}" stroke="{COLORS["ink"][0]}" '
             'fill="none"/>'
         )
-        said = f"peak {bytes_text(rehearsal.peak_bytes)}"
-        out.append(svg_text(x(at) + 5, end - 12, said))
+        text = f"peak {bytes_text(rehearsal.peak_bytes)}"
+        out.append(svg_text(x(at) + 5, end - 12, text))
     if limit and limit <= top:
         out.append(svg_line(_LEFT, y(limit), _WIDTH - _RIGHT, y(limit), "error"))
         out.append(svg_text(_LEFT + 6, y(limit) - 5, f"device {bytes_text(limit)}", "error"))
@@ -103,8 +103,8 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
             f'<rect x="{_WIDTH - _RIGHT + 16}" y="{line - 10}" width="12" height="12" '
             f'fill="{fill}"/>'
         )
-        said = f"{ROLES[role]} {bytes_text(at_peak.get(role, 0))}"
-        out.append(svg_text(_WIDTH - _RIGHT + 34, line, said))
+        text = f"{ROLES[role]} {bytes_text(at_peak.get(role, 0))}"
+        out.append(svg_text(_WIDTH - _RIGHT + 34, line, text))
     out.append(svg_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
     out += _phases(moments, places)
     axis = "memory given out or freed, in order (not seconds)"

@@ -239,16 +239,16 @@ class Rehearsal:
 def _list_largest(shares: Sequence[NamedBytes], nameless: str) -> str:
     """List the largest shares until the rest is small, and the size of the rest."""
     whole = sum(each.nbytes for each in shares)
-    said: list[str] = []
+    parts: list[str] = []
     rest = whole
     for each in shares:
-        if len(said) == _MAX_LISTED or (said and rest < _NEGLIGIBLE * whole):
+        if len(parts) == _MAX_LISTED or (parts and rest < _NEGLIGIBLE * whole):
             break
-        said.append(f"{each.name or nameless} {bytes_text(each.nbytes)}")
+        parts.append(f"{each.name or nameless} {bytes_text(each.nbytes)}")
         rest -= each.nbytes
-    if len(said) < len(shares):
-        said.append(f"and {len(shares) - len(said):,} more, {bytes_text(rest)}")
-    return ", ".join(said)
+    if len(parts) < len(shares):
+        parts.append(f"and {len(shares) - len(parts):,} more, {bytes_text(rest)}")
+    return ", ".join(parts)
 
 
 def pattern(module: str) -> str:

@@ -18,16 +18,16 @@ def draw_differences(compared: GraphComparison, *, key: str, height: int) -> Non
         return
     draw_graph(compared.payload, key=key, place="differences", height=height)
     counts = {"added": compared.added, "removed": compared.removed, "changed": compared.changed}
-    said = ", ".join(f"{text.count(number, 'node')} {name}" for name, number in counts.items())
-    with st.expander(f"In the second: {said}", icon=":material/difference:", expanded=True):
+    message = ", ".join(f"{text.count(number, 'node')} {name}" for name, number in counts.items())
+    with st.expander(f"In the second: {message}", icon=":material/difference:", expanded=True):
         st.code(compared.text, language=None, height=400)
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:
     """Draw a line per graph with its numbers of nodes, parameters, copies and so on."""
     for title, graph in graphs:
-        said = (f"{name} {text.escape(value)}" for name, value in _numbers(graph).items())
-        st.caption(f"**{text.escape(title)}**: {' · '.join(said)}")
+        message = (f"{name} {text.escape(value)}" for name, value in _numbers(graph).items())
+        st.caption(f"**{text.escape(title)}**: {' · '.join(message)}")
 
 
 def _numbers(graph: Graph) -> dict[str, str]:

@@ -177,10 +177,10 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return _cast_weights[id(value)][1]
 
 
-def _clear_cache(theirs: Callable[[], None]) -> Callable[[], None]:
+def _clear_cache(original: Callable[[], None]) -> Callable[[], None]:
     def clear() -> None:
         _cast_weights.clear()
-        theirs()
+        original()
 
     return clear
 

@@ -36,12 +36,12 @@ def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
     ]
 
 
-def _device_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda: simulated_devices()[0].type if simulated_devices() else theirs()
+def _device_type(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda: simulated_devices()[0].type if simulated_devices() else original()
 
 
-def _device_indices(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda: [device.index for device in simulated_devices()] or theirs()
+def _device_indices(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda: [device.index for device in simulated_devices()] or original()
 
 
 def _are_simulated(devices: Sequence[Any]) -> bool:
@@ -58,10 +58,10 @@ def _device(device: Any) -> torch.device:
     return cuda if cuda_block() is not None else torch.device("meta", device)
 
 
-def _scatter(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _scatter(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(ctx: Any, devices: Any, sizes: Any, dim: int, tensor: torch.Tensor) -> Any:
         if not _are_simulated(devices):
-            return theirs(ctx, devices, sizes, dim, tensor)
+            return original(ctx, devices, sizes, dim, tensor)
         ctx.dim = dim
         ctx.input_device = -1 if tensor.device.type == "cpu" else tensor.get_device()
         chunks = (
@@ -74,40 +74,40 @@ def _scatter(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _broadcast(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
     def broadcast(tensors: Any, devices: Any, *arguments: Any, **options: Any) -> Any:
         if not _are_simulated(devices):
-            return theirs(tensors, devices, *arguments, **options)
+            return original(tensors, devices, *arguments, **options)
         tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
         return [[t.detach().to(_device(device)) for t in tensors] for device in devices]
 
     return broadcast
 
 
-def _gather(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _gather(original: Callable[..., Any]) -> Callable[..., Any]:
     def gather(tensors: Any, dim: int = 0, destination: Any = None, **options: Any) -> Any:
         if not _are_simulated([t.get_device() for t in tensors]):
-            return theirs(tensors, dim, destination, **options)
+            return original(tensors, dim, destination, **options)
         tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
         return torch.cat([t.to(_device(destination)) for t in tensors], dim)
 
     return gather
 
 
-def _reduce_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _reduce_add(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_add(tensors: Any, destination: Any = None) -> Any:
         if not _are_simulated([t.get_device() for t in tensors]):
-            return theirs(tensors, destination)
+            return original(tensors, destination)
         place = _device(destination)
         return sum((t.to(place) for t in tensors[1:]), tensors[0].to(place))
 
     return reduce_add
 
 
-def _parallel_apply(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _parallel_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(modules: Any, inputs: Any, kwargs: Any = None, devices: Any = None) -> Any:
         if not (simulated_devices() if devices is None else _are_simulated(devices)):
-            return theirs(modules, inputs, kwargs, devices)
+            return original(modules, inputs, kwargs, devices)
         kwargs = kwargs or [{}] * len(modules)
         if devices is None:
             tensors = [[t for t in tree_leaves(i) if isinstance(t, torch.Tensor)] for i in inputs]

@@ -36,13 +36,13 @@ def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     ]
 
 
-def _load(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(theirs)
+def _load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         named = isinstance(map_location, (str, torch.device))
         if not (simulated_devices() and named and is_place(torch.device(map_location))):
-            return theirs(f, map_location, *args, **kwargs)
-        loaded = theirs(f, CPU, *args, **kwargs)
+            return original(f, map_location, *args, **kwargs)
+        loaded = original(f, CPU, *args, **kwargs)
         for part in {id(part): part for part in tree_leaves(loaded)}.values():
             if isinstance(part, torch.nn.Module):
                 part.to(map_location)
@@ -53,24 +53,24 @@ def _load(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _location_tag(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda storage: getattr(storage, LOCATION, None) or theirs(storage)
+def _location_tag(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda storage: getattr(storage, LOCATION, None) or original(storage)
 
 
-def _restore_location(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _restore_location(original: Callable[..., Any]) -> Callable[..., Any]:
     def restore(storage: Any, location: str) -> Any:
         place = place_of(location)
         if not isinstance(place, torch.device):
-            return theirs(storage, location)
+            return original(storage, location)
         setattr(storage, LOCATION, str(program_device(place)))  # for _rebuild_tensor
         return storage
 
     return restore
 
 
-def _rebuild_tensor(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _rebuild_tensor(original: Callable[..., Any]) -> Callable[..., Any]:
     def rebuild(storage: Any, *layout: Any) -> torch.Tensor:
-        tensor: torch.Tensor = theirs(storage, *layout)
+        tensor: torch.Tensor = original(storage, *layout)
         location = getattr(storage._untyped_storage, LOCATION, None)
         if location is None or cuda_block() is None:
             return tensor
@@ -79,13 +79,13 @@ def _rebuild_tensor(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return rebuild
 
 
-def _storage_cuda(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _storage_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replace `UntypedStorage.cuda`, as used in `map_location=lambda s, location: s.cuda(1)`."""
 
-    @wraps(theirs)
+    @wraps(original)
     def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
         if cuda_block() is None:
-            return theirs(storage, device, non_blocking)
+            return original(storage, device, non_blocking)
         moved = storage.clone()
         place = place_of("cuda" if device is None else device)
         setattr(moved, LOCATION, str(program_device(place)))

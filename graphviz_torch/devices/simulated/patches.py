@@ -90,26 +90,26 @@ def _remove() -> None:
 PATCHES: Installation[SimulatedBlock] = Installation(_install, _remove)
 
 
-def _has_foreach_support(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda device: is_simulated(device) or theirs(device)
+def _has_foreach_support(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda device: is_simulated(device) or original(device)
 
 
-def _fused_devices(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _fused_devices(original: Callable[..., Any]) -> Callable[..., Any]:
     """Add simulated devices to the device types with fused optimizer kernels."""
-    return lambda: [*theirs(), "meta"] if simulated_devices() else theirs()
+    return lambda: [*original(), "meta"] if simulated_devices() else original()
 
 
-def _loader_iterator(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _loader_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
     """Pin a DataLoader's batches in the calling thread instead of a pinning thread."""
 
-    @wraps(theirs)
+    @wraps(original)
     def begin(self: Any, loader: Any) -> None:
         if not (loader.pin_memory and simulated_devices()) or _has_accelerator():
-            theirs(self, loader)
+            original(self, loader)
             return
         loader.pin_memory = False
         try:
-            theirs(self, loader)
+            original(self, loader)
         finally:
             loader.pin_memory = True
         self._pin_memory = not loader.num_workers
@@ -118,12 +118,12 @@ def _loader_iterator(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return begin
 
 
-def _process_data(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _process_data(original: Callable[..., Any]) -> Callable[..., Any]:
     """Pin each batch that an iterator receives from worker processes."""
 
-    @wraps(theirs)
+    @wraps(original)
     def process(self: Any, *args: Any) -> Any:
-        data = theirs(self, *args)
+        data = original(self, *args)
         pins = getattr(self, "_simulated_pin", False)
         return pin_memory(data) if pins else data  # type: ignore[no-untyped-call]
 
@@ -134,7 +134,7 @@ def _has_accelerator() -> bool:
     return cuda_block() is None and torch.accelerator.is_available()
 
 
-def _parse_to(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
     """Accept a device index in `nn.Module.to`, whose argument parser no mode sees."""
 
     def parse(*args: Any, **kwargs: Any) -> Any:
@@ -144,42 +144,42 @@ def _parse_to(theirs: Callable[..., Any]) -> Callable[..., Any]:
             )
             if type(kwargs.get("device")) is int:
                 kwargs["device"] = torch.device("cuda", kwargs["device"])
-        return theirs(*args, **kwargs)
+        return original(*args, **kwargs)
 
     return parse
 
 
-def _device_context(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _device_context(original: Callable[..., Any]) -> Callable[..., Any]:
     """Pass the place to factories inside `with torch.device("cuda")`."""
 
-    @wraps(theirs)
+    @wraps(original)
     def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         place = place_of(self.device)
         if place is not self.device and func in _device_constructors():
             kwargs["device"] = place if kwargs.get("device") is None else kwargs["device"]
-        return theirs(self, func, types, args, kwargs)
+        return original(self, func, types, args, kwargs)
 
     return call
 
 
-def _default_device(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _default_device(original: Callable[..., Any]) -> Callable[..., Any]:
     def default_device() -> torch.device:
         current = _device.CURRENT_DEVICE
         place = place_of(current)
-        return theirs() if place is current else program_device(place)
+        return original() if place is current else program_device(place)
 
     return default_device
 
 
-def _backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     """Keep our mode active in backward, where PyTorch disables modes, for the program's hooks."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         block = innermost_block()
         if block is None or block.mode is None or block.mode in FUNCTIONS.now():
-            return theirs(*args, **kwargs)
+            return original(*args, **kwargs)
         with block.mode:
-            return theirs(*args, **kwargs)
+            return original(*args, **kwargs)
 
     return run

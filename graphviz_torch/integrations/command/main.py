@@ -116,13 +116,13 @@ class _Parser(argparse.ArgumentParser):
         wrong = re.search(r"(invalid choice: '|unrecognized arguments: )([\w-]+)", message)
         near = get_close_matches(wrong[2], [*self._words(), *_SYNONYMS], 1) if wrong else []
         hint = f". Did you mean {_SYNONYMS.get(near[0], near[0])}?" if near else ";"
-        said = message.partition(" (choose from")[0] if near or "COMMAND" in message else message
+        line = message.partition(" (choose from")[0] if near or "COMMAND" in message else message
         for action in self._actions:  # add the help of a missing argument to argparse's message
             if "required" in message and action.metavar and action.help:
                 about = f"{action.metavar}, {action.help.partition(';')[0]}"
-                said = re.sub(rf"\b{re.escape(str(action.metavar))}$", about, said)
-        said = printable(f"{self.prog}: {said}{hint} {self.prog} --help lists the choices.")
-        self.exit(_FAILED, f"{said}\n")
+                line = re.sub(rf"\b{re.escape(str(action.metavar))}$", about, line)
+        line = printable(f"{self.prog}: {line}{hint} {self.prog} --help lists the choices.")
+        self.exit(_FAILED, f"{line}\n")
 
     def _words(self) -> list[str]:
         """Return all commands, options and option values."""

@@ -231,24 +231,24 @@ class Outputs:
             met = self._gather(self._ranks)
         new = self._judge.filter(_by_severity(self._found))
         code = self._judge.exit_code(new)
-        said, unfinished = self._count(), self._is_unfinished(error)
+        message, unfinished = self._count(), self._is_unfinished(error)
         if self._run is None:
             why = "no backward ran" if begun else "the script could not be read"
             why += " in the main thread" * bool(threads)
-            said = f"nothing was recorded: {why}"
+            message = f"nothing was recorded: {why}"
         if unfinished:
-            said = "Ctrl-C came before the first step ended; the unfinished step is not checked"
+            message = "Ctrl-C came before the first step ended; the unfinished step is not checked"
         apart = _threads_text(threads) + children.report_text(alone=self._run is None)
-        said += met + apart
+        message += met + apart
         if self._run is None and begun and not (apart or unfinished):
-            said += "; pass the script that calls loss.backward()"
+            message += "; pass the script that calls loss.backward()"
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # the script may have turned warnings into errors
             errors = [*self._write(pictures=True), *self._gaps()]
         shown = self._parsed.format is None and self._run is not None and not unfinished
         if shown and any(_is_among(each, self._said) for each in new):
-            said += "; see above"
-        self._say(said, *self._lines(new) * shown)
+            message += "; see above"
+        self._say(message, *self._lines(new) * shown)
         for path in self._files if self._parsed.hint else ():  # without hints, `app` owns the file
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
@@ -281,14 +281,15 @@ class Outputs:
         """Return the final report's lines: new findings, and the steps of findings printed
         before.
         """
-        said = [each for each in found if _is_among(each, self._said)]
+        printed = [each for each in found if _is_among(each, self._said)]
         new = [each for each in found if not _is_among(each, self._said)]
         lines = []
-        if new or not said:
+        if new or not printed:
             lines.append(self._text(new))
         if not found:
             lines[-1] += self._scope_text()
-        for each in said if self._recorded > self._at_step else ():  # later steps may not have it
+        later = printed if self._recorded > self._at_step else ()
+        for each in later:  # later steps may not have the finding
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
         return lines

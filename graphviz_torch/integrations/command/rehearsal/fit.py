@@ -30,12 +30,12 @@ def fit(parsed: argparse.Namespace) -> int:
     def attempt(changes: tuple[str, ...]) -> Trial | None:
         names = [each for each in changes if each not in parsed.other]
         args = [word for each in changes if each in parsed.other for word in shlex.split(each)]
-        code, said = rehearse_in_process(parsed, rank, "json", names, args)
+        code, text = rehearse_in_process(parsed, rank, "json", names, args)
         if code:
-            why = f": {said}" if changes and said else ""
+            why = f": {text}" if changes and text else ""
             say(f"{' + '.join(changes) or 'the script'}: does not run{why}", file=sys.stderr)
             return None
-        found = json.loads(said)
+        found = json.loads(text)
         if not changes and found["meshes"]:
             mesh.extend(max(found["meshes"], key=lambda sizes: len(list(sizes))))
         roles = tuple(found["at_peak"].items())

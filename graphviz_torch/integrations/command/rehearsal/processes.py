@@ -18,14 +18,14 @@ def rehearse_ranks(parsed: argparse.Namespace) -> int:
     """Rehearse each of `--rank` in a process of its own, and print all reports."""
     results: list[str] = []
     for rank in parsed.rank:
-        code, said = rehearse_in_process(parsed, rank, parsed.format)
+        code, text = rehearse_in_process(parsed, rank, parsed.format)
         if code:
             return code
-        results.append(said)
+        results.append(text)
     if parsed.format == "text":
         say("\n".join(results).rstrip())
     else:
-        say(json.dumps([json.loads(said) for said in results]))
+        say(json.dumps([json.loads(text) for text in results]))
     return 0
 
 
@@ -35,10 +35,10 @@ def compare_ranks(parsed: argparse.Namespace) -> int:
     wanted = [*parsed.rank] or [0]
     while wanted:
         rank = wanted.pop(0)
-        code, said = rehearse_in_process(parsed, rank, "order")
+        code, text = rehearse_in_process(parsed, rank, "order")
         if code:
             return code
-        rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(said)]
+        rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(text)]
         orders[rank] = [CollectiveCall(**row) for row in rows]
         if len(orders) == 1 and len(parsed.rank) < 2:
             wanted = representative_ranks(rank, orders[rank])
