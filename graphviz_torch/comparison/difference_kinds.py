@@ -76,9 +76,9 @@ class DivergencePoint:
         """Check for an attribute with another value."""
         if self.a is None or self.a.operation != self.b.operation:
             return ""
-        ours, theirs = _attributes(self.a), _attributes(self.b)
-        for name in (name for name in ours if name in theirs and name not in _SHAPE_ATTRIBUTES):
-            before, after = ours[name], theirs[name]
+        of_a, of_b = _attributes(self.a), _attributes(self.b)
+        for name in (name for name in of_a if name in of_b and name not in _SHAPE_ATTRIBUTES):
+            before, after = of_a[name], of_b[name]
             if before != after:
                 what = _NAMES.get(name, f"another {name}")
                 return f"{what}: {before} before, {after} after"
@@ -86,8 +86,8 @@ class DivergencePoint:
 
     def _gelu(self) -> str:
         """Check for GELU by another formula."""
-        ours, theirs = (_formula(near) for near in (self.near_a, self.near_b))
-        if not ours or not theirs or ours == theirs:
+        formula_a, formula_b = (_formula(near) for near in (self.near_a, self.near_b))
+        if not formula_a or not formula_b or formula_a == formula_b:
             return ""
         # The constant of one formula is sufficient evidence if the other is a GELU operator.
         by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
@@ -95,7 +95,7 @@ class DivergencePoint:
             least = abs(self.value_a.least - self.value_b.least)
             if least > _GELU_ERROR or self.value_a.elements != self.value_b.elements:
                 return ""
-        return f"another approximation of GELU: {ours} before, {theirs} after"
+        return f"another approximation of GELU: {formula_a} before, {formula_b} after"
 
     def _dropout(self) -> str:
         """Check for dropout in only one of the runs, or in both with other random numbers."""
@@ -115,40 +115,40 @@ class DivergencePoint:
     def _epsilon(self) -> str:
         """Check for a norm with another epsilon."""
         readers = [self.after.own_graph.nodes[i] for i in self.after.readers(self.b.id)]
-        ours = _epsilon(self.before, self.near_a)
-        theirs = _epsilon(self.after, [*self.near_b, *readers])
-        if ours and theirs and float(ours) != float(theirs):
-            return f"another epsilon: {ours} before, {theirs} after"
+        epsilon_a = _epsilon(self.before, self.near_a)
+        epsilon_b = _epsilon(self.after, [*self.near_b, *readers])
+        if epsilon_a and epsilon_b and float(epsilon_a) != float(epsilon_b):
+            return f"another epsilon: {epsilon_a} before, {epsilon_b} after"
         normal = [one is not None and "norm" in one.operation for one in (self.a, self.b)]
-        known = [bool(ours), bool(theirs)]
+        known = [bool(epsilon_a), bool(epsilon_b)]
         if all(normal) and not any(known) and self._inputs_equal() and self._is_near():
             return "another epsilon, for all that it is computed from is equal"
         return ""
 
     def _bias(self) -> str:
         """Check for a bias that is added in only one of the runs."""
-        ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
-        if self.a is None or len(ours) == len(theirs):
+        leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
+        if self.a is None or len(leaves_a) == len(leaves_b):
             return ""
         if not all(any(word in one.operation for word in _ADDS) for one in (self.a, self.b)):
             return ""  # the pair is a guess
-        more, fewer, word = (ours, theirs, "after")
-        if len(theirs) > len(ours):
-            more, fewer, word = (theirs, ours, "before")
+        more, fewer, word = (leaves_a, leaves_b, "after")
+        if len(leaves_b) > len(leaves_a):
+            more, fewer, word = (leaves_b, leaves_a, "before")
         names = [leaf.label for leaf in more if leaf.label.rpartition(".")[2].endswith("bias")]
         names = names[sum(leaf.label.endswith("bias") for leaf in fewer) :]
         return f"a missing bias: {names[0]} is not added {word}" if names else ""
 
     def _weight(self) -> str:
         """Check for a weight, used directly, that has another value or is transposed."""
-        ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
-        missing = [leaf for leaf in theirs if self.after.states[leaf.id] == "other"]
+        leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
+        missing = [leaf for leaf in leaves_b if self.after.states[leaf.id] == "other"]
         for leaf in missing:
-            if any(_is_transposed(value_of(one), value_of(leaf), one, leaf) for one in ours):
+            if any(_is_transposed(value_of(one), value_of(leaf), one, leaf) for one in leaves_a):
                 return f"a transposed weight: {leaf.label or 'a leaf'}"
             tied = [
                 one.label
-                for one in ours
+                for one in leaves_a
                 if shape_of(one) == shape_of(leaf)
                 and one.label
                 and len(self.before.readers(one.id)) > 1
@@ -162,12 +162,12 @@ class DivergencePoint:
             if not named and (self.a is None or self.a.operation != self.b.operation):
                 return ""  # the pair is a guess
             return f"another weight: {leaf.label or 'a leaf'} has another value"
-        return self._transposed_weight(ours, theirs)
+        return self._transposed_weight(leaves_a, leaves_b)
 
-    def _transposed_weight(self, ours: list[Node], theirs: list[Node]) -> str:
+    def _transposed_weight(self, leaves_a: list[Node], leaves_b: list[Node]) -> str:
         """Check for a square weight, equal in both runs, that only one run transposes."""
-        for leaf in theirs:
-            for one in ours:
+        for leaf in leaves_b:
+            for one in leaves_a:
                 if one.id != self.after.partners.get(leaf.id) or len(shape_of(leaf)) != 2:
                     continue
                 turned = _is_transposed(value_of(one), value_of(leaf), one, leaf)

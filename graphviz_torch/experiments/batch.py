@@ -86,8 +86,8 @@ def _judge_forward(subject: Subject) -> Experiment | None:
     # The logarithm of the number of samples may double, too, but does not triple.
     if abs(ratio - 2) < 1e-3 and abs((_output(subject, count, 3) or 0.0) / once - 3) < 2e-3:
         message = "the module's loss is twice as much: it is a sum"
-        told = f"The loss that the module returns sums over the samples: {_SIZE}"
-        return _sum(message, told, name, where, node)
+        finding_text = f"The loss that the module returns sums over the samples: {_SIZE}"
+        return _sum(message, finding_text, name, where, node)
     message = f"the module's loss is {ratio:.3g} times as much"
     return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
 
@@ -143,8 +143,8 @@ def _judge_graph(subject: Subject) -> Experiment | None:
     for term in terms(graph):
         numbers = sums_over(graph, term, forward, count)
         if numbers:
-            says = f"adds {numbers:,} numbers"
-            return _judge_sum(term, term.operation, term.where, says, numbers)
+            action = f"adds {numbers:,} numbers"
+            return _judge_sum(term, term.operation, term.where, action, numbers)
     return None
 
 
@@ -159,28 +159,28 @@ def _judge_loop(subject: Subject) -> Experiment | None:
         message = "one term for each sample is added, and what divides them may count them"
         return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
     message = "one term for each sample is added: it is a sum"
-    told = f"The loss adds one term for each of the {count} samples: {_SIZE}"
-    return _sum(message, told, name, where, node)
+    finding_text = f"The loss adds one term for each of the {count} samples: {_SIZE}"
+    return _sum(message, finding_text, name, where, node)
 
 
-def _judge_sum(term: Term | None, name: str, where: str, says: str, numbers: int) -> Experiment:
+def _judge_sum(term: Term | None, name: str, where: str, action: str, numbers: int) -> Experiment:
     """Return the experiment's result for a sum of `numbers` numbers and its divisor."""
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor
     if divisor == 1:
-        message = f"{name} {says}: it is a sum"
+        message = f"{name} {action}: it is a sum"
         return _sum(message, f"{name} sums over the samples: {_SIZE}", name, where, node)
     if divisor is not None and divisor > numbers:  # more than can be counted
-        message = f"{name} {says}, and is divided by {divisor:g}: it is a sum"
-        told = f"{name} sums over the samples, and {divisor:g} does not count them: {_SIZE}"
-        return _sum(message, told, name, where, node)
+        message = f"{name} {action}, and is divided by {divisor:g}: it is a sum"
+        finding_text = f"{name} sums over the samples, and {divisor:g} does not count them: {_SIZE}"
+        return _sum(message, finding_text, name, where, node)
     message = f"{name} sums over them, and what divides or weighs the sum may count them"
     return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
 
 
-def _sum(message: str, told: str, name: str, where: str, node: int | None) -> Experiment:
+def _sum(message: str, finding_text: str, name: str, where: str, node: int | None) -> Experiment:
     nodes = () if node is None else (node,)
-    found = Finding("sum-loss", "info", told, _ADVICE, where=users_line(where), nodes=nodes)
+    found = Finding("sum-loss", "info", finding_text, _ADVICE, where=users_line(where), nodes=nodes)
     return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node, finding=found)
 
 

@@ -181,15 +181,15 @@ class Comparison:
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
         # The size of the difference is computed for the first operators, and where lanes first mix.
-        told = len(self.rows) < _MAX_MEASURED_OPERATORS
+        measures = len(self.rows) < _MAX_MEASURED_OPERATORS
         if self.count:
             before = (self.rows.get(maker) for maker in compared.makers)
-            told = kept is False and all(row is None or row.keeps for row in before)
+            measures = kept is False and all(row is None or row.keeps for row in before)
         row = row_of(
             compared,
             kept,
             share,
-            relative(compared.first, compared.other) if share and told else 0.0,
+            relative(compared.first, compared.other) if share and measures else 0.0,
             crossed=bool(crossed),
             count=self.count,
             placed=kept is not True,

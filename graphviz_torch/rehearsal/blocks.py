@@ -53,14 +53,28 @@ class Placement:
 class Block:
     """A storage during the time in which its size is constant."""
 
-    __slots__ = ("born", "died", "module", "nbytes", "phase", "placement", "role", "where")
+    __slots__ = (
+        "allocated_at",
+        "freed_at",
+        "module",
+        "nbytes",
+        "phase",
+        "placement",
+        "role",
+        "where",
+    )
 
     def __init__(
-        self, nbytes: int, born: int, phase: str, here: tuple[str, str], side: Placement
+        self,
+        nbytes: int,
+        allocated_at: int,
+        phase: str,
+        position: tuple[str, str],
+        placement: Placement,
     ) -> None:
-        self.nbytes, self.born, self.died = nbytes, born, sys.maxsize
-        self.phase, (self.module, self.where) = phase, here
-        self.role, self.placement = "temporary", side
+        self.nbytes, self.allocated_at, self.freed_at = nbytes, allocated_at, sys.maxsize
+        self.phase, (self.module, self.where) = phase, position
+        self.role, self.placement = "temporary", placement
 
 
 class Peak(NamedTuple):
@@ -75,12 +89,12 @@ def peak_of(blocks: Iterable[Block], first: int) -> Peak:
     """Return the peak from moment `first` on. There is one change per moment."""
     total, changes = 0, []
     for block in blocks:
-        if block.born > first:
-            changes.append((block.born, block.nbytes, block))
+        if block.allocated_at > first:
+            changes.append((block.allocated_at, block.nbytes, block))
         else:
             total += block.nbytes
-        if block.died < sys.maxsize:
-            changes.append((block.died, -block.nbytes, block))
+        if block.freed_at < sys.maxsize:
+            changes.append((block.freed_at, -block.nbytes, block))
     most = Peak(total, first, (LOOP, "", ""))
     for moment, nbytes, block in sorted(changes, key=lambda change: change[0]):
         total += nbytes
@@ -91,7 +105,7 @@ def peak_of(blocks: Iterable[Block], first: int) -> Peak:
 
 def at_moment(blocks: Iterable[Block], moment: int) -> list[Block]:
     """Return the blocks that are allocated at a moment."""
-    return [block for block in blocks if block.born <= moment < block.died]
+    return [block for block in blocks if block.allocated_at <= moment < block.freed_at]
 
 
 def totals(blocks: Iterable[Block], by: str) -> Sequence[tuple[str, int]]:

@@ -28,7 +28,7 @@ from .order import ordinal
 class Plan(NamedTuple):
     """A change of a training."""
 
-    says: str  # the code to write to adopt it
+    advice: str  # the code to write to adopt it
     change: Change
 
 
@@ -71,7 +71,7 @@ def plans() -> tuple[tuple[str, str], ...]:
     'AdamW(..., fused=True)'
     """
     names = [*PLANS, f"{_MICRO}2"]
-    return tuple((name, plan_of(name).says) for name in names)
+    return tuple((name, plan_of(name).advice) for name in names)
 
 
 def plan_of(name: str) -> Plan:
@@ -80,7 +80,7 @@ def plan_of(name: str) -> Plan:
     Raises:
         ValueError: if there is none.
 
-    >>> plan_of("mesh=16x4").says
+    >>> plan_of("mesh=16x4").advice
     'init_device_mesh(..., (16, 4))'
     """
     if name in PLANS:
@@ -93,11 +93,11 @@ def plan_of(name: str) -> Plan:
                 f"init_device_mesh(..., ({', '.join(sizes)}))", replace_mesh([*map(int, sizes)])
             )
         if f"{kind}=" == _MICRO and len(sizes) == 1 and int(text) > 1:
-            says = (
+            advice = (
                 f"the DataLoader's batch_size / {text}, loss / {text}, and optimizer.step() and "
                 f"zero_grad() after every {ordinal(int(text))} batch"
             )
-            return Plan(says, split_batches(int(text)))
+            return Plan(advice, split_batches(int(text)))
     known = ", ".join([*PLANS, f"{_MICRO}2", f"{_MESH}16x4"])
     raise ValueError(f"plans={[name]}: pass some of {known}.")
 

@@ -299,8 +299,8 @@ def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list
     first, last = tracker.first_moment, tracker.moment
     changes: list[tuple[int, int, Block]] = []
     for block in blocks:
-        changes.append((block.born, 1, block))
-        changes.append((block.died, -1, block))
+        changes.append((block.allocated_at, 1, block))
+        changes.append((block.freed_at, -1, block))
     changes.sort(key=lambda change: change[0])
     wanted = {first, last, peak, *[moment for moment, _ in tracker.phases][:_MAX_MOMENTS]}
     wanted.update(_fullest(changes, first, last, max(1, (last - first) // _MAX_MOMENTS)))

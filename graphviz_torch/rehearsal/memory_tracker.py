@@ -202,7 +202,7 @@ class MemoryTracker:
 
     def _end(self, number: int) -> None:
         self.moment += 1
-        self._blocks.pop(number).died = self.moment
+        self._blocks.pop(number).freed_at = self.moment
 
     def _on_operator(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = operator._overloadpacket

@@ -71,7 +71,7 @@ class CollectiveMismatch(NamedTuple):
                 for rank, each in self.calls.items()
                 if each is not None
             ]
-            what = "ask their groups in different orders, first their"
+            what = "call collectives of several groups in different orders, first their"
             return f"{ranks_text(self.ranks)} {what} {ordinal(self.number)}: {', and '.join(calls)}"
         calls = [
             f"{'nothing' if each is None else each} on rank {rank}"

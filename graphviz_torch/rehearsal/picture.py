@@ -107,7 +107,7 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
         out.append(svg_text(_WIDTH - _RIGHT + 34, line, text))
     out.append(svg_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
     out += _phases(moments, places)
-    axis = "memory given out or freed, in order (not seconds)"
+    axis = "allocations and frees, in order (not in seconds)"
     out.append(svg_text(_LEFT, _HEIGHT - _BOTTOM + 40, axis, "muted"))
     return SvgPicture("".join([*out, "</svg>"]))
 

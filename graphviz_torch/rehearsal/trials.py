@@ -101,7 +101,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
             names.setdefault(name.partition("=")[0], name)
     for name in names.values():
         with suppress(ValueError):  # arguments of the script are no plans
-            lines.append(f"{name}: {plan_of(name).says}")
+            lines.append(f"{name}: {plan_of(name).advice}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")
     return Text("\n".join(lines))

@@ -150,7 +150,7 @@ def test_the_first_that_differs_is_told_with_both_lines(program: Callable[[], No
 def test_which_group_each_rank_asks_first_is_told() -> None:
     [found] = disagreements(two_groups_in_another_order)
     assert str(found) == (
-        "ranks 0 and 1 ask their groups in different orders, first their 1st: "
+        "ranks 0 and 1 call collectives of several groups in different orders, first their 1st: "
         f"all_reduce among ranks 0 and 1 at {line(two_groups_in_another_order, 7)} on rank 0, and "
         f"all_reduce among ranks 0 to 3 at {line(two_groups_in_another_order, 4)} on rank 1"
     )
