@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from ..graph import Untracked
@@ -13,6 +15,7 @@ from .drawing.drawing import Drawing
 from .drawing.tree import Box, Open
 
 _MAX_BOXES = 24  # of data and calls; a loop that reads data in each step shows the first ones
+_MAX_CALLS = 6  # of functions on data that are linked; more are one box
 _MAX_TITLE = 40  # characters
 _MAX_DATA_BOXES = 4  # if there is more data, that which only enters closed groups is left out
 
@@ -52,26 +55,30 @@ def stubs_of(drawing: Drawing) -> Stubs:
     ends: list[set[tuple[str, int]]] = [set() for _ in rows]  # by row: elements that it leads to
     alike: dict[int, list[int]] = {}  # by the one that is drawn for them
     drawn_for: dict[object, int] = {}
+    chains = _chains(rows, [i for i in range(len(rows)) if inside[i] is None])
     for i, row in reversed([*enumerate(rows)]):
         if places.is_repeated(row):
             continue
-        keys = {key for node in row.targets if (key := drawing.key(node)) in drawn}
-        ends[i] |= {("key", key) for key in keys}
-        here = inside[i]
-        if here is None and not ends[i]:
+        ends[i] |= {("key", key) for node in row.targets if (key := drawing.key(node)) in drawn}
+        one = inside[i]
+        if one is None and not ends[i]:
             continue
-        one = i
-        if here is None:
-            sources = {drawing.key(node) for node in row.sources}
-            one = drawn_for.setdefault((_kind(row), frozenset(ends[i]), frozenset(sources)), i)
-            alike.setdefault(one, []).insert(0, i)
+        if one is None:
+            sources = frozenset(map(drawing.key, row.sources))
+            chain = chains.get(i)
+            same = (_kind(row), frozenset(ends[i]), sources) if chain is None else chain
+            first = drawn_for.setdefault(same, i)
+            ends[first] |= ends[i] - {("stub", first)}
+            alike.setdefault(first, []).insert(0, i)
         for j in row.inputs:
-            ends[j].add(("stub", one) if here is None else ("key", here))
+            ends[j].add(("stub", first) if one is None else ("key", one))
     ordered = sorted(alike, key=alike.__getitem__)
-    shown = _drop_inner_data(drawing, rows, ends, ordered)[:_MAX_BOXES]
-    made = {
-        i: _stub(alike[i][0], [rows[j] for j in alike[i]], places.frames(rows[i])) for i in shown
-    }
+    shown = _nearest(_drop_inner_data(drawing, rows, ends, ordered), ends)
+    made: dict[int, Stub] = {}
+    for i in shown:
+        group = [rows[j] for j in alike[i]]
+        frames = _common(list(map(places.frames, group)))
+        made[i] = (_chain if i in chains else _stub)(alike[i][0], group, frames)
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
@@ -82,6 +89,33 @@ def stubs_of(drawing: Drawing) -> Stubs:
             elif end in made:
                 edges.append((stub, made[end]))
     return Stubs(tuple(made.values()), tuple(edges))
+
+
+def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, int]:
+    """Return a number for each of more than `_MAX_CALLS` linked functions that need no gradient.
+
+    A preparation of the data, such as a mask or an encoding of positions, has dozens of them.
+    """
+    among = {i for i in positions if rows[i].kind == "function" and not rows[i].sources}
+    number = {i: i for i in among}
+    for i in sorted(among):  # inputs come first
+        joined = {number[j] for j in rows[i].inputs if j in among}
+        if joined:
+            number[i] = first = min(joined)
+        if len(joined) > 1:
+            number |= {j: first for j, each in number.items() if each in joined}
+    sizes = Counter(number.values())
+    return {i: chain for i, chain in number.items() if sizes[chain] > _MAX_CALLS}
+
+
+def _nearest(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
+    """Return at most `_MAX_BOXES` positions, those first that enter what is drawn."""
+    nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
+    kept = set(nearest[:_MAX_BOXES])
+    for i in sorted(kept, reverse=True):  # what leads only to what is left out is left out, too
+        if not any(kind == "key" or end in kept for kind, end in ends[i]):
+            kept.remove(i)
+    return [i for i in shown if i in kept]
 
 
 def _kind(row: Untracked) -> object:
@@ -142,6 +176,21 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
     title = "  ".join([title[-_MAX_TITLE:], *times])
     return Stub(position, title, (*shapes, *reason), False, frames)
+
+
+def _common(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the groups that are around all of them, outermost first."""
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    return tuple(level[0] for level in levels)
+
+
+def _chain(position: int, rows: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:
+    names = list(dict.fromkeys(row.label for row in rows))
+    title = ", ".join([*names[:3], *["…"] * (len(names) > 3)])
+    result = [", ".join(map(labels.shapes, zip(rows[-1].tensors, strict=True)))]
+    return Stub(
+        position, title, (f"{len(rows)} operations", *result, rows[0].reason), False, frames
+    )
 
 
 class _Places:

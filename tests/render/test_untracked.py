@@ -117,3 +117,44 @@ def test_a_call_that_each_step_of_a_folded_loop_repeats_is_one_box() -> None:
     assert sorted(boxes) == ["add  \N{MULTIPLICATION SIGN}6", "data", "decay", "h"]
     boxes = re.findall(r"(?m)untracked_\d+ \[.*<B>(.*?)</B>", to_dot(graph, fold=False))
     assert boxes.count("add") == 6
+
+
+class Positions(nn.Module):
+    """A linear layer on an encoding of positions that thirty functions compute of data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        for _ in range(15):
+            x = torch.sin(torch.mul(x, scale))
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+def test_a_long_preparation_of_data_is_one_box_between_the_data_and_the_nodes() -> None:
+    model = Positions()
+    with record(model) as recording:
+        model(torch.ones(2, 3), torch.ones(3)).sum().backward()
+    text = to_dot(recording)
+    [name] = re.findall(r"(untracked_\d+) \[.*<B>mul, sin</B>.*>30 operations<", text)
+    [data] = re.findall(r"(untracked_\d+) \[.*<B>x</B>", text)
+    edges = {*Drawn(text).edges}
+    assert (data, name) in edges
+    assert {target for source, target in edges if source == name} <= {*Drawn(text).nodes}
+    assert [source for source, _ in edges].count(name) == 1
+
+
+def test_the_boxes_nearest_to_the_nodes_are_drawn_where_there_are_too_many() -> None:
+    rows = [
+        Untracked("function", f"f{i}", (F32,), "frozen", sources=(0,), inputs=(i - 1,) if i else ())
+        for i in range(40)
+    ]
+    rows[-1] = replace(rows[-1], targets=(1,))
+    nodes = (Node(0, "AddmmBackward0", (F32,)), Node(1, "MulBackward0", (F32,)))
+    drawn = Drawn(to_dot(Graph(nodes, (Edge(0, 1),), ((1, 0),), untracked=tuple(rows))))
+    boxes = [name for name in drawn.nodes if name.startswith("untracked")]
+    assert boxes
+    for box in boxes:  # each leads on
+        assert any(source == box for source, _ in drawn.edges)
