@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from . import Finding, Graph, diff, find, load, record
 from .experiments import experiment
 from .graph import CollectiveKind, graph_of
-from .graph.text import at_most, listing
+from .graph.text import first_items, listing
 from .graph.units import count_text
 from .graph.values import SEVERITIES
 
@@ -108,7 +108,7 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
                 f"{copy.operation or 'copy'} in {copy.phase}{where}"
             )
         head = f"{count_text(len(copies), 'transfer')} in {phase or 'the step'}"
-        raise AssertionError("\n".join([head, *at_most(lines, _MAX_LISTED, _AND_MORE)]))
+        raise AssertionError("\n".join([head, *first_items(lines, _MAX_LISTED, _AND_MORE)]))
 
 
 def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
@@ -133,7 +133,7 @@ def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
             where = f" at {each.where}" if each.where else ""
             lines.append(f"  {each}{module}, in {each.phase}{where}")
         head = f"{count_text(len(sent), kind or 'collective')} in the step"
-        raise AssertionError("\n".join([head, *at_most(lines, _MAX_LISTED, _AND_MORE)]))
+        raise AssertionError("\n".join([head, *first_items(lines, _MAX_LISTED, _AND_MORE)]))
 
 
 def assert_no_findings(

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from ..graph import GradientStats, Graph, ModuleRow, Node
-from ..graph.column import Column, declared, recorded
+from ..graph.column import Column, columns_of, is_recorded
 from ..graph.units import bytes_text, number_text, seconds_text
 
 # Relative difference between two runs of one program: float32 sums in another order.
@@ -128,14 +128,14 @@ def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
     kind: Any = type(a)
     for name, column in _compared_fields(kind):
         values = getattr(a, name), getattr(b, name)
-        if all(map(recorded, values)) and values[0] != values[1]:
+        if all(map(is_recorded, values)) and values[0] != values[1]:
             yield column.title, column.words(values[0]), column.words(values[1])
 
 
 @cache
 def _compared_fields(cls: type) -> tuple[tuple[str, Column], ...]:
     """Return the fields of a class that are compared for equality, with their declarations."""
-    return tuple(each for each in declared(cls).items() if each[1].compared)
+    return tuple(each for each in columns_of(cls).items() if each[1].compared)
 
 
 def _outputs(a: Node, b: Node) -> Iterator[Change]:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from ..graph.terminal import cut, line_width, option
-from ..graph.text import at_most, printable
+from ..graph.text import first_items, printable
 from ..graph.units import count_text
 from .changes import (
     GRADIENT_TOLERANCE,
@@ -109,7 +109,7 @@ class GraphDiff:
             if lines:
                 shown.append(f"{title}:")
             most = len(lines) if wide else limit
-            lines = at_most(lines, most, f"... and {{:,}} more ({option('wide')} shows all)")
+            lines = first_items(lines, most, f"... and {{:,}} more ({option('wide')} shows all)")
             shown += [f"  {printable(line)}" for line in lines]
         if width is None:
             return "\n".join(shown)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, TrainingStep, graph_of
 from ..graph.gc import with_gc_disabled
-from ..graph.text import shortened, type_text
+from ..graph.text import shorten, type_text
 from ..graph.values import SEVERITIES
 from .findings import Checked, Findings
 from .graph_reading import Reading
@@ -194,7 +194,7 @@ def _causes(found: list[Finding]) -> list[Finding]:
 
 def _one_line(text: str) -> str:
     """Without the line breaks that an error's message or a name may have, and not too long."""
-    return shortened(" ".join(text.split()), _LONGEST)
+    return shorten(" ".join(text.split()), _LONGEST)
 
 
 def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:

@@ -1,4 +1,6 @@
-"""The values that a Graph consists of, their files and their units. Standard library only."""
+"""The values that a Graph consists of, their file format, and units. Uses the standard library
+only.
+"""
 
 from __future__ import annotations
 

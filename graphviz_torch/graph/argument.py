@@ -1,7 +1,8 @@
-"""Arguments that stand for a graph.
+"""Convert arguments to a Graph.
 
-A Graph, or anything whose attribute `graph` is one, such as a recording or a picture. Tensors and
-modules are read by the readers that the package root registers; this package loads no torch.
+Accepted are a Graph, and any object whose attribute `graph` is one, such as a recording or a
+picture. Tensors and modules are read by functions that the package root registers; this package
+does not import torch.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ from typing import Any, Protocol
 
 from .graph import Graph
 from .registry import read
-from .text import shortened, type_text
+from .text import shorten, type_text
 
 
 class HasParameters(Protocol):
-    """A module, as far as its parameters name tensors."""
+    """The interface of a module whose parameters name tensors."""
 
     def named_parameters(self) -> Iterable[tuple[str, Any]]:
         """Return pairs of name and parameter."""
 
 
-# A Graph, a recording, a tensor or a nesting of tensors, a module: what `graph_of` takes.
+# Values that `graph_of` accepts: a Graph, a recording, nested tensors, a module, a program.
 GraphLike = Any
 Names = Mapping[str, Any] | HasParameters | None
 
 
 def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
-    """Return the graph that `value` is, has, or can be read from.
+    """Return the graph of a value.
 
     Args:
-        value: a Graph, a recording, a tensor or a nesting of tensors, a module, or a program of
+        value: a Graph, a recording, a tensor or nested tensors, a module, or a program of
             `torch.export` or `torch.fx`.
-        inputs: what to call the module with, for one forward.
-        names: what to call the tensors, as in `trace`; None reads the caller's variables.
+        inputs: arguments of the module, for one forward.
+        names: names of the tensors, as in `trace`; None uses the caller's variables.
 
     Raises:
         TypeError: if `value` is none of these, or inputs are given without a module.
@@ -44,7 +45,7 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
     >>> graph_of("y")
     Traceback (most recent call last):
     TypeError: a graph is needed, and this is a str ('y'). Pass a Graph, a recording, a tensor \
-that requires a gradient, or a list of such tensors.
+    that requires a gradient, or a list of such tensors.
     """
     if not inputs:
         graph = value if isinstance(value, Graph) else getattr(value, "graph", None)
@@ -59,6 +60,6 @@ that requires a gradient, or a list of such tensors.
             "inputs. To pass several outputs, pass them as one list."
         )
     raise TypeError(
-        f"a graph is needed, and this is {type_text(value)} ({shortened(repr(value), 60)}). Pass a "
+        f"a graph is needed, and this is {type_text(value)} ({shorten(repr(value), 60)}). Pass a "
         "Graph, a recording, a tensor that requires a gradient, or a list of such tensors."
     )

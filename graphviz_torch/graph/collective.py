@@ -101,9 +101,8 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
 
 
 def with_times(copies: Sequence[Collective]) -> Collective:
-    """Return one collective with the times of all ranks that recorded it, each rank's once.
-
-    `peer` is None where groups of the same name have different roots.
+    """Return one collective with the times of all ranks that recorded it, one per rank. `peer` is
+    None if ranks recorded different roots.
     """
     times = {time.rank: time for each in copies for time in each.times}
     peer = copies[0].peer if len({each.peer for each in copies}) == 1 else None
@@ -121,7 +120,7 @@ class RankWait(NamedTuple):
 def rank_rounds(
     collectives: Iterable[Collective],
 ) -> Iterator[list[tuple[Collective, RankTime]]]:
-    """Yield, for each collective that ranks ran together, that collective as each rank recorded it.
+    """Yield, for each collective that ranks ran together, a list of it as each rank recorded it.
 
     The n-th collective of a group on one rank belongs to the n-th on the others. A message between
     two ranks is a round of two: its `send` and its `recv`.
@@ -175,11 +174,11 @@ def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
             yield RankWait(waiting, late.rank, longer)
 
 
-def aligned(collectives: Sequence[Collective]) -> dict[int, list[tuple[float, float, Collective]]]:
-    """Return, for each rank, the start and duration of its collectives in seconds on one common
-    axis.
-
-    The axis begins where the first rank's recording began.
+def align_times(
+    collectives: Sequence[Collective],
+) -> dict[int, list[tuple[float, float, Collective]]]:
+    """Return, by rank, (start, duration, collective) in seconds on one common time axis, which
+    begins where the first rank's recording began.
     """
     shifts = _shifts(collectives)
     bars: dict[int, list[tuple[float, float, Collective]]] = defaultdict(list)
@@ -202,7 +201,7 @@ def _span(time: RankTime) -> tuple[float, float]:
 
 
 def _shifts(collectives: Sequence[Collective]) -> dict[int, float]:
-    """Return the seconds to add to each rank's times."""
+    """Return the seconds to add to each rank's times, so that shared collectives end together."""
     shifts: dict[int, float] = {}
     shared = [each for each in collectives if each.kind not in _MESSAGES]
     rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(shared)]
@@ -263,6 +262,9 @@ class RankPosition:
     error: str = ""  # class of the exception that ended the rank
 
     def check(self) -> None:
-        """Raises ValueError for a `last` that is not there."""
+        """Raise ValueError if `last` is not an index in `calls`.
+
+        Raises ValueError for a `last` that is not there.
+        """
         if self.last is not None and not 0 <= self.last < len(self.calls):
             raise ValueError(f"last={self.last} of {len(self.calls)} calls.")

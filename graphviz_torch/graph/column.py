@@ -10,7 +10,9 @@ Row = TypeVar("Row")
 
 
 class Column(NamedTuple):
-    """The declaration of a field, as in `seconds: Annotated[float | None, Column("time",
+    """The declaration of a field of `Node` or `ModuleRow`.
+
+    It is part of the field's type, as in `seconds: Annotated[float | None, Column("time",
     seconds_text)]`.
     """
 
@@ -25,24 +27,24 @@ class Column(NamedTuple):
 
     def text(self, value: Any) -> str:
         """Return a value as text; "" if nothing was recorded."""
-        return self.words(value) if recorded(value) else ""
+        return self.words(value) if is_recorded(value) else ""
 
 
-def recorded(value: Any) -> bool:
-    """Return True if a field holds more than "not recorded".
+def is_recorded(value: Any) -> bool:
+    """Return True if a field's value is not None, "" or (), which mean "not recorded".
 
-    >>> recorded(0.0), recorded(None), recorded(""), recorded(())
+    >>> is_recorded(0.0), is_recorded(None), is_recorded(""), is_recorded(())
     (True, False, False, False)
     """
     return value is not None and value != "" and value != ()
 
 
 @cache
-def declared(cls: type) -> dict[str, Column]:
+def columns_of(cls: type) -> dict[str, Column]:
     """Return the declarations of a class by field, in the order of its fields.
 
     >>> from graphviz_torch.graph import Node
-    >>> declared(Node)["scope"].title
+    >>> columns_of(Node)["scope"].title
     'module'
     """
     found: dict[str, Column] = {}
@@ -52,18 +54,20 @@ def declared(cls: type) -> dict[str, Column]:
 
 
 @cache
-def declared_beside(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
-    """Return the declarations of all fields except those named, which the format writes itself.
+def columns_except(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
+    """Return the declarations of all fields except those named, which a format writes in its own
+    way.
 
     >>> from graphviz_torch.graph import Node
-    >>> [name for name, _ in declared_beside(Node, "scope", "where", "note", "saved", "seconds")]
+    >>> [name for name, _ in columns_except(Node, "scope", "where", "note", "saved", "seconds")]
     ['module_class', 'attributes', 'placement', 'fingerprints', 'influence', 'reruns', 'values']
     """
-    return tuple(each for each in declared(cls).items() if each[0] not in names)
+    return tuple(each for each in columns_of(cls).items() if each[0] not in names)
 
 
 def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
-    """Return the declarations of fields worth a column: some row has a number, or the texts vary.
+    """Return the declarations of the fields worth a table column: a number in some row, or
+    differing texts.
 
     >>> from graphviz_torch.graph import ModuleRow
     >>> [*columns_in(ModuleRow, [ModuleRow("a", mode="train"), ModuleRow("b", mode="eval")])]
@@ -73,9 +77,9 @@ def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
     """
     rows = list(rows)
     found: dict[str, Column] = {}
-    for name, column in declared(cls).items():
+    for name, column in columns_of(cls).items():
         values = {getattr(row, name) for row in rows}
-        if any(map(recorded, values)) and (len(values) > 1 or not isinstance(values.pop(), str)):
+        if any(map(is_recorded, values)) and (len(values) > 1 or not isinstance(values.pop(), str)):
             found[name] = column
     return found
 
@@ -83,4 +87,4 @@ def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
 @cache
 def details(cls: type) -> tuple[tuple[str, Column], ...]:
     """Return the declarations of the fields that pictures print below a node."""
-    return tuple((name, column) for name, column in declared(cls).items() if column.detail)
+    return tuple((name, column) for name, column in columns_of(cls).items() if column.detail)

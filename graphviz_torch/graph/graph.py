@@ -1,4 +1,4 @@
-"""The graph of an autograd computation: nodes, edges, and records of the step."""
+"""The autograd graph of a computation: nodes, edges, and records of the training step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .collective import Collective
 from .events import Event
 from .files.file import write
-from .ids import NodeId, mentioned
+from .ids import NodeId, iter_node_ids
 from .module_paths import check_paths
 from .nodes import Edge, ModuleRow, Node
 from .registry import mime_bundle
@@ -19,17 +19,17 @@ from .tensors import MOST_ELEMENTS, TensorMeta
 from .text import printable
 from .values import Cut, Failure, Parameter, Step, Transfer, Untracked
 
-_FOREVER = 1e9  # seconds in all, about 30 years: more overflows counters of microseconds
-_LAST = 1 << 31  # upper bound of positions in a backward run
-_BYTES = 1 << 63  # upper bound of a sum of bytes
-_MOST_PARTS = 1_000
+_MAX_SECONDS = 1e9  # about 30 years; more overflows counters of microseconds
+_MAX_ORDER = 1 << 31  # upper bound of `Node.order`
+_MAX_BYTES = 1 << 63  # upper bound of a sum of bytes
+_MAX_SEGMENTS = 1_000
 
 
 @dataclass(frozen=True)
 class Graph:
     """An autograd graph. Node ids are positions in `nodes`, a topological order.
 
-    Made by `trace` and `record`; `Graph.annotate` returns a copy with columns filled in.
+    `trace` and `record` create it. `Graph.annotate` returns a copy with some columns replaced.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -133,7 +133,11 @@ class Graph:
         return write(self, path)
 
     def check(self) -> None:
-        """Raises ValueError unless every id is that of a node, and every edge runs forwards."""
+        """Raise ValueError unless all ids, edges and numbers are valid; edges go from earlier to
+        later nodes.
+
+        Raises ValueError unless every id is that of a node, and every edge runs forwards.
+        """
         _check(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -145,7 +149,7 @@ def _check(graph: Graph) -> None:
     for i, node in enumerate(graph.nodes):
         if node.id != i:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
-        if node.order is not None and not 0 <= node.order < _LAST:
+        if node.order is not None and not 0 <= node.order < _MAX_ORDER:
             raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
         for saved in node.saved:
             if saved.nbytes < 0:
@@ -175,21 +179,21 @@ def _check(graph: Graph) -> None:
         ("transfers", [transfer.seconds for transfer in graph.transfers]),
     ):
         for i, seconds in enumerate(times):
-            if seconds is not None and not 0 <= seconds < _FOREVER:
+            if seconds is not None and not 0 <= seconds < _MAX_SECONDS:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
-        if sum([seconds for seconds in times if seconds is not None]) >= _FOREVER:
-            raise ValueError(f"graph.{name} take more than {_FOREVER:,.0f} seconds together.")
+        if sum([seconds for seconds in times if seconds is not None]) >= _MAX_SECONDS:
+            raise ValueError(f"graph.{name} take more than {_MAX_SECONDS:,.0f} seconds together.")
     for i, sent in enumerate(graph.collectives):
         if sent.nbytes < 0 or sent.group_size < 1:
             raise ValueError(
                 f"graph.collectives[{i}] gives {sent.nbytes} bytes to a group of {sent.group_size}."
             )
         for _, _, *times in sent.times:
-            if any(seconds is not None and not 0 <= seconds < _FOREVER for seconds in times):
+            if any(seconds is not None and not 0 <= seconds < _MAX_SECONDS for seconds in times):
                 raise ValueError(f"graph.collectives[{i}] has {times}, which are not times.")
-    if sum([saved.nbytes for node in graph.nodes for saved in node.saved]) >= _BYTES:
+    if sum([saved.nbytes for node in graph.nodes for saved in node.saved]) >= _MAX_BYTES:
         raise ValueError("graph.nodes have saved tensors of 2**63 bytes or more together.")
-    if sum([collective.nbytes for collective in graph.collectives]) >= _BYTES:
+    if sum([collective.nbytes for collective in graph.collectives]) >= _MAX_BYTES:
         raise ValueError("graph.collectives have 2**63 bytes or more together.")
     _check_bytes([transfer.tensor for transfer in graph.transfers], "transfers")
     _check_bytes([parameter.tensor for parameter in graph.parameters], "parameters")
@@ -202,7 +206,7 @@ def _check(graph: Graph) -> None:
             )
         if output_nr < 0 or input_nr < 0:
             raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
-    for where, ids in mentioned(Graph, [graph], "graph"):
+    for where, ids in iter_node_ids(Graph, [graph], "graph"):
         if ids and not 0 <= min(ids) <= max(ids) < count:
             wrong = next(i for i in ids if not 0 <= i < count)
             raise ValueError(f"{where} names node {wrong} among {count} nodes.")
@@ -214,13 +218,16 @@ def _check(graph: Graph) -> None:
     firsts = [first for first, _ in graph.segments]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
         raise ValueError(f"graph.parts begin at the nodes {firsts[:5]} among {count} nodes.")
-    if len(firsts) > _MOST_PARTS:
-        raise ValueError(f"graph has {len(firsts):,} parts; up to {_MOST_PARTS:,} are read.")
+    if len(firsts) > _MAX_SEGMENTS:
+        raise ValueError(f"graph has {len(firsts):,} parts; up to {_MAX_SEGMENTS:,} are read.")
     if any(output_nr < 0 for _, output_nr in graph.outputs):
         raise ValueError("graph.outputs has a negative output_nr.")
 
 
 def _check_bytes(tensors: Iterable[TensorMeta | None], where: str) -> None:
-    """Raises ValueError for tensors whose bytes are too many to be added up."""
-    if sum([tensor.nbytes or 0 for tensor in tensors if tensor is not None]) >= _BYTES:
+    """Raise ValueError if the bytes of these tensors add up to 2**63 or more.
+
+    Raises ValueError for tensors whose bytes are too many to be added up.
+    """
+    if sum([tensor.nbytes or 0 for tensor in tensors if tensor is not None]) >= _MAX_BYTES:
         raise ValueError(f"graph.{where} have tensors of 2**63 bytes or more together.")

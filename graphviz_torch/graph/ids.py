@@ -1,4 +1,7 @@
-"""Node ids inside other values: a field declares them, as in `node: NodeId | None`."""
+"""Find and replace node ids inside other values.
+
+A field declares that it contains node ids by its type, as in `node: NodeId | None`.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,39 @@ _NODE = object()
 NodeId = Annotated[int, _NODE]  # a position in `Graph.nodes`
 
 
-def moved(value: Value, by: int, **changes: Any) -> Value:
+def shift_ids(value: Value, by: int, **changes: Any) -> Value:
     """Return a copy of a value with `by` added to all node ids in it.
 
     Args:
-        value: of a class whose fields declare them.
-        by: a number.
-        changes: fields that get these values in the same breath.
+        value: an instance of a class whose fields declare node ids.
+        by: the number to add.
+        changes: other fields to replace in the same copy.
 
     >>> from graphviz_torch.graph import Cut
-    >>> cut = moved(Cut("detach", None, before=0, after=(1, 2)), 10)
+    >>> cut = shift_ids(Cut("detach", None, before=0, after=(1, 2)), 10)
     >>> cut.before, cut.after
     (10, (11, 12))
     """
-    return _moved(value, by.__add__, changes)
+    return _map_ids(value, by.__add__, changes)
 
 
-def renumbered(value: Value, ids: Sequence[int], **changes: Any) -> Value:
+def renumber_ids(value: Value, ids: Sequence[int], **changes: Any) -> Value:
     """Return a copy of a value with node id i replaced by `ids[i]`.
 
     >>> from graphviz_torch.graph import Cut
-    >>> renumbered(Cut("detach", None, before=1), [0, 5]).before
+    >>> renumber_ids(Cut("detach", None, before=1), [0, 5]).before
     5
     """
-    return _moved(value, ids.__getitem__, changes)
+    return _map_ids(value, ids.__getitem__, changes)
 
 
 def _inner(value: Any, to: Callable[[int], int]) -> Any:
-    return _moved(value, to, {})
+    return _map_ids(value, to, {})
 
 
-def _moved(value: Value, to: Callable[[int], int], changes: dict[str, Any]) -> Value:
+def _map_ids(value: Value, to: Callable[[int], int], changes: dict[str, Any]) -> Value:
     kind: Any = type(value)
-    for name, move in _moves(kind):
+    for name, move in _renumber_functions(kind):
         if name not in changes:
             changes[name] = move(getattr(value, name), to)
     made: Any = value
@@ -57,54 +60,54 @@ def _moved(value: Value, to: Callable[[int], int], changes: dict[str, Any]) -> V
     return cast(Value, made)
 
 
-def mentioned(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[str, list[int]]]:
-    """Yield the ids in values of a type, with the names of the fields that contain them.
+def iter_node_ids(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[str, list[int]]]:
+    """Yield node ids in values of one type, grouped by the name of the field that contains them.
 
     >>> from graphviz_torch.graph import Cut
     >>> cuts = [Cut("detach", None, before=0, after=(1, 2)), Cut("item", None, after=(3,))]
-    >>> list(mentioned(Cut, cuts, "cuts"))
+    >>> list(iter_node_ids(Cut, cuts, "cuts"))
     [('cuts.before', [0]), ('cuts.after', [1, 2, 3])]
     """
-    if not values:  # such as those of most classes of events
+    if not values:  # most event classes do not occur
         return
     if _NODE in get_args(kind)[1:]:
         yield where, list(values)
     elif _has_fields(kind):
         for name, hint in _hints(kind).items():
-            yield from mentioned(hint, list(map(attrgetter(name), values)), f"{where}.{name}")
+            yield from iter_node_ids(hint, list(map(attrgetter(name), values)), f"{where}.{name}")
     elif get_origin(kind) in (Union, types.UnionType):
         kinds = {type(each) for each in values}
-        for part in filter(_holds, get_args(kind)):
+        for part in filter(_contains_ids, get_args(kind)):
             if _has_fields(part):
                 own = [each for each in values if type(each) is part] if part in kinds else []
             else:
                 own = [each for each in values if each is not None]
-            yield from mentioned(part, own, where)
+            yield from iter_node_ids(part, own, where)
     elif get_args(kind)[1:] == (Ellipsis,):
-        yield from mentioned(get_args(kind)[0], list(chain.from_iterable(values)), where)
+        yield from iter_node_ids(get_args(kind)[0], list(chain.from_iterable(values)), where)
     else:
         for at, part in enumerate(get_args(kind)):
-            if _holds(part):
-                yield from mentioned(part, [each[at] for each in values], where)
+            if _contains_ids(part):
+                yield from iter_node_ids(part, [each[at] for each in values], where)
 
 
 @cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """Return the types of the fields that hold node ids."""
+    """Return the types of the fields that contain node ids."""
     names = cls._fields if hasattr(cls, "_fields") else [field.name for field in fields(cls)]
     hints = get_type_hints(cls, include_extras=True)
     for name, hint in hints.items():
         if get_origin(hint) is Annotated and _NODE not in get_args(hint):
-            hints[name] = get_args(hint)[0]  # other annotations say nothing about ids
-    return {name: hints[name] for name in names if _holds(hints[name])}
+            hints[name] = get_args(hint)[0]  # drop other annotations, such as Column
+    return {name: hints[name] for name in names if _contains_ids(hints[name])}
 
 
 @cache
-def _holds(kind: Any) -> bool:
-    """Return True if a type holds node ids at any depth."""
+def _contains_ids(kind: Any) -> bool:
+    """Return True if a type contains node ids at any depth."""
     if _has_fields(kind):
         return bool(_hints(kind))
-    return any(part is _NODE or _holds(part) for part in get_args(kind))
+    return any(part is _NODE or _contains_ids(part) for part in get_args(kind))
 
 
 def _has_fields(kind: Any) -> bool:
@@ -112,32 +115,32 @@ def _has_fields(kind: Any) -> bool:
 
 
 @cache
-def _moves(cls: Any) -> tuple[tuple[str, Move], ...]:
-    """Return, for each field that holds node ids, the function that renumbers it."""
-    return tuple((name, _move(hint)) for name, hint in _hints(cls).items())
+def _renumber_functions(cls: Any) -> tuple[tuple[str, Move], ...]:
+    """Return, for each field that contains node ids, the function that renumbers it."""
+    return tuple((name, _renumber_function(hint)) for name, hint in _hints(cls).items())
 
 
-def _move(kind: Any) -> Move:
-    """Return the function that renumbers the ids in a value of a type."""
+def _renumber_function(kind: Any) -> Move:
+    """Return the function that renumbers the node ids in a value of this type."""
     if _NODE in get_args(kind)[1:]:
         return lambda value, to: to(value)
     if _has_fields(kind):
         return _inner
     parts = get_args(kind)
     if get_origin(kind) in (Union, types.UnionType):
-        inner = {part: _move(part) for part in parts if _holds(part)}
-        if len(inner) > 1:  # of several classes
+        inner = {part: _renumber_function(part) for part in parts if _contains_ids(part)}
+        if len(inner) > 1:  # a union of several classes
             return _inner
         [one] = inner.values()
         return lambda value, to: None if value is None else one(value, to)
     if parts[-1] is Ellipsis:
-        each = _move(parts[0])
+        each = _renumber_function(parts[0])
         return lambda values, to: tuple([each(value, to) for value in values])
-    moves = [_move(part) if _holds(part) else _same for part in parts]
+    moves = [_renumber_function(part) if _contains_ids(part) else _keep_value for part in parts]
     return lambda values, to: tuple(
         [move(value, to) for move, value in zip(moves, values, strict=True)]
     )
 
 
-def _same(value: Any, to: Callable[[int], int]) -> Any:
+def _keep_value(value: Any, to: Callable[[int], int]) -> Any:
     return value

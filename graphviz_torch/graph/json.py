@@ -1,4 +1,6 @@
-"""A graph or a training as a JSON file; a loaded graph equals the saved one."""
+"""Save a graph or a training as a JSON file, and load it again; a loaded graph equals the saved
+one.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +49,21 @@ def load(path: str | Path, *, step: int, max_bytes: int = ...) -> TrainingStep: 
 def load(
     path: str | Path, *, step: int | None = None, max_bytes: int = MAX_BYTES
 ) -> Graph | Training | TrainingStep:
-    """Return the graph, or the training, that `save` wrote to `path`, compressed or not.
+    """Return the graph or training in a file that `save` wrote, compressed or not.
 
-    For a training that was killed or still runs, the steps written so far are returned. Graph and
-    training both work wherever a graph is needed; `load(path).steps[3]` is one step.
+    For a training that was killed or is still running, the steps written so far are returned. Graph
+    and training can both be used wherever a graph is needed; `load(path).steps[3]` is one step.
 
     Args:
         path: the file.
-        step: the number of a training's step, which is returned alone. Other steps are not decoded:
-            of a run of thousands, one is loaded in a fraction of the time.
-        max_bytes: refuse a file with more text than this, uncompressed. With it grow the numbers
-            of lists and values that a small file may hold, which docs/compatibility.md names.
+        step: the number of a training's step to return alone. Other steps are not decoded, so one
+            of thousands is loaded in a fraction of the time.
+        max_bytes: refuse a file with more bytes of uncompressed text. The allowed numbers of lists
+            and values are proportional; docs/compatibility.md lists them.
 
     Raises:
-        ValueError: for a file that is neither: a truncated graph, of a newer version, with a wrong
-            type anywhere, an id that is out of range, or an edge that runs backwards; for a `step`
-            that it does not have.
+        ValueError: for any other file: truncated, of a newer version, with a value of a wrong type,
+            an id out of range, or an edge from a later to an earlier node; for an unknown `step`.
         OSError: as `open` does.
 
     >>> import tempfile
@@ -95,7 +96,7 @@ def load(
 
 
 def to_json(graph: Graph) -> str:
-    """Return the text that `save` writes.
+    """Return the JSON text of a graph, as `save` writes it.
 
     >>> from_json(to_json(Graph(nodes=()))) == Graph(nodes=())
     True
@@ -104,7 +105,7 @@ def to_json(graph: Graph) -> str:
 
 
 def from_json(text: str) -> Graph:
-    """Return the graph that `to_json` encoded.
+    """Return the graph in a JSON text that `to_json` returned.
 
     Raises:
         ValueError: as `load`.

@@ -1,7 +1,7 @@
-"""Names of a package that are loaded when they are first used.
+"""Load the names of a package when they are first used.
 
-So `import graphviz_torch` loads no torch, and a saved graph is read, judged, compared and drawn
-without it.
+So `import graphviz_torch` does not import torch, and saved graphs can be read, checked, compared
+and drawn without it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from .gc import with_gc_disabled
 
-# A collection while modules are loaded walks all objects of torch, and finds nothing.
+# A garbage collection during the import would visit all objects of torch, and find nothing.
 _import = with_gc_disabled(import_module)
 
 
@@ -24,9 +24,9 @@ def lazy_names(
 
     Args:
         name: the module's `__name__`.
-        modules: for each module that defines names, by its relative name, those names as one text.
+        modules: by relative module name, the names that the module defines, separated by spaces.
             `__all__` has the same order.
-        namespaces: submodules that are imported when they are first used.
+        namespaces: submodules that are imported on first use.
 
     >>> load, names, public = lazy_names("graphviz_torch.graph", {".units": "bytes_text"})
     >>> load("bytes_text")(2048), public

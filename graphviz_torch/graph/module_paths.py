@@ -1,7 +1,7 @@
-"""Module paths that a drawing can show: the limits that a file is checked by, and longer paths cut.
+"""Limits on module paths: check them in files, and shorten longer ones in recordings.
 
-A name of 10,000 characters, or a module 150 levels deep, is recorded; a file with such a path is
-refused, for what nests the boxes of a drawing would fail.
+A recording may contain a name of 10,000 characters, or a module 150 levels deep. Nested boxes of a
+drawing cannot show these, so a file with such a path is refused.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from .text import printable
 
 Graph = TypeVar("Graph", bound=Any)  # `graph.py` imports this file
 
-_MOST_LEVELS, _MOST_CHARACTERS = 100, 4096
-_NAME_SIZES = 1000, 200, 39  # the last fits 100 levels
+_MAX_LEVELS, _MAX_CHARACTERS = 100, 4096
+_NAME_SIZES = 1000, 200, 39  # tried in turn; 100 levels of 39 characters fit
 _ELLIPSIS = "…"
 CUT_NOTE = (
-    f"not recorded: the whole of module paths of more than {_MOST_LEVELS} levels or "
-    f"{_MOST_CHARACTERS:,} characters"
+    f"not recorded: the whole of module paths of more than {_MAX_LEVELS} levels or "
+    f"{_MAX_CHARACTERS:,} characters"
 )
 
 
 def check_paths(graph: Any) -> None:
-    """Raise ValueError for a module path that is deeper or longer than a drawing can show."""
+    """Raise ValueError for a module path that is too deep or too long for a drawing."""
     if len({row.path for row in graph.modules}) < len(graph.modules):
         raise ValueError("graph.modules has two rows for the same module.")
     for path in _paths(graph):
         if _is_long(path):
             raise ValueError(
                 f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
-                f"characters ({printable(path[:30])}...); up to {_MOST_LEVELS} and "
-                f"{_MOST_CHARACTERS:,} are read."
+                f"characters ({printable(path[:30])}...); up to {_MAX_LEVELS} and "
+                f"{_MAX_CHARACTERS:,} are read."
             )
 
 
 def cut_paths(graph: Graph) -> Graph:
-    """Return the graph with an ellipsis for what is too much of a module path, if one is too long.
+    """Return the graph with long module paths shortened by an ellipsis.
 
-    The note of the outputs says so.
+    If any path is shortened, a note at the outputs says so.
     """
-    short = _cut(_paths(graph))
+    short = _shorten_paths(_paths(graph))
     if not short:
         return graph
 
@@ -85,14 +85,14 @@ def _paths(graph: Any) -> set[str]:
 
 
 def _is_long(path: str) -> bool:
-    return len(path) > _MOST_CHARACTERS or path.count(".") >= _MOST_LEVELS
+    return len(path) > _MAX_CHARACTERS or path.count(".") >= _MAX_LEVELS
 
 
-def _cut(paths: set[str]) -> dict[str, str]:
-    """Return what replaces each path that changes where one is too long.
+def _shorten_paths(paths: set[str]) -> dict[str, str]:
+    """Return the replacement of each path that changes; {} if no path is too long.
 
-    A path inside another one stays inside of it: each name is cut by itself, the same everywhere,
-    and the levels that are too many are one.
+    Nesting is kept: each name is shortened by itself, equally everywhere, and surplus levels become
+    one.
     """
     if not any(map(_is_long, paths)):
         return {}
@@ -107,7 +107,7 @@ def _cut(paths: set[str]) -> dict[str, str]:
 def _names(path: str, size: int) -> list[str]:
     """Return the names in a path, each of at most `size` characters."""
     names = path.split(".")
-    if len(names) > _MOST_LEVELS:
-        names = [*names[: _MOST_LEVELS - 1], _ELLIPSIS]
+    if len(names) > _MAX_LEVELS:
+        names = [*names[: _MAX_LEVELS - 1], _ELLIPSIS]
     half = size // 2
     return [n if len(n) <= size else f"{n[: size - half - 1]}{_ELLIPSIS}{n[-half:]}" for n in names]

@@ -1,5 +1,6 @@
-"""Nodes, edges and rows by module. Files, tables, pictures and `diff` follow the fields'
-declarations.
+"""The classes of nodes, edges and module rows.
+
+Files, tables, pictures and `diff` follow the declarations of their fields.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Node(NamedTuple):
     # The user's line that created the node, "train.py:41"; for a library's code also the library's
     # line: "modeling_gpt2.py:312, called at train.py:41".
     where: Annotated[str, Column("where")] = ""
-    # A remark about the node: "torch.compile region".
+    # A note about the node: "torch.compile region".
     note: Annotated[str, Column("note", detail=True)] = ""
     saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
     grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
@@ -91,12 +92,12 @@ class Node(NamedTuple):
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
     # Number of times that backward ran the forward again; None if not checkpointed, or unknown.
     reruns: Annotated[int | None, Column("reruns")] = None
-    # The call of the user's that made it: "relu"; a call that made several nodes has its number
-    # within the module, "cross_entropy#1". Outside of modules the user's own functions come first,
-    # with a number from the second call on: "dice_loss#2/sigmoid".
+    # The call that created the node: "relu"; a call that created several nodes has a number within
+    # the module, "cross_entropy#1". Outside of modules the user's functions are prefixed, with a
+    # number from the second call on: "dice_loss#2/sigmoid".
     call: str = ""
-    # The elements of each output of at most `MOST_ELEMENTS`, flat, row-major; None for a larger one
-    # and for one that was not read.
+    # The elements of each output, flat and row-major; None if there are more than `MOST_ELEMENTS`,
+    # or if they were not read.
     values: Annotated[tuple[tuple[Any, ...] | None, ...], Column("value", _values)] = ()
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ class Node(NamedTuple):
 
     @property
     def value_text(self) -> str:
-        """The values of its small outputs as text, "[3, 4, 5]"; "" where none was recorded.
+        """The values of the node's small outputs as text, "[3, 4, 5]"; "" if none was recorded.
 
         >>> Node(0, "AddBackward0", (), values=((3.0, 4.0, 5.0),)).value_text
         '[3, 4, 5]'

@@ -1,7 +1,7 @@
-"""Functions that the package root adds to the values: reading tensors, and notebook display.
+"""Functions that the package root registers: read tensors as graphs, and display graphs in
+notebooks.
 
-`graph/` knows neither torch nor pictures. The root of the package registers here what turns a
-tensor into a Graph and what shows a Graph in a notebook.
+`graph/` imports neither torch nor drawing code, so the root registers the functions that need them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Reads a tensor, a module called with inputs, or a program; None for any other value.
+# Returns the Graph of a tensor, a module with inputs, or a program; None for any other value.
 Reader = Callable[[Any, tuple[Any, ...], Any], Any]
 # Returns the MIME bundle that a notebook shows.
 Display = Callable[[Any, Any, Any], dict[str, Any]]
@@ -19,12 +19,12 @@ _displays: list[Display] = []
 
 
 def register_reader(reader: Reader) -> None:
-    """Add a function that turns other values than graphs into a Graph."""
+    """Register a function that returns the Graph of other values, such as tensors."""
     _readers.append(reader)
 
 
 def register_display(display: Display) -> None:
-    """Add the function that shows graphs and recordings in a notebook."""
+    """Register the function that displays graphs and recordings in a notebook."""
     _displays.append(display)
 
 
@@ -37,7 +37,9 @@ def read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
 
 
 def mime_bundle(value: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """Return what a notebook shows of `value`, by MIME type; its repr if nothing is registered."""
+    """Return the notebook display of `value`, by MIME type; its repr if no display is
+    registered.
+    """
     for display in _displays:
         return display(value, include, exclude)
     return {"text/plain": repr(value)}

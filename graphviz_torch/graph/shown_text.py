@@ -1,4 +1,4 @@
-"""Text as the value of a notebook's cell: printed, not quoted."""
+"""Strings that a notebook prints instead of quoting them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def print_text(value: object, printer: Any, cycle: bool) -> None:
-    """Print `str(value)` where IPython shows a value: assign it to `_repr_pretty_` in a class."""
+    """Print `str(value)` in IPython: assign this function to `_repr_pretty_` in a class."""
     printer.text(str(value))
 
 

@@ -1,4 +1,4 @@
-"""Metadata of tensors, statistics of gradients, and saved tensors as plain values."""
+"""Metadata of tensors, gradient statistics, fingerprints, and saved tensors, as plain values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SavedKind = Literal["activation", "parameter", "buffer", "input"]
 # tensors of a wrapper subclass.
 Extent = Literal["", "local part", "inner tensors"]
 
-MOST_ELEMENTS = 8  # of a tensor whose values a graph keeps
+MOST_ELEMENTS = 8  # largest tensor whose values a graph contains
 
 _SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
 _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
@@ -127,11 +127,11 @@ class GradientStats(NamedTuple):
 
 
 def elements_text(values: Sequence[Any], shape: Sequence[int] | None = None) -> str:
-    """Return the elements of a small tensor as text, nested as its shape is.
+    """Return the elements of a small tensor as text, nested by its shape.
 
     Args:
-        values: flat, row-major.
-        shape: of the tensor; None for a number where there is one element, else for one dimension.
+        values: the elements, flat and row-major.
+        shape: shape of the tensor; None: a scalar if there is one element, else one dimension.
 
     >>> elements_text((59 / 3,)), elements_text((3.0, 4.0, 5.0))
     ('19.67', '[3, 4, 5]')
@@ -157,7 +157,7 @@ def _element_text(value: Any) -> str:
 
 
 def total_norm(norms: Iterable[float]) -> float:
-    """Return the Euclidean norm of several tensors together, from the norm of each; NaN if one is
+    """Return the Euclidean norm of several tensors together, from their norms; NaN if any is
     NaN.
 
     >>> total_norm([3.0, 4.0]), total_norm([math.inf, math.nan])
@@ -168,13 +168,14 @@ def total_norm(norms: Iterable[float]) -> float:
 
 
 class Fingerprint(NamedTuple):
-    """A summary of one result of the forward, enough to tell whether another result is equal.
+    """A summary of one result of the forward, precise enough to decide whether another result is
+    equal.
 
-    The first six projections are sums of all elements, each times a factor that depends on its
-    position: along the last dimension (cos, sin), along the one before (cos, sin), along the first,
-    and by the flat position. The last two do not depend on positions: the sum of absolute values,
-    and the sum of cubes divided by the square of the norm. All grow linearly with the norm. NaN
-    counts as infinite.
+    The first six projections are sums over all elements, each multiplied by a factor that depends
+    on its position: along the last dimension (cos, sin), along the second-last (cos, sin), along
+    the first, and by the flat position. The last two do not depend on positions: the sum of
+    absolute values, and the sum of cubes divided by the square of the norm. All grow linearly with
+    the norm. NaN counts as infinite.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -210,7 +211,7 @@ class SavedTensor(NamedTuple):
 
     name: str  # "self", "weight", "result"; "" for a custom Function's
     tensor: TensorMeta
-    nbytes: int  # bytes of its storage; 0 if another node counts it (see shared_with)
+    nbytes: int  # bytes of its storage; 0 if it is counted at the node `shared_with`
     kind: SavedKind = "activation"
     shared_with: NodeId | None = None  # id of the node at which the same storage is counted
     label: str = ""  # the caller's name, if it is data or a target: "image"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .text import printable
 
 _SHELL: ContextVar[bool] = ContextVar("_SHELL", default=False)
-PIPED = 80  # characters of a line without a terminal
+PIPED_WIDTH = 80  # characters of a line without a terminal
 _GAP = 2  # characters between columns
 
 
@@ -32,20 +32,20 @@ def line_width(wide: bool = False) -> int | None:
     """Return the width of a line: the terminal's, 80 without one; None (unlimited) if `wide`."""
     if wide:
         return None
-    return shutil.get_terminal_size((PIPED, 24)).columns if is_terminal() else PIPED
+    return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if is_terminal() else PIPED_WIDTH
 
 
 def is_terminal() -> bool:
     """Return True if the output goes to a terminal, which wraps long lines."""
     try:
         return sys.stdout.isatty()
-    except (AttributeError, ValueError):  # None, as in a program without a console, or closed
+    except (AttributeError, ValueError):  # stdout is None (no console), or closed
         return False
 
 
 @contextmanager
 def in_shell() -> Iterator[None]:
-    """Name options as flags in all text that is made inside the block: it answers a command.
+    """Write options as command-line flags in all text created inside the block.
 
     >>> with in_shell():
     ...     option("wide"), option("compiled", "eager")
@@ -59,7 +59,7 @@ def in_shell() -> Iterator[None]:
 
 
 def is_shell() -> bool:
-    """Return True if the text answers a command."""
+    """Return True if text is created for the command line."""
     return _SHELL.get()
 
 
@@ -80,10 +80,10 @@ def option(name: str, value: object = True) -> str:
     return f"--{flag} {shlex.quote(str(value))}"
 
 
-def hidden(titles: Sequence[str], width: int | None) -> str:
+def hidden_columns_text(titles: Sequence[str], width: int | None) -> str:
     """Return a sentence with the columns that did not fit, and the option that shows them.
 
-    >>> hidden(["saved", "time"], 80)
+    >>> hidden_columns_text(["saved", "time"], 80)
     'Hidden at 80 columns: saved, time; wide=True shows all.'
     """
     return f"Hidden at {width} columns: {', '.join(titles)}; {option('wide')} shows all."
@@ -102,7 +102,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int, *, tail: bool = False) -> str:
-    """Shorten a text to `most` cells, at its end or its start.
+    """Shorten a text to `width` cells, at its end, or at its start if `tail`.
 
     >>> cut("transformer.h.0.attn", 9), cut("transformer.h.0.attn", 9, tail=True)
     ('transfor…', '…h.0.attn')
@@ -123,12 +123,12 @@ def table(
 ) -> tuple[list[str], list[str]]:
     """Return the lines of a table, titles first, and the titles of the columns that did not fit.
 
-    A column whose cells are all empty is left out silently.
+    Columns whose cells are all empty are left out, and not listed as hidden.
 
     Args:
         columns: from left to right.
-        width: characters of a line; None: as many as it takes.
-        order: titles, the most telling first; others follow as they stand.
+        width: characters of a line; None: unlimited.
+        order: titles, the most informative first; all other columns come after them.
     """
     used = [
         column._replace(title=printable(column.title), cells=list(map(printable, column.cells)))

@@ -1,4 +1,4 @@
-"""Short texts: shortened names, listings, and values as one line of Python."""
+"""Short texts: shortened names, lists of names, and values as one line of Python."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-_ITEMS, _WIDTH = 3, 100  # of a tuple, and of the text of one field
+_MAX_ITEMS, _MAX_WIDTH = 3, 100  # shown items of a tuple; characters of one field
 _REQUIRED = object()
-_SPELLED = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel
+_VOWEL_LETTERS = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel sound
 _CALLED = ", called at "
 _LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
 _BOTH_LINES = rf"({_LINE}){_CALLED}({_LINE})"
 _MAX_NAME, _MAX_PART = 40, 14  # characters of a name in a message, and of each part of a longer one
 _LONG_NAME = rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)"
-# Control characters and their pictures; what XML cannot hold, and what turns the direction of text.
+# Control characters → visible symbols; characters that XML forbids, or that change the text
+# direction → the replacement character.
 _PICTURES = {
     **{i: chr(0x2400 + i) for i in range(32) if i != ord("\n")},
     0x7F: "\u2421",
@@ -31,23 +32,25 @@ _PICTURES = {
 _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
 
 
-def shortened(text: str, most: int, end: str = "…") -> str:
-    """Return a text of at most `most` characters.
+def shorten(text: str, most: int, end: str = "…") -> str:
+    """Return a text of at most `most` characters, cut at its end.
 
-    >>> shortened("transformer", 6), shortened("transformer", 11)
+    >>> shorten("transformer", 6), shorten("transformer", 11)
     ('trans…', 'transformer')
     """
     return text if len(text) <= most else text[: most - len(end)] + end
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""Return a text in which Python's escapes replace all that a terminal obeys or does not show.
+    r"""Return a text with Python escapes for all characters that a terminal obeys or does not
+    show.
 
-    A name of a file, a message of an exception and a value of a user leave through this function:
-    into a terminal, SARIF, and the text of TensorBoard.
+    File names, exception messages and values of the user pass through this function on their way to
+    a terminal, SARIF, and TensorBoard's texts.
 
     Args:
-        lines: keep the ends of lines.
+        text: the text.
+        lines: True to keep line breaks.
 
     >>> printable("fc1"), printable("a\nb\x1b[2J"), printable("a\nb", lines=True)
     ('fc1', 'a\\nb\\x1b[2J', 'a\nb')
@@ -59,10 +62,11 @@ def printable(text: str, lines: bool = False) -> str:
 
 
 def drawable(text: str) -> str:
-    r"""Return a text that any picture can hold: it controls nothing and turns no direction.
+    r"""Return a text without characters that a picture cannot show or that change the text
+    direction.
 
-    A control character becomes its picture, and what has none the replacement character. Ends of
-    lines stay.
+    A control character becomes its visible symbol, or else the replacement character. Line breaks
+    stay.
 
     >>> drawable("a\x1b[2J\u202eb")
     'a␛[2J�b'
@@ -82,10 +86,10 @@ def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def at_most(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
+def first_items(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
     """Return the first lines, and a line with the number of the others if there are more.
 
-    >>> at_most(["a", "b", "c"], 3), at_most(["a", "b", "c"], 1)
+    >>> first_items(["a", "b", "c"], 3), first_items(["a", "b", "c"], 1)
     (['a', 'b', 'c'], ['a', 'and 2 more'])
     """
     over = len(lines) - most
@@ -134,15 +138,15 @@ def _defaults(kind: Any) -> list[tuple[str, Any]]:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        items = [_text(item) for item in value[: _ITEMS + 1]]
-        items += [""] * (len(value) - len(items))  # not spelled out: there may be thousands
-        shown = ", ".join(at_most(items, _ITEMS, "… {:,} more"))
+        items = [_text(item) for item in value[: _MAX_ITEMS + 1]]
+        items += [""] * (len(value) - len(items))  # only counted: there may be thousands
+        shown = ", ".join(first_items(items, _MAX_ITEMS, "… {:,} more"))
         text = f"({shown}{',' * (len(items) == 1)})"
     elif hasattr(value, "_fields") and "__str__" in vars(type(value)):  # "f32[8, 128] cpu"
         text = printable(str(value))
     else:
         text = repr(value)
-    return shortened(text, _WIDTH)
+    return shorten(text, _MAX_WIDTH)
 
 
 def called_at(library: str, user: str) -> str:
@@ -173,9 +177,10 @@ def users_line_first(text: str) -> str:
 
 
 def with_short_names(text: str) -> str:
-    """Return a sentence in which names of parameters and modules have about 40 characters at most.
+    """Return a sentence in which names of parameters and modules are shortened to about 40
+    characters.
 
-    The numbers of a name are kept, and its first two parts and its last one.
+    The numbers in a name, its first two parts and its last part are kept.
 
     >>> with_short_names("backbone.encoder.layers.11.attention.output.dense.weight is frozen.")
     'backbone.encoder.….11.….dense.weight is frozen.'
@@ -189,13 +194,13 @@ def _short_name(name: str) -> str:
         return name
     middle = [i for i, part in enumerate(parts[2:-1], 2) if not part.isdecimal()]
     for i in sorted(middle, key=lambda i: abs(i - len(parts) / 2)):
-        if len(_dotted(parts)) <= _MAX_NAME:
+        if len(_join_parts(parts)) <= _MAX_NAME:
             break
         parts[i] = "…"
-    return _dotted(parts)
+    return _join_parts(parts)
 
 
-def _dotted(parts: Sequence[str]) -> str:
+def _join_parts(parts: Sequence[str]) -> str:
     return re.sub(r"…(?:\.…)+", "…", ".".join(parts))
 
 
@@ -207,6 +212,6 @@ def type_text(value: object) -> str:
     """
     name = type(value).__name__
     if name.isupper():
-        return f"{'an' if name.startswith(_SPELLED) else 'a'} {name}"
+        return f"{'an' if name.startswith(_VOWEL_LETTERS) else 'a'} {name}"
     low = name.lower()
     return f"{'an' if low.startswith(_VOWELS) and not low.startswith(_CONSONANTS) else 'a'} {name}"

@@ -25,7 +25,7 @@ def bytes_text(count: float) -> str:
     size, unit = count / 1024, 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    return f"{_fixed(size, 1 if size < 99.95 else 0)} {_UNITS[unit]}"
+    return f"{_round_to_places(size, 1 if size < 99.95 else 0)} {_UNITS[unit]}"
 
 
 def seconds_text(value: float) -> str:
@@ -53,7 +53,7 @@ def number_text(value: float, digits: int = 4) -> str:
     if value == 0:
         return "0"
     with_exponent = abs(value) >= 1e5 or abs(value) < 1e-3
-    rounded = _rounded(value, 3 if with_exponent else digits)
+    rounded = _round_half_up(value, 3 if with_exponent else digits)
     mantissa, power = rounded.split("e")
     if with_exponent:
         return f"{mantissa}e{int(power)}"
@@ -80,13 +80,13 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _fixed(value: float | Decimal, places: int) -> Decimal:
+def _round_to_places(value: float | Decimal, places: int) -> Decimal:
     return Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
 
 
-def _rounded(value: float, digits: int) -> str:
-    """Return digits and exponent: "2.667e+00"."""
-    if float(f"{value:.{digits}e}") != value:  # no tie, which Python would round to an even digit
+def _round_half_up(value: float, digits: int) -> str:
+    """Return digits and exponent, "2.667e+00", with halves rounded away from zero."""
+    if float(f"{value:.{digits}e}") != value:  # no tie, which Python would round to the even digit
         return f"{value:.{digits - 1}e}"
     exact = Decimal(value)
     rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_HALF_UP)

@@ -40,14 +40,13 @@ class Transfer:
     node: NodeId | None = None  # id of the node that caused the copy
     where: str = ""  # the user's line: "train.py:41"
     module: str = ""
-    # "to", "item", "copy_"; "Module.to": of all of a module's tensors; "pack": by a hook that keeps
-    # for backward what is saved (`torch.autograd.graph.saved_tensors_hooks`); "replicate": of a
-    # module's tensors, by `nn.DataParallel`
+    # "to", "item", "copy_"; "Module.to" for the tensors of a module; "pack" for a pack hook of
+    # `torch.autograd.graph.saved_tensors_hooks`; "replicate" for the replicas of `nn.DataParallel`.
     operation: str = ""
     label: str = ""  # the caller's name for the tensor
     pinned: bool | None = None  # host memory is page-locked
     non_blocking: bool | None = None
-    seconds: float | None = None  # on the device's clock; None where it was not measured
+    seconds: float | None = None  # on the device's clock; None if it was not measured
     used: bool | None = None  # False: the copy was freed before any operation read it
     data: int | None = None  # copies of the same data, and copies of those, share this number
     in_forward: bool | None = (
@@ -60,7 +59,7 @@ class Transfer:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes moved."""
+        """The number of bytes that were copied."""
         return self.tensor.nbytes
 
 
@@ -81,22 +80,22 @@ class Untracked:
     """
 
     kind: Literal["data", "module", "function"]
-    label: str  # "input_ids", "bert.embeddings", "normalize"
-    tensors: tuple[TensorMeta, ...] = ()  # of the data, or of the results
+    label: str  # name: "input_ids", "bert.embeddings", "normalize"
+    tensors: tuple[TensorMeta, ...] = ()  # the data, or the results of the call
     reason: str = ""  # "frozen", "no_grad at train.py:13"
-    module: str = ""  # path of the module that was called, or in which the function was
+    module: str = ""  # path of the called module, or of the module around the function
     module_class: str = ""  # as `Node.module_class`
     where: str = ""  # the user's line
-    inputs: tuple[int, ...] = ()  # positions in `Graph.untracked` of what it was computed from
-    sources: tuple[NodeId, ...] = ()  # nodes that it was computed from: the gradient was cut there
-    targets: tuple[NodeId, ...] = ()  # nodes that took its results
-    values: tuple[Any, ...] | None = None  # of data of at most `MOST_ELEMENTS` elements
+    inputs: tuple[int, ...] = ()  # positions in `Graph.untracked` of its operands
+    sources: tuple[NodeId, ...] = ()  # nodes that it was computed from, at a cut
+    targets: tuple[NodeId, ...] = ()  # nodes that used its results
+    values: tuple[Any, ...] | None = None  # elements, if at most `MOST_ELEMENTS`
 
     __repr__ = short_repr
 
     @property
     def title(self) -> str:
-        """Return what a drawing calls it: "embeddings · BertEmbeddings"."""
+        """The label in a drawing: "embeddings · BertEmbeddings"."""
         kind = self.module_class.rpartition("/")[2]
         return " · ".join(
             filter(None, (self.label or self.kind, kind if kind != self.label else ""))
@@ -166,7 +165,7 @@ class Cut:
     where: str = ""
     module: str = ""
     label: str = ""
-    in_forward: bool | None = None  # was a module's forward running
+    in_forward: bool | None = None  # a module's forward was running
 
     __repr__ = short_repr
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Collective, GraphLike, graph_of
-from ..graph.collective import aligned
+from ..graph.collective import align_times
 from ..graph.files.replacement import replacement
 
 _MICROSECONDS = 1e6
@@ -120,7 +120,9 @@ def _collective_events(collectives: Sequence[Collective]) -> list[dict[str, Any]
     """Return an event per rank and collective with a measured duration; the track's number is the
     rank.
     """
-    rows = aligned([each for each in collectives if any(t.seconds is not None for t in each.times)])
+    rows = align_times(
+        [each for each in collectives if any(t.seconds is not None for t in each.times)]
+    )
     return [
         {
             "name": each.kind,

@@ -9,12 +9,12 @@ from typing import Any
 
 from ..graph import Graph, GraphLike, Node, graph_of
 from ..graph.collective import by_node
-from ..graph.column import declared_beside
+from ..graph.column import columns_except
 from ..graph.files.replacement import replacement
 
 _GRAPH = "autograd"
 # Fields of a node that are written by their declared column; the others are written by hand.
-_DECLARED = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
+_DECLARED = columns_except(Node, "scope", "where", "note", "saved", "seconds")
 _COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the lowest to the highest value
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from ..graph import GraphLike, Node, graph_of
 from ..graph.collective import by_node
-from ..graph.column import declared_beside
+from ..graph.column import columns_except
 from ..graph.text import printable
 
 # Fields of a node that are written by their declared column; the others are written by hand.
-_DECLARED = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
+_DECLARED = columns_except(Node, "scope", "where", "note", "saved", "seconds")
 
 
 def to_networkx(graph: GraphLike) -> Any:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ..graph import CollectiveCalls, RankPosition
-from ..graph.text import at_most, ranks_text
+from ..graph.text import first_items, ranks_text
 from ..graph.units import count_text
 
 _MESSAGES = ("send", "recv")
@@ -46,7 +46,7 @@ def stall_text(positions: Positions) -> str:
     verb = ("waits" if len(own) == 1 else "wait") if waits else "last began"
     text = f"{ranks_text(own)} {verb}{' in' if waits else ''} {_last_call(at[first])}"
     parts = [f"{ranks_text(ranks)} {_plural(message, ranks)}" for message, ranks in clauses.items()]
-    return "; ".join([text, *at_most(parts, _MAX_CLAUSES, "and {:,} more kinds")])
+    return "; ".join([text, *first_items(parts, _MAX_CLAUSES, "and {:,} more kinds")])
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:

@@ -23,7 +23,7 @@ from ..graph import GradientStats, Parameter, RankPosition, TensorMeta, Training
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
-from ..graph.training.join import joined
+from ..graph.training.join import join_graphs
 
 WAIT = 60.0  # seconds that rank 0 waits for the others at the end of a run
 _POLL_SECONDS = 0.05
@@ -161,7 +161,7 @@ def merge_graphs(graphs: Mapping[int, Graph]) -> Graph:
     wholes = [_merge_identical([graphs[rank] for rank in ranks]) for _, ranks in kinds]
     if len(wholes) == 1:
         return wholes[0]
-    return joined(wholes, [ranks_text(ranks) for _, ranks in kinds])[0]
+    return join_graphs(wholes, [ranks_text(ranks) for _, ranks in kinds])[0]
 
 
 def _merge_identical(graphs: Sequence[Graph]) -> Graph:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..graph.shown_text import print_text
-from ..graph.text import at_most, printable
+from ..graph.text import first_items, printable
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
@@ -117,7 +117,7 @@ class RehearsalDiff:
                 _change(wires[name], bytes_text) if name in wires else "",
             ]
             lines.append(f"    {name} {', '.join(filter(None, parts))}")
-        yield from at_most(lines, _ROWS, _MORE)
+        yield from first_items(lines, _ROWS, _MORE)
         if not self:
             yield "The two rehearsals are equal."
 
@@ -213,7 +213,7 @@ def _collectives(report: Report, figure: str) -> Counter[str]:
 
 
 def _rows(changes: Sequence[FigureChange], text: Callable[[int], str]) -> Iterator[str]:
-    yield from at_most([f"    {_row(each, text)}" for each in changes], _ROWS, _MORE)
+    yield from first_items([f"    {_row(each, text)}" for each in changes], _ROWS, _MORE)
 
 
 def _row(change: FigureChange, text: Callable[[int], str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..graph.text import shortened
+from ..graph.text import shorten
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
 from ..render.style import COLORS
@@ -70,7 +70,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
         out.append(svg_text(end + 40, line, str(number), "muted", "end"))
         flops = f" {flops_more(each, plain)} FLOPs" if each.flops != plain.flops else ""
         weight = "bold" if fits and number == 1 else "normal"
-        name = svg_text(end + 48, line, shortened(each.name, _NAME) + flops)
+        name = svg_text(end + 48, line, shorten(each.name, _NAME) + flops)
         out.append(f'<g font-weight="{weight}">{name}</g>')
     return SvgPicture("".join([*out, "</svg>"]))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..graph import Graph, GraphLike, graph_of
 from ..graph.shown_text import Text
-from ..graph.text import at_most
+from ..graph.text import first_items
 from . import labels
 
 _MAX_CODE_WIDTH = 60  # characters; annotations of longer lines are not aligned
@@ -116,7 +116,7 @@ def _annotate(lines: list[str], made: dict[int, list[str]]) -> str:
 def _results_text(says: Iterable[str]) -> str:
     counts = Counter(says)
     shown = [text if n == 1 else f"{text} {labels.TIMES}{n}" for text, n in counts.items()]
-    return "; ".join(at_most(shown, _MAX_RESULTS))
+    return "; ".join(first_items(shown, _MAX_RESULTS))
 
 
 def _find(name: str) -> str:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_origin, get_type_hints
 
 from ..graph import Graph, ModuleRow, Node, short_dtype
-from ..graph.column import declared
+from ..graph.column import columns_of
 from ..graph.terminal import is_shell, option
 from ..graph.units import bytes_text, seconds_text
 from . import labels
@@ -68,7 +68,7 @@ def reader(graph: Graph, color_by: ColorBy) -> NumberReader | NameReader:
     field = _of_field(graph, color_by)
     if field is not None:
         return field
-    columns = (declared(ModuleRow) | declared(Node)).items()
+    columns = (columns_of(ModuleRow) | columns_of(Node)).items()
     fields = [name for name, column in columns if column.color]
     names = dict.fromkeys((*_NAMES, "trainable", *_VALUES, *fields))
     known = ", ".join(names if is_shell() else map(repr, names))
@@ -132,8 +132,8 @@ _VALUES: dict[str, NumberReader] = {
 
 def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | None:
     """Return the reader for a field of nodes or modules that is declared as a `color_by`."""
-    cls: Any = Node if name in declared(Node) else ModuleRow
-    column = declared(cls).get(name or "")
+    cls: Any = Node if name in columns_of(Node) else ModuleRow
+    column = columns_of(cls).get(name or "")
     if name is None or column is None or not column.color:
         return None
     read: Callable[[Node], Any] = attrgetter(name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, Names, SavedTensor
-from ..graph.text import shortened, type_text
+from ..graph.text import shorten, type_text
 from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
@@ -157,7 +157,7 @@ def make_dot(
 
 def _attribute_text(attribute: str, most: int) -> str:
     name, _, value = attribute.partition("=")
-    return f"{name} = {shortened(value, most + 1)}"
+    return f"{name} = {shorten(value, most + 1)}"
 
 
 def _saved_tensor_text(saved: SavedTensor) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
 from ..graph.column import details as declared_details
-from ..graph.column import recorded
+from ..graph.column import is_recorded
 from ..graph.text import drawable
 from ..graph.units import number_text
 
@@ -301,7 +301,7 @@ def details(node: Node) -> list[str]:
     found: list[str] = []
     for name, column in declared_details(Node):
         value = getattr(node, name)
-        if recorded(value):
+        if is_recorded(value):
             found += clip(column.words(value)).splitlines()
     return found
 

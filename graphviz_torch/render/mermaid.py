@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike
 from ..graph.shown_text import Text
-from ..graph.text import at_most
+from ..graph.text import first_items
 from . import labels, wording
 from .cuts import CutLine, cut_lines
 from .drawing.drawing import Drawing, FusedNode
@@ -247,7 +247,7 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
         return
     found = drawing.findings
     said = [f"{SEVERITY_SIGNS[f.severity]} {f.message}" for f in found]
-    said = at_most(said, _MAX_FINDINGS, "and {:,} more findings")
+    said = first_items(said, _MAX_FINDINGS, "and {:,} more findings")
     omitted = wording.omissions(drawing, hidden_cuts)
     said += [omitted] if omitted else []
     if said:

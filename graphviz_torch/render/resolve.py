@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ..graph import Finding, Graph, Names, Training
-from ..graph.ids import moved
+from ..graph.ids import shift_ids
 from ..graph.training.join import Places, one_graph
 
 # Findings to mark: given ones, "auto" for those of `find`, or None.
@@ -91,4 +91,4 @@ def _renumber(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
     if by is None:
         return replace(finding, nodes=(), transfers=())
     places = tuple([transfers[i] for i in finding.transfers])
-    return moved(finding, by, transfers=places)
+    return shift_ids(finding, by, transfers=places)

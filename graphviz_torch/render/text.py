@@ -7,11 +7,11 @@ from functools import partial
 from textwrap import wrap
 
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
-from ..graph.column import Column, columns_in, declared
+from ..graph.column import Column, columns_in, columns_of
 from ..graph.shown_text import Text
 from ..graph.tensors import elements_text
-from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
-from ..graph.text import printable, shortened
+from ..graph.terminal import TableColumn, cut, hidden_columns_text, line_width, option, table
+from ..graph.text import printable, shorten
 from ..graph.units import count_text, seconds_text
 from . import labels
 from .drawing.mark import SEVERITY_SIGNS
@@ -159,7 +159,7 @@ def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> It
             f"Identical blocks are listed once; {option('wide')} shows all.", width
         )
     if missing:
-        yield _wrap_indented(hidden(missing, width), width)
+        yield _wrap_indented(hidden_columns_text(missing, width), width)
 
 
 def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
@@ -190,7 +190,7 @@ def _columns(
     columns["gradient"] = lambda node: "; ".join(
         _flag_nonfinite(labels.gradient(stats)) for stats in node.grad_outputs if stats
     )
-    fields = declared(Node)
+    fields = columns_of(Node)
     for name in dict.fromkeys((*_FIRST_FIELDS, *fields)):
         if name != "values" and not (headed and name in _HEADED):
             columns[fields[name].title] = partial(_field, name, fields[name])
@@ -358,4 +358,4 @@ def _output_suffix(node: Node, output_nr: int) -> str:
 
 def _plain(text: str) -> str:
     """Return a name on one line, shortened if too long."""
-    return shortened(printable(text), _MAX_CELL)
+    return shorten(printable(text), _MAX_CELL)

@@ -22,8 +22,8 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 
 from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Transfer
 from ..graph.collective import by_node
-from ..graph.column import columns_in, declared_beside
-from ..graph.text import printable, shortened
+from ..graph.column import columns_except, columns_in
+from ..graph.text import printable, shorten
 from ..render.ranks.collectives import describe_collectives
 from .names import Names, device, names, operation
 
@@ -42,7 +42,7 @@ _TYPES = {
 }
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
 # Declared fields other than those that are written separately.
-_BESIDE = declared_beside(Node, "scope", "where", "note", "saved", "seconds")
+_BESIDE = columns_except(Node, "scope", "where", "note", "saved", "seconds")
 _MAX_ATTRIBUTE_LENGTH = 1000  # characters of an attribute, as the panel is a side bar
 
 
@@ -316,7 +316,7 @@ def _transfer_text(transfer: Transfer) -> str:
 def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if not text:
         return
-    text = shortened(printable(text, lines=True), _MAX_ATTRIBUTE_LENGTH, "...")
+    text = shorten(printable(text, lines=True), _MAX_ATTRIBUTE_LENGTH, "...")
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:

@@ -19,7 +19,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
     step_stats_pb2,
 )
 
-from ..graph.text import at_most
+from ..graph.text import first_items
 from .names import LIBRARY, LIMIT, REFERENCE_OPS, RESERVED, SERIES
 
 _DEVICE = re.compile(r"/device:([^:]+:[0-9]+)$")
@@ -39,7 +39,7 @@ def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = N
     """
     found = list(_structure(graph, metadata))
     if found:
-        said = at_most(found, 10, "(and {:,} more)")
+        said = first_items(found, 10, "(and {:,} more)")
         raise ValueError("\n".join(["TensorBoard would not show this graph:", *said]))
 
 

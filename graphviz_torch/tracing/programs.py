@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from ..graph import Edge, Graph, Node, TensorMeta
 from ..graph.nodes import LeafKind
-from ..graph.text import called_at, shortened
+from ..graph.text import called_at, shorten
 from ..internals.tensors.metadata import tensor_meta
 from .region_reader import modules_of, origin
 
@@ -168,7 +168,7 @@ def _arguments(op: FxNode) -> tuple[str, ...]:
         found.clear()
         map_arg(value, found.append)
         if not found and value is not None:
-            texts.append(f"{name}={shortened(str(value), _MAX_ARGUMENT_LENGTH)}")
+            texts.append(f"{name}={shorten(str(value), _MAX_ARGUMENT_LENGTH)}")
     return tuple(texts)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..graph import Cut, Edge, Event, GradientStats, Graph, Node, Operand, TensorMeta
 from ..graph.events import GraphBreak
-from ..graph.ids import renumbered
+from ..graph.ids import renumber_ids
 from ..graph.nodes import INSIDE
 from ..graph.text import called_at, users_line
 
@@ -141,7 +141,7 @@ def inline_regions(
         else:
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
         nodes.append(node._replace(id=len(nodes), order=orders[i]))
-    found = renumbered(graph, ids, nodes=tuple(nodes), edges=tuple(edges))
+    found = renumber_ids(graph, ids, nodes=tuple(nodes), edges=tuple(edges))
     found = replace(found, cuts=(*found.cuts, *cuts), events=(*found.events, *events))
     return _drop_unreached_orders(found)
 

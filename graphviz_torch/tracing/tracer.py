@@ -28,7 +28,7 @@ from torch.nn import Module
 from ..graph import Edge, Graph
 from ..graph.gc import with_gc_disabled
 from ..graph.module_paths import cut_paths
-from ..graph.text import shortened, type_text
+from ..graph.text import shorten, type_text
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, is_nesting
@@ -125,11 +125,11 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
     if not tensors:
         if is_nesting(outputs):
             raise ValueError(
-                f"outputs holds no tensor: {shortened(repr(outputs), 60)}. "
+                f"outputs holds no tensor: {shorten(repr(outputs), 60)}. "
                 "Pass what you would call backward() on."
             )
         raise TypeError(
-            f"outputs is {type_text(outputs)}, not a tensor: {shortened(repr(outputs), 60)}. "
+            f"outputs is {type_text(outputs)}, not a tensor: {shorten(repr(outputs), 60)}. "
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
     with unseen_calls():

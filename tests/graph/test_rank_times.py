@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from graphviz_torch.graph import Collective, RankTime
-from graphviz_torch.graph.collective import aligned, rank_waits, with_times
+from graphviz_torch.graph.collective import align_times, rank_waits, with_times
 from graphviz_torch.render.ranks.rank_chart import rank_rows, wait_lines
 
 BARRIER = Collective("barrier", 0, group_size=2)
@@ -64,7 +64,7 @@ def test_a_wait_that_is_known_of_one_rank_alone_says_nothing() -> None:
 def test_the_rows_of_ranks_end_together_where_all_stood() -> None:
     first, second = RankTime(0, "", 10.0, 4.0, 4.0), RankTime(1, "", 1002.0, 1.0, 1.0)
     later = RankTime(0, "", 15.0, 1.0, 1.0), RankTime(1, "", 1003.5, 1.5, 1.5)
-    bars = aligned([replace(BARRIER, times=(first, second)), replace(BARRIER, times=later)])
+    bars = align_times([replace(BARRIER, times=(first, second)), replace(BARRIER, times=later)])
     ends = {rank: [begin + long for begin, long, _ in rows] for rank, rows in bars.items()}
     assert ends == {0: [14.0, 16.0], 1: [14.0, 16.0]}
 
@@ -74,7 +74,7 @@ def test_ranks_that_share_a_group_with_a_third_one_stand_on_its_axis() -> None:
     other = RankTime(1, "b", 104.0, 1.0, 1.0), RankTime(2, "b", 54.0, 1.0, 1.0)
     # The group of ranks 1 and 2 comes first in the list.
     rows = [replace(BARRIER, times=times) for times in (other, pair)]
-    bars = aligned(rows)
+    bars = align_times(rows)
     begins = {rank: rows[0][0] for rank, rows in bars.items()}
     assert begins[1] - begins[2] == 0.0
     assert [begin for begin, _, _ in bars[0]] == [begin for begin, _, each in bars[1][1:]]

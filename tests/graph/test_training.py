@@ -26,8 +26,8 @@ from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Training, TrainingStep
 from graphviz_torch.graph.events.ineffective_calls import FunctionalDropoutInEval
 from graphviz_torch.graph.training.file import TrainingFile
-from graphviz_torch.graph.training.numbers import applied, changes
-from graphviz_torch.graph.training.patch import change, changed
+from graphviz_torch.graph.training.numbers import apply_changes, changes
+from graphviz_torch.graph.training.patch import apply_change, change
 from graphviz_torch.integrations.command.main import main
 from tests.graph.test_hostile_files import RENDERERS, VALUES, places
 
@@ -103,16 +103,16 @@ def test_a_number_has_two_digits_and_what_matters_exactly_is_exact() -> None:
     shares = [0.999, 0.9999999]  # are not all
     exact = [0.0, 1.0, 2.0, 0.5, None, "NaN", "Infinity", "-Infinity"]
     given = numbers + shares + exact
-    again = applied([1.5] * len(given), changes([1.5] * len(given), given))
+    again = apply_changes([1.5] * len(given), changes([1.5] * len(given), given))
     assert again == [*(float(f"{number:.1e}") for number in numbers), 0.99, 0.99, *exact]
-    assert applied([1.5], changes([1.5], [1.79e308])) == [1.7e308]
-    assert applied([1.5], changes([1.5], [-0.0276], 1), 1) == [-0.03]
+    assert apply_changes([1.5], changes([1.5], [1.79e308])) == [1.7e308]
+    assert apply_changes([1.5], changes([1.5], [-0.0276], 1), 1) == [-0.03]
 
 
 def test_what_changed_in_a_tree_gives_the_tree() -> None:
     old = {"a": [1, 2], "norm": [1.0, 2.0], "gone": 1, "in": {"b": {"c": "x"}}, "list": [{"d": 1}]}
     new = {"a": [1, 3], "norm": [4.0, 0.0], "new": [1], "in": {"b": {}}, "list": [{"d": 2}]}
-    assert changed(old, change(old, new)) == new
+    assert apply_change(old, change(old, new)) == new
     assert change(old, copy.deepcopy(old)) is None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...graph import Graph
 from ...graph.shown_text import print_text
-from ...graph.terminal import TableColumn, hidden, line_width, table
+from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table
 from ...graph.text import printable
 from ...graph.units import number_text
 from ..graph_reading import Reading
@@ -86,7 +86,7 @@ class LossTable:
         if still:
             notes.append(f"no optimizer stepped: {', '.join(still)}")
         if missing:
-            notes.append(hidden(missing, width))
+            notes.append(hidden_columns_text(missing, width))
         said = ["The norm of the gradient that each loss gave", *lines, *notes]
         return "\n".join(map(printable, said))
 

@@ -1,6 +1,6 @@
-"""Events: facts about the program that no node shows, one class for each kind.
+"""Events: facts about the program that no node shows, with one class per kind.
 
-Each event has the user's line, the nodes that it created or is about, and the number of times that
+Each event has the user's line, the nodes that it created or concerns, and the number of times that
 the line caused it.
 """
 
@@ -69,12 +69,12 @@ class ConstantLoss(Occurrence):
     """A loss that had one value at every backward so far. `where` is the line of the backward."""
 
     value: float = 0.0
-    count: int = 0  # of backwards
+    count: int = 0  # number of backwards
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConstantTerm(Occurrence):
-    """A number that no recorded operation computed, added to one that has a gradient."""
+    """A constant added to a scalar with a gradient; no recorded operation computed the constant."""
 
     constant: Operand | None = None
 
@@ -88,7 +88,7 @@ class CopiedValues(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DataAssignment(Occurrence):
-    """`x.data = h`, which separates h from its history."""
+    """An assignment `x.data = h`, which separates h from its history."""
 
     label: str = ""  # the caller's name for x
     value: Operand | None = None  # h
@@ -102,9 +102,9 @@ class DiscardedForward(Occurrence):
     """
 
     module: str = ""  # path of the module; "" for the model
-    count: int = 0  # of forwards
-    was_read: bool = False  # was anything computed from one read, detached or compared
-    in_training: bool = True  # was the module in train mode
+    count: int = 0  # number of forwards
+    was_read: bool = False  # True if a value computed from one was read, detached or compared
+    in_training: bool = True  # True if the module was in train mode
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -266,9 +266,8 @@ class RepeatedForward(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SkippedFunction(Occurrence):
-    """A function that torch.compile runs in Python, because it can neither compile nor break it.
-
-    `where` is the line at which compilation gave up; the function's first line if that is unknown.
+    """A function that torch.compile runs in Python, because it can neither compile it nor break its
+    graph. `where` is the line at which compilation stopped, or the function's first line.
     """
 
     function: str = ""  # "forward"
@@ -283,7 +282,7 @@ class StalledTraining(Occurrence):
     """
 
     backwards: int = 0
-    steps: int = 0  # of optimizers
+    steps: int = 0  # number of optimizer steps
     written_by: str = ""  # the operation that wrote into a parameter after a step: "copy_"
     written_where: str = ""
 

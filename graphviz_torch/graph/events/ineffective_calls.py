@@ -136,7 +136,7 @@ class ZeroLearningRate(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExtremeClipNorm(IneffectiveCall):
-    """A clipping bound that cuts every gradient, or that no gradient comes near."""
+    """A clipping bound far below, or far above, every gradient norm."""
 
     function: str = ""  # "clip_grad_norm_"
     count: int = 0  # number of gradients

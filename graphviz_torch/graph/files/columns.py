@@ -1,17 +1,17 @@
-"""Values of frozen classes as columns of plain JSON, read from the classes' own annotations.
+"""Encode values of frozen classes as JSON columns, following the classes' annotations.
 
-A codec turns a list of values of one type into something that `json` can write, and back:
+A codec converts a list of values of one type to JSON, and back:
 
     int, float, bool    a list; null for None; "NaN", "Infinity", "-Infinity"; complex as [re, im]
     str, TensorMeta     {"distinct": [...], "at": [position in it, null for None]}
-    tuple[X, ...]       {"lengths": [...], "items": column of all the X in a row}
+    tuple[X, ...]       {"lengths": [...], "items": column of all X, concatenated}
     X | None            as a tuple of at most one X
     tuple[X, Y]         [column of X, column of Y]
-    a class             {field: column}; a field at its default everywhere is left out
-    X | Y, two classes  as in kinds.py
+    a class             {field: column}; a field with its default everywhere is left out
+    X | Y, two classes  see kinds.py
 
-Decoding believes nothing: a wrong type, length or position is a ValueError that says where. What it
-builds is never much larger than what it was given, for every value is written out once.
+Decoding trusts nothing: a wrong type, length or position raises a ValueError with the path of the
+value. The decoded value is never much larger than the file, because each value is written once.
 """
 
 from __future__ import annotations
@@ -30,22 +30,26 @@ from ..text import type_text
 from .kinds import Kinds
 from .lists import LIMIT, integers, members, rows
 
-_DIMENSIONS = 64  # PyTorch counts no further
+_MAX_DIMENSIONS = 64  # PyTorch's limit
 
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Codec(Protocol):
-    """Encodes the values of one type as a column of JSON, and decodes them."""
+    """The interface of codecs: encode a list of values of one type as JSON, and decode it."""
 
     def encode(self, values: list[Any], where: str) -> Any:
-        """Return JSON for `values`. Raises ValueError, naming `where`, for values that could not be
-        decoded.
+        """Return JSON for `values`.
+
+        Raises:
+            ValueError: for values that could not be decoded; the message begins with `where`.
         """
 
     def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
-        """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
-        else.
+        """Return the `count` values in `data`.
+
+        Raises:
+            ValueError: for any other data; the message begins with `where`.
         """
 
 
@@ -74,10 +78,10 @@ class Known:
 
 @cache
 def codec(kind: Any) -> Codec:
-    """Return the codec for an annotated type: `tuple[Edge, ...]`, `str`, `int | None`.
+    """Return the codec for an annotated type such as `tuple[Edge, ...]`, `str` or `int | None`.
 
     Raises:
-        TypeError: for a type that has none.
+        TypeError: if no codec handles the type.
     """
     if kind in _NUMBERS:
         return Numbers(*_NUMBERS[kind], nullable=False)
@@ -89,7 +93,7 @@ def codec(kind: Any) -> Codec:
         return Record(kind)
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
-        return Interned(_one_of(arguments), _text_out, nullable=False)
+        return Interned(_literal_reader(arguments), _text_out, nullable=False)
     if get_origin(kind) in (Union, types.UnionType):
         classes = [argument for argument in arguments if argument is not type(None)]
         if len(classes) == 1:
@@ -99,12 +103,12 @@ def codec(kind: Any) -> Codec:
     if get_origin(kind) is tuple and arguments[-1] is Ellipsis:
         return Sequence(codec(arguments[0]))
     if get_origin(kind) is tuple:
-        return Pair(tuple(map(codec, arguments)))
+        return FixedTuple(tuple(map(codec, arguments)))
     raise TypeError(f"no codec for {kind}")
 
 
 class Numbers:
-    """Numbers, and None if `nullable`."""
+    """A codec for numbers, and for None if `nullable`."""
 
     def __init__(self, allowed: tuple[type, ...], refused: tuple[type, ...], nullable: bool):
         self.allowed = allowed
@@ -142,15 +146,15 @@ class Numbers:
 
 
 class Interned:
-    """Repeated values: each distinct value once, then a position for each value."""
+    """A codec for repeated values: each distinct value once, and a position for each value."""
 
     def __init__(self, read: Any, write: Any, nullable: bool):
-        self.read = read  # one value from its JSON, or ValueError
+        self.read = read  # decodes one value, or raises ValueError
         self.write = write
         self.nullable = nullable
 
     def encode(self, values: list[Any], where: str) -> Any:
-        # Most of what repeats is one object, which is hashed once.
+        # Equal values are mostly the same object; hash each object once.
         objects = dict(zip(map(id, values), values, strict=True))
         at: dict[Any, int | None] = dict.fromkeys(objects.values())
         if self.nullable:
@@ -184,7 +188,7 @@ class Interned:
 
 
 class Sequence:
-    """Tuples of any length."""
+    """A codec for tuples of any length."""
 
     def __init__(self, inner: Codec):
         self.inner = inner
@@ -202,7 +206,7 @@ class Sequence:
 
 
 class Optional:
-    """A value or None."""
+    """A codec for a value or None."""
 
     def __init__(self, inner: Codec):
         self.inner = Sequence(inner)
@@ -217,8 +221,8 @@ class Optional:
         return [value[0] if value else None for value in found]
 
 
-class Pair:
-    """Tuples of a fixed length."""
+class FixedTuple:
+    """A codec for tuples of a fixed length."""
 
     def __init__(self, inner: tuple[Codec, ...]):
         self.inner = inner
@@ -235,7 +239,7 @@ class Pair:
 
 
 class Record:
-    """Values of a named tuple or a dataclass."""
+    """A codec for named tuples and dataclasses."""
 
     def __init__(self, cls: Any):
         self.cls = cls
@@ -284,7 +288,7 @@ def _optional(inner: Codec) -> Codec:
     return Optional(inner)
 
 
-# For each type of number: what it may be, and what of that it may not be (a bool is an int).
+# By annotated type: allowed types, and refused subclasses (a bool is an int).
 _NUMBERS: dict[Any, tuple[tuple[type, ...], tuple[type, ...]]] = {
     int: ((int,), (bool,)),
     float: ((int, float), (bool,)),
@@ -314,7 +318,7 @@ def _text_in(row: Any) -> str:
     if not isinstance(row, str):
         raise TypeError(f"{type_text(row)} is not text.")
     if not row.isascii():
-        row.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+        row.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
     return row
 
 
@@ -322,7 +326,7 @@ def _text_out(value: Any) -> Any:
     return value
 
 
-def _one_of(allowed: tuple[str, ...]) -> Any:
+def _literal_reader(allowed: tuple[str, ...]) -> Any:
     def read(row: Any) -> str:
         if row not in allowed:
             raise ValueError(f"{row!r:.40} is none of {', '.join(map(repr, allowed))}.")
@@ -335,8 +339,10 @@ def _meta_in(row: Any) -> TensorMeta:
     shape, dtype, device = row
     if not isinstance(shape, (list, tuple)) or any(type(size) is not int for size in shape):
         raise TypeError(f"{shape!r:.40} is not a shape.")
-    if len(shape) > _DIMENSIONS:
-        raise ValueError(f"a shape of {len(shape):,} dimensions; a tensor has up to {_DIMENSIONS}.")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(
+            f"a shape of {len(shape):,} dimensions; a tensor has up to {_MAX_DIMENSIONS}."
+        )
     if min(shape, default=0) < -1 or math.prod(map(abs, shape)) >= LIMIT:
         raise ValueError(
             f"{shape!s:.60} is not a shape: sizes run from 0, -1 for a ragged one, "

@@ -1,8 +1,8 @@
-"""Frozen values as JSON files that read back equal.
+"""Write and read frozen values as JSON files that decode to equal values.
 
-The layout is columns, not rows: a tuple of 100,000 nodes is one object with a list for each field,
-and a field that has its default everywhere is left out. The layout follows from the value's class
-alone, so a new field with a default needs no code here, and older files load without it.
+The layout has columns instead of rows: a tuple of 100,000 nodes is one object with a list per
+field, and a field with its default everywhere is left out. The layout follows from the value's
+class, so a new field with a default needs no code here, and older files load without it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ from .replacement import replacement
 FORMAT = "graphviz_torch"
 VERSION = 1
 
-_CHUNK = 1 << 20
-_PACKED = 1 << 14  # bytes at a time: each member's end copies the rest of them
+_TEXT_CHUNK = 1 << 20
+_PACKED_CHUNK = 1 << 14  # compressed bytes read at once; zlib copies the rest at each member's end
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class Checked(Protocol):
-    """A frozen value that checks more than the types of its fields."""
+    """A frozen value with a check beyond the types of its fields."""
 
     def check(self) -> None:
-        """Raises ValueError if it could not be read again."""
+        """Raise ValueError if the value could not be read again.
+
+        Raises ValueError if it could not be read again.
+        """
 
 
 Kind = TypeVar("Kind", bound=Checked)
 
 
 def write(value: Checked, path: str | Path) -> Path:
-    """Write `value` to `path`, compressed if it ends in ".gz". Returns the path.
+    """Write a value to a file, compressed if `path` ends in ".gz", and return the path.
 
     Raises:
         ValueError: for a value that could not be read again; nothing is written.
@@ -50,38 +53,40 @@ def write(value: Checked, path: str | Path) -> Path:
     path = Path(path)
     with replacement(path) as raw:
         file: Any
-        with _packed(raw) if path.suffix == ".gz" else nullcontext(raw) as file:
+        with _gzip_writer(raw) if path.suffix == ".gz" else nullcontext(raw) as file:
             for part in _parts(value):
                 file.write(part.encode())
     return path
 
 
 def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
-    """Return the value of class `kind` that `write` wrote to `path`, compressed or not.
+    """Return the value of class `kind` in a file, compressed or not.
 
     Raises:
-        ValueError: for a file that holds none, or more than its `Limits`.
+        ValueError: for a file without such a value, or one that exceeds its `Limits`.
         OSError: as `open` does.
     """
     limits = Limits(os.stat(path).st_size, max_bytes)
     try:
-        return _value(_read(unpacked(path, _CHUNK, limits, whole=True), limits), kind)
+        return _value(_read(read_unpacked(path, _TEXT_CHUNK, limits, whole=True), limits), kind)
     except zlib.error as error:
         raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from error
     except ValueError as error:
         raise ValueError(f"{printable(str(path))}: {error}") from None
 
 
-def unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Iterator[bytes]:
-    """Yield the text of a file, compressed or not, in pieces of at most so many bytes.
+def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Iterator[bytes]:
+    """Yield the text of a file, compressed or not, in pieces of at most `most` bytes.
 
     Args:
-        whole: refuse a file that is cut short; else yield what is there.
+        path: the file.
+        most: largest size of a piece.
+        limits: limits of the file.
+        whole: True to refuse a truncated file; False to yield the text up to its end.
 
     Raises:
-        zlib.error: for compressed data that is damaged.
-        ValueError: for more gzip members than `limits` allows, and where data is cut short that
-            must be whole.
+        zlib.error: for damaged compressed data.
+        ValueError: for more gzip members than `limits` allows, or a truncated file if `whole`.
         OSError: as `open` does.
     """
     with open(path, "rb") as file:
@@ -92,13 +97,13 @@ def unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Ite
             return
         unpack = zlib.decompressobj(_GZIP)
         data, members = b"", 1
-        while data := data or file.read(_PACKED):
+        while data := data or file.read(_PACKED_CHUNK):
             text = unpack.decompress(data, most)
             data = unpack.unconsumed_tail
             if unpack.eof:
-                data = unpack.unused_data or file.read(_PACKED)
+                data = unpack.unused_data or file.read(_PACKED_CHUNK)
                 while data and not (data := data.lstrip(b"\0")):  # zeros pad the end
-                    data = file.read(_PACKED)
+                    data = file.read(_PACKED_CHUNK)
                 if data:
                     members += 1
                     limits.check_members(members)
@@ -110,12 +115,12 @@ def unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -> Ite
 
 
 def text_of(value: Checked) -> str:
-    """Return the text that `write` writes."""
+    """Return the text that `write` writes to a file."""
     return "".join(_parts(value))
 
 
 def value_of(text: str, kind: type[Kind]) -> Kind:
-    """Return the value of class `kind` that `text_of` encoded.
+    """Return the value of class `kind` in a text written by `text_of`.
 
     Raises:
         ValueError: for any other text.
@@ -125,10 +130,10 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
 
 
 def packed_value(content: bytes, kind: type[Kind]) -> Kind:
-    """Return the value whose text, from `text_of`, was compressed by gzip or zlib.
+    """Return the value of class `kind` in a text compressed by gzip or zlib.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for any other content.
     """
     limits = Limits(len(content))
     stream = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
@@ -139,7 +144,7 @@ def packed_value(content: bytes, kind: type[Kind]) -> Kind:
     limits.check(text)
     if not stream.eof:
         raise ValueError("the compressed data is cut short.")
-    return _value(_decoded(text), kind)
+    return _value(_decode(text), kind)
 
 
 @with_gc_disabled
@@ -152,7 +157,7 @@ def _value(text: str, kind: type[Kind]) -> Kind:
 
 
 def json_of(text: str | bytes) -> Any:
-    """Return the parsed JSON text.
+    """Parse a JSON text, and return the value.
 
     Raises:
         ValueError: for any other text.
@@ -180,7 +185,7 @@ def check_head(values: Any, format: str) -> None:
     """Remove "format" and "version" from a file's content, and check them.
 
     Raises:
-        ValueError: for another format, and for a version that is not known.
+        ValueError: for another format, or an unknown version.
     """
     if not isinstance(values, dict) or values.pop("format", None) != format:
         raise ValueError(f'this is JSON, but not a saved graph: "format" is not "{format}".')
@@ -194,8 +199,8 @@ def check_head(values: Any, format: str) -> None:
         )
 
 
-def _packed(raw: BinaryIO) -> gzip.GzipFile:
-    # No name and no time in the header: the same value gives the same bytes.
+def _gzip_writer(raw: BinaryIO) -> gzip.GzipFile:
+    # No name and no time in the header, so equal values give equal bytes.
     return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
 
 
@@ -213,14 +218,14 @@ def _read(pieces: Iterator[bytes], limits: Limits) -> str:
     text, checked = bytearray(), 0
     for piece in pieces:
         text += piece
-        if len(text) > 2 * checked:  # so all is counted twice at most
+        if len(text) > 2 * checked:  # at doubled size: each byte is counted twice at most
             limits.check(text)
             checked = len(text)
     limits.check(text)
-    return _decoded(text)
+    return _decode(text)
 
 
-def _decoded(text: bytes | bytearray) -> str:
+def _decode(text: bytes | bytearray) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Values of several classes in one column: what stands in an annotation as `Clip | Step`.
+"""Values of several classes in one column, for annotations such as `Clip | Step`.
 
 {"kinds": ["Clip", "Step"], "at": [0, 1, 0], "values": [column of Clips, column of Steps]}
 """
@@ -12,10 +12,10 @@ from .lists import integers, members, rows
 
 
 class Kinds:
-    """A codec for values of several classes, with the columns of each class in order.
+    """A codec for values of several classes, with one column per class.
 
     Args:
-        codecs: what encodes and decodes the values of a class, by the class.
+        codecs: the codec of each class.
     """
 
     def __init__(self, codecs: Mapping[type, Any]) -> None:
@@ -23,7 +23,7 @@ class Kinds:
         self._classes = {cls.__name__: cls for cls in codecs}
 
     def encode(self, values: list[Any], where: str) -> Any:
-        """Return JSON for `values`."""
+        """Return the JSON object for these values."""
         groups: dict[type, list[Any]] = {}
         for value in values:
             groups.setdefault(type(value), []).append(value)
@@ -41,8 +41,10 @@ class Kinds:
         }
 
     def decode(self, data: Any, count: int, where: str, known: Any) -> list[Any]:
-        """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
-        else.
+        """Return the `count` values in `data`.
+
+        Raises:
+            ValueError: for any other data; the message begins with `where`.
         """
         kinds, at, columns = members(data, ("kinds", "at", "values"), where)
         names = rows(kinds, None, where)

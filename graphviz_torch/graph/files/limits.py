@@ -1,38 +1,38 @@
-"""Limits of a file's content, counted before it is parsed, so that no file fills the memory first.
+"""Limits on a file's content, counted before it is parsed, so that no file exhausts the memory.
 
 `[],` is three bytes of text and less than a hundredth of a byte compressed, but an empty list takes
-64 bytes. The limits count what takes memory and time: bytes of text, lists and objects, texts (keys
-among them), values, and gzip members. A saved graph consists of columns, so it has some hundred
-lists, however large it is. A recording of 12,505 nodes has 2.7 values and ten bytes of text for
-each compressed byte; a training has fewer.
+64 bytes. Limited are the things that take memory and time: bytes of text, lists and objects,
+strings (including keys), values, and gzip members. A saved graph has some hundred lists, however
+large it is, because it consists of columns. A recording of 12,505 nodes has 2.7 values and ten
+bytes of text per compressed byte; a training has fewer.
 """
 
 from __future__ import annotations
 
-MAX_BYTES = 1 << 28  # of JSON text; `max_bytes` below is this number, or what a user gives for it
+MAX_BYTES = 1 << 28  # default of `max_bytes`: bytes of JSON text
 
-_ONE = 2  # part of `max_bytes` that one graph, or one step of a training, may take
-_LISTS = _TEXTS = 256  # bytes of `max_bytes` for each list or object, and for each text
-_MOST_VALUES = 40  # bytes of `max_bytes` for each value: about 250,000 recorded nodes
-_MEMBERS = 2048  # bytes of `max_bytes` for each gzip member: the writings of a run
-_VALUES, _VALUES_PER_BYTE = 512, 8  # bytes of `max_bytes` for a value; values for each byte
-_TEXT, _TEXT_PER_BYTE = 8, 64  # a small file may unpack to this part of `max_bytes`
+_PER_GRAPH = 2  # one graph, or one step of a training, may take `max_bytes` / 2
+_LISTS = _TEXTS = 256  # one list or object, and one string, per 256 bytes of `max_bytes`
+_MAX_VALUES = 40  # at most one value per 40 bytes of `max_bytes`: 250,000 recorded nodes
+_MEMBERS = 2048  # one gzip member (one write of a run) per 2,048 bytes of `max_bytes`
+_VALUES, _VALUES_PER_BYTE = 512, 8  # small files: per `max_bytes`; else: per byte of the file
+_TEXT, _TEXT_PER_BYTE = 8, 64  # a small file may unpack to `max_bytes` / 8
 
 
 class Limits:
     """The limits of one file.
 
     Args:
-        size: bytes of the file as it is, compressed or not.
-        max_bytes: of text. With it grow the other limits.
+        size: bytes of the file, compressed or not.
+        max_bytes: bytes of text; the other limits are proportional to it.
 
     Attributes:
         text: bytes of the text.
         one: bytes of the text of one graph, or of one step of a training.
-        values: numbers and texts that lists and objects hold, all together.
-        lists: lists and objects.
-        texts: texts, with the keys of objects.
-        members: gzip members.
+        values: numbers and strings in all lists and objects together.
+        lists: number of lists and objects.
+        texts: number of strings, including keys of objects.
+        members: number of gzip members.
 
     >>> limits = Limits(233_000)
     >>> limits.text, limits.values, limits.lists
@@ -45,16 +45,16 @@ class Limits:
 
     def __init__(self, size: int, max_bytes: int = MAX_BYTES) -> None:
         self.text = min(max_bytes, max(max_bytes // _TEXT, _TEXT_PER_BYTE * size))
-        self.one = max_bytes // _ONE
+        self.one = max_bytes // _PER_GRAPH
         self.values = max(
-            max_bytes // _VALUES, min(_VALUES_PER_BYTE * size, max_bytes // _MOST_VALUES)
+            max_bytes // _VALUES, min(_VALUES_PER_BYTE * size, max_bytes // _MAX_VALUES)
         )
         self.lists = max_bytes // _LISTS
         self.texts = max_bytes // _TEXTS
         self.members = max_bytes // _MEMBERS
 
     def check(self, *pieces: bytes | bytearray | str) -> None:
-        """Raise ValueError where the text of a graph, in pieces, holds more than it may."""
+        """Raise ValueError if the text of one graph, given in pieces, exceeds the limits."""
         size = sum(map(len, pieces))
         self.check_text(size)
         if size > self.one:
@@ -66,17 +66,17 @@ class Limits:
         self.check_values(sum([_count(piece, ",") for piece in pieces]))
 
     def check_text(self, size: int) -> None:
-        """Raise ValueError for more bytes of text than a file may hold."""
+        """Raise ValueError if the file has more bytes of text than allowed."""
         if size > self.text:
             raise self._error(self.text, "bytes of text")
 
     def check_values(self, count: int) -> None:
-        """Raise ValueError for more values than a file may hold, written out."""
+        """Raise ValueError if the file has more values than allowed."""
         if count > self.values:
             raise self._error(self.values, "values")
 
     def check_members(self, count: int) -> None:
-        """Raise ValueError for more gzip members than a file may have."""
+        """Raise ValueError if the file has more gzip members than allowed."""
         if count > self.members:
             raise self._error(self.members, "gzip members")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-LIMIT = 1 << 63  # PyTorch counts sizes and elements no further
+LIMIT = 1 << 63  # sizes and element counts of PyTorch are smaller
 
 
 def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:

@@ -1,10 +1,10 @@
-"""Atomic file writing: a file is written whole or not at all.
+"""Write files atomically: a file is written completely or not at all.
 
-All files that this package writes for its users are written here: beside the old file, flushed to
-disk, and exchanged in one step. A concurrent reader sees the old file or the new one. The new file
+All files that this package writes for users are written here: to a temporary file in the same
+folder, flushed to disk, and renamed. A concurrent reader sees the old or the new file. The new file
 has the mode and owner of the old one, or those that `open` would give it. Other hard links to the
 old file and extended attributes are not kept. Targets that cannot be replaced, such as a pipe, a
-device or "/dev/stdout", are written as `open` writes.
+device or "/dev/stdout", are written like with `open`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ _PROCESS = ("/proc/", "/dev/fd/")  # folders of a process's own open files
 
 @contextmanager
 def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file, which takes the place of `path` where the block ends.
+    """Yield a new file that replaces `path` at the end of the block.
 
-    An exception in the block leaves the old file as it was, and nothing beside it. So does a kill
-    of the process on Linux, where the file system has files without a name (ext4, xfs, btrfs,
-    tmpfs): the new file has one for no longer than the exchange takes. Elsewhere a killed process
-    leaves ".graphviz_torch-3f29c1d8.partial".
-
-    A symbolic link stays, and the file that it names is replaced.
+    After an exception in the block the old file is unchanged, and no other file is left. The same
+    holds if the process is killed, on Linux file systems with unnamed files (ext4, xfs, btrfs,
+    tmpfs), where the new file has a name only during the exchange. Elsewhere a killed process
+    leaves a file such as ".graphviz_torch-3f29c1d8.partial". For a symbolic link the target is
+    replaced.
 
     Args:
-        path: the file, in a folder in which files can be made.
+        path: the file; new files can be created in its folder.
 
     Raises:
-        OSError: as `open(path, "wb")` does; also where no file can be made beside `path`, or the
+        OSError: as `open(path, "wb")` does; also if no file can be created in the folder, or the
             disk is full.
 
     >>> from tempfile import TemporaryDirectory
@@ -54,7 +53,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", str(path))
     try:
         there = os.stat(path)
-    except FileNotFoundError:  # also where a link names a file that does not exist yet
+    except FileNotFoundError:  # also for a link to a file that does not exist
         there = None
     target = _target(path) if there is None or stat.S_ISREG(there.st_mode) else None
     if target is None:
@@ -62,7 +61,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
         return
     if there is not None:
-        os.close(os.open(path, os.O_WRONLY))  # a file that may not be written is not replaced
+        os.close(os.open(path, os.O_WRONLY))  # raises if the file is not writable
     partial = target.with_name(f".graphviz_torch-{os.urandom(4).hex()}.partial")
     try:
         with _file(partial, path) as file:
@@ -71,9 +70,9 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             if there is not None:
                 _copy_mode(file, there)
             os.fsync(file.fileno())
-            with _named(path):
+            with _with_path(path):
                 _link(file, partial)
-        with _named(path):
+        with _with_path(path):
             os.replace(partial, target)
     except BaseException:
         with suppress(OSError):
@@ -92,13 +91,13 @@ def _target(path: Path) -> Path | None:
 
 
 def _file(partial: Path, path: Path) -> BinaryIO:
-    """Return a new file in the folder of `partial`: without a name if the system allows, else named
+    """Return a new file in the folder of `partial`: unnamed if the system allows, else named
     `partial`.
     """
     if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
-        with suppress(OSError):  # such as a file system that has none
+        with suppress(OSError):  # a file system without unnamed files
             return os.fdopen(os.open(partial.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb")
-    with _named(path):
+    with _with_path(path):
         return open(partial, "xb")
 
 
@@ -106,7 +105,7 @@ def _link(file: BinaryIO, partial: Path) -> None:
     """Give an unnamed file this name."""
     number = file.fileno()
     if os.fstat(number).st_nlink == 0:
-        # With a number of a folder, whose use the whole path rules out, the link is followed.
+        # `src_dir_fd` is unused with an absolute path, but needed for the link to be followed.
         os.link(f"/proc/self/fd/{number}", partial, src_dir_fd=number, follow_symlinks=True)
 
 
@@ -114,14 +113,14 @@ def _copy_mode(file: BinaryIO, there: os.stat_result) -> None:
     if sys.platform != "win32":
         ours = os.fstat(file.fileno())
         if (ours.st_uid, ours.st_gid) != (there.st_uid, there.st_gid):
-            with suppress(OSError):  # a file of somebody else's becomes ours
+            with suppress(OSError):  # only root may give files away
                 os.fchown(file.fileno(), there.st_uid, there.st_gid)
         os.fchmod(file.fileno(), stat.S_IMODE(there.st_mode))
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Re-raise an error with the file name that the caller gave."""
+def _with_path(path: Path) -> Iterator[None]:
+    """Re-raise an OSError with the path that the caller gave."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Parts of a program that are trained in alternating steps, such as the two players of a GAN.
+"""Detect parts of a program that are trained in alternating steps, such as the networks of a
+GAN.
 
-Parts that learn in every step, or never, are not mentioned.
+Parts that learn at every step, or never, are not mentioned.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from ..events import OptimizerStep
-from ..text import listing, shortened
+from ..text import listing, shorten
 from .step import TrainingStep
 
-_STEPS = 256  # only the last steps are examined
-_LEAST = 2  # minimum number of steps that train a part
-_MOST, _LONGEST = 3, 60  # parts, and characters of a name
+_MAX_STEPS = 256  # only the last steps are examined
+_MIN_STEPS = 2  # steps that train a part, for it to be mentioned
+_MAX_PARTS, _MAX_NAME = 3, 60  # parts mentioned, and characters of a name
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
@@ -35,10 +36,10 @@ class AlternatingOptimizers:
 
     def __init__(self) -> None:
         # For each step: number, trained names, other known names.
-        self._steps: deque[tuple[int, frozenset[str], frozenset[str]]] = deque(maxlen=_STEPS)
+        self._steps: deque[tuple[int, frozenset[str], frozenset[str]]] = deque(maxlen=_MAX_STEPS)
 
     def add(self, step: TrainingStep) -> None:
-        """Add the next step."""
+        """Add the next step of the training."""
         parameters = [p for graph in step.graphs for p in graph.parameters]
         # A step without a gradient trains nothing.
         trained = frozenset(p.name for p in parameters if p.stepped and p.got_gradient is not False)
@@ -58,20 +59,21 @@ class AlternatingOptimizers:
             # A name unknown to earlier or later steps may have been another one there.
             between = sum(steps[0] <= number <= steps[-1] for number in numbers)
             off = between > len(steps) or any(name in rest for _, _, rest in self._steps)
-            if len(steps) >= _LEAST and off:
+            if len(steps) >= _MIN_STEPS and off:
                 turns.setdefault(steps, []).append(name)
         every = list(turns.values())
         said = [
-            f"{_parts(names, every)} in {_when(steps, numbers)}" for steps, names in turns.items()
+            f"{_parts(names, every)} in {_frequency_text(steps, numbers)}"
+            for steps, names in turns.items()
         ]
-        return f"trained in turn: {listing(said, _MOST, last=', ')}" if said else ""
+        return f"trained in turn: {listing(said, _MAX_PARTS, last=', ')}" if said else ""
 
 
 def _parts(names: Sequence[str], turns: Sequence[Sequence[str]]) -> str:
     """Return the outermost modules whose parameters all belong to this turn: "netD"."""
     others = {path for turn in turns if turn is not names for name in turn for path in _paths(name)}
     own = (next((p for p in _paths(name) if p not in others), name) for name in names)
-    return listing(dict.fromkeys(shortened(path, _LONGEST) for path in own), _MOST)
+    return listing(dict.fromkeys(shorten(path, _MAX_NAME) for path in own), _MAX_PARTS)
 
 
 def _paths(name: str) -> list[str]:
@@ -79,7 +81,7 @@ def _paths(name: str) -> list[str]:
     return list(accumulate(name.split("."), "{}.{}".format))
 
 
-def _when(steps: Sequence[int], numbers: Sequence[int]) -> str:
+def _frequency_text(steps: Sequence[int], numbers: Sequence[int]) -> str:
     """Return "every second step", or "3 of 8 steps"."""
     gaps = {after - before for before, after in pairwise(steps)}
     every = {after - before for before, after in pairwise(numbers)}

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..files.columns import Known, codec
-from ..files.file import VERSION, check_head, json_of, unpacked
+from ..files.file import VERSION, check_head, json_of, read_unpacked
 from ..files.limits import MAX_BYTES, Limits
 from ..files.lists import members, rows
 from ..files.replacement import replacement
 from ..gc import with_gc_disabled
 from ..graph import Graph
 from ..text import printable
-from .patch import change, changed, extent
+from .patch import apply_change, change, extent
 from .step import TrainingStep
 
 FORMAT = "graphviz_torch training"
 _BEGINNING = f'{{"format": "{FORMAT}"'.encode()
-_SHAPES = 8  # number of graphs with distinct edges that are remembered
+_MAX_GRAPHS = 8  # remembered graphs with distinct edges
 _CHUNK = 1 << 18
 
 
@@ -44,13 +44,13 @@ class _Shape(NamedTuple):
     known: Known
 
 
-class _Shapes:
+class _KnownGraphs:
     """The latest columns of each graph with distinct edges, most recent last."""
 
     def __init__(self) -> None:
         self.latest: tuple[_Shape, ...] = ()
 
-    def like(self, columns: Any) -> int | None:
+    def index_of(self, columns: Any) -> int | None:
         """Return the index of the graph with the same edges; None if there is none."""
         edges = columns.get("edges")
         places = range(len(self.latest) - 1, -1, -1)
@@ -60,7 +60,7 @@ class _Shapes:
         """Store columns in place of those at `place`, and return them."""
         known = Known() if place is None else self.latest[place].known
         others = [each for at, each in enumerate(self.latest) if at != place]
-        self.latest = (*others[-_SHAPES + 1 :], _Shape(columns, known))
+        self.latest = (*others[-_MAX_GRAPHS + 1 :], _Shape(columns, known))
         return self.latest[-1]
 
 
@@ -73,7 +73,7 @@ class TrainingFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._shapes = _Shapes()
+        self._shapes = _KnownGraphs()
         self._end: tuple[int, int] | None = None  # inode and size of the file
 
     def append(self, *steps: TrainingStep) -> None:
@@ -99,14 +99,14 @@ class TrainingFile:
         for graph in step.backwards:
             graph.check()
             columns = codec(Graph).encode([graph], "graph")
-            place = self._shapes.like(columns)
+            place = self._shapes.index_of(columns)
             if place is None:
                 graphs.append({"columns": columns})
             else:
                 old = self._shapes.latest[place].columns
                 difference = change(old, columns)
                 graphs.append({"like": place, "change": difference})
-                columns = changed(old, difference)
+                columns = apply_change(old, difference)
             self._shapes.take(columns, place)
         row = {"step": step.number, "graphs": graphs}
         return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
@@ -147,7 +147,7 @@ def is_training(path: str | Path, max_bytes: int = MAX_BYTES) -> bool:
     """
     try:
         limits = Limits(os.path.getsize(path), max_bytes)
-        pieces = unpacked(path, len(_BEGINNING), limits, whole=False)
+        pieces = read_unpacked(path, len(_BEGINNING), limits, whole=False)
         return next(pieces, b"").startswith(_BEGINNING)
     except zlib.error:
         return False
@@ -190,7 +190,7 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
     check_head(head, FORMAT)
     if head:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
-    shapes, size = _Shapes(), 0
+    shapes, size = _KnownGraphs(), 0
     step: TrainingStep | None = None
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
@@ -214,7 +214,7 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
         yield step
 
 
-def _shape(row: Any, shapes: _Shapes) -> _Shape:
+def _shape(row: Any, shapes: _KnownGraphs) -> _Shape:
     """Return the columns of a graph, now the latest of their shape."""
     if isinstance(row, dict) and row.keys() == {"columns"}:
         columns, place = row["columns"], None
@@ -222,7 +222,7 @@ def _shape(row: Any, shapes: _Shapes) -> _Shape:
         place, difference = members(row, ("like", "change"), "a graph of a step")
         if type(place) is not int or not 0 <= place < len(shapes.latest):
             raise ValueError(f"a graph is like number {place!r:.40} of {len(shapes.latest)}.")
-        columns = changed(shapes.latest[place].columns, difference)
+        columns = apply_change(shapes.latest[place].columns, difference)
     if not isinstance(columns, dict):
         raise ValueError("the columns of a graph are not an object.")
     return shapes.take(columns, place)
@@ -232,7 +232,7 @@ def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:
     """Yield the complete lines of a file."""
     pieces: list[bytes] = []
     size = 0
-    for text in unpacked(path, _CHUNK, limits, whole=False):
+    for text in read_unpacked(path, _CHUNK, limits, whole=False):
         size += len(text)
         limits.check_text(size)
         first, *others = text.split(b"\n")

@@ -1,4 +1,4 @@
-"""Several graphs joined into one, each as a titled segment."""
+"""Join several graphs into one, each as a titled segment."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from ..argument import Names, graph_of
 from ..collective import Collective, with_times
 from ..graph import Graph
-from ..ids import moved
+from ..ids import shift_ids
 from ..nodes import Node
-from ..text import listing, shortened
+from ..text import listing, shorten
 from ..values import Transfer, Untracked
 from .training import Training
 
-_MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
+_MAX_NAMES, _MAX_NAME = 2, 40  # outputs in a title; characters of each, and of the line
 # Offset of a segment's node ids, and the positions of its transfers in the joined graph.
 Places = tuple[int, Sequence[int]]
 
 
-def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:
-    """Return one graph with the given ones as segments, and the offsets of each.
+def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:
+    """Return one graph that contains the given ones as segments, and the offsets of each.
 
     Records of the whole recording, which each graph has, are kept once. The step is that of the
     last graph; its backward runs after the others.
 
     >>> one = Graph((Node(0, "MulBackward0", (None,)),), outputs=((0, 0),))
-    >>> whole, _ = joined([one, one], ["first", "second"])
+    >>> whole, _ = join_graphs([one, one], ["first", "second"])
     >>> whole.outputs, whole.segments
     (((0, 0), (1, 0)), ((0, 'first'), (1, 'second')))
     """
@@ -37,10 +37,10 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
     collectives: list[Collective] = []
     places: list[Places] = []
     shifted: list[Graph] = []
-    by = ran = 0  # nodes so far, and nodes that earlier backwards ran
+    by = ran = 0  # number of nodes so far, and of nodes that earlier backwards ran
     for graph in graphs:
-        own = moved(graph, by)
-        shifted.append(replace(own, nodes=tuple([_after(node, ran) for node in own.nodes])))
+        own = shift_ids(graph, by)
+        shifted.append(replace(own, nodes=tuple([_shift_order(node, ran) for node in own.nodes])))
         at: list[int] = []
         for transfer in own.transfers:
             copy = replace(transfer, node=None)
@@ -51,7 +51,7 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
             if transfer.node is not None:
                 transfers[at[-1]] = transfer
         places.append((by, at))
-        collectives = _merged(collectives, own.collectives)
+        collectives = _merge_collectives(collectives, own.collectives)
         by += len(graph.nodes)
         ran += 1 + max([node.order for node in graph.nodes if node.order is not None], default=-1)
     last = shifted[-1]
@@ -68,14 +68,14 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
         tuple((start, title) for (start, _), title in zip(places, titles, strict=True)),
         tuple({row.path: row for graph in graphs for row in graph.modules}.values()),
         tuple(collectives),
-        _untracked(shifted),
+        _join_untracked(shifted),
     )
     return whole, places
 
 
-def _untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
-    """Return what is untracked in all graphs: data that several of them took is there once."""
-    found: dict[Untracked, int] = {}  # without targets, and where it is
+def _join_untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
+    """Return the untracked entries of all graphs; data that several graphs use occurs once."""
+    found: dict[Untracked, int] = {}  # entry without targets -> its position
     targets: list[dict[int, None]] = []
     for graph in graphs:
         places: list[int] = []
@@ -91,40 +91,43 @@ def _untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
     return tuple(replace(each, targets=tuple(nodes)) for each, nodes in pairs)
 
 
-def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
-    """Return the collectives of a recording, each with the node of the segment that has it.
+def _merge_collectives(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
+    """Return the collectives of a recording, each with the node of the segment that contains it.
 
-    Every segment has all collectives, in the same order; graphs of other recordings have their own.
+    Every segment lists all collectives of the recording, in the same order. Graphs of another
+    recording have other collectives, which are appended.
     """
-    if list(map(_of_no_part, known)) != list(map(_of_no_part, more)):
+    if list(map(_without_node, known)) != list(map(_without_node, more)):
         return [*known, *more]
     pairs = zip(known, more, strict=True)
-    return [with_times([new, old] if _has(new) else [old, new]) for old, new in pairs]
+    return [
+        with_times([new, old] if _belongs_to_segment(new) else [old, new]) for old, new in pairs
+    ]
 
 
-def _of_no_part(collective: Collective) -> Collective:
+def _without_node(collective: Collective) -> Collective:
     return replace(collective, node=None, own=False)
 
 
-def _has(collective: Collective) -> bool:
+def _belongs_to_segment(collective: Collective) -> bool:
     """Return True if the collective belongs to the segment that lists it."""
     return collective.own or collective.node is not None
 
 
-def _after(node: Node, ran: int) -> Node:
-    """Return a node whose backward runs after `ran` others."""
+def _shift_order(node: Node, ran: int) -> Node:
+    """Return a node with `order` increased by the number of nodes that ran before its backward."""
     return node if node.order is None or not ran else node._replace(order=node.order + ran)
 
 
 def one_graph(
     value: Any, *inputs: Any, names: Names = None
 ) -> tuple[Graph, dict[int, Places] | None]:
-    """Return the graph that is drawn for `value`, and the offsets of its segments.
+    """Return the graph to draw for `value`, and the offsets of its segments.
 
     The offsets are None if `value` is a single graph. The backwards of a recording become segments
     of one graph; of several backwards from the same output and line, as in a loop, only the last is
-    kept, and a backward that a later one continues is part of the later one's graph. For a training
-    the last step is used.
+    kept; a backward that a later one continues is part of the later one's graph. For a training the
+    last step is used.
 
     Args:
         value, inputs, names: as in `graph_of`.
@@ -142,20 +145,22 @@ def one_graph(
     last = sorted(outer.values())
     if len(last) == 1:
         return graphs[-1], {len(graphs) - 1: (0, range(len(graphs[-1].transfers)))}
-    whole, places = joined([graphs[at] for at in last], [_counted(titles, at) for at in last])
+    whole, places = join_graphs(
+        [graphs[at] for at in last], [_numbered_title(titles, at) for at in last]
+    )
     return whole, dict(zip(last, places, strict=True))
 
 
 def _title(graph: Graph) -> str:
     """Return a graph's title: its outputs, and the line that created the first."""
     ends = [graph.nodes[node] for node, _ in graph.outputs]
-    names = dict.fromkeys(shortened(node.label or node.title, _LONGEST) for node in ends)
-    line = shortened(ends[0].line, _LONGEST) if ends else ""
-    listed = listing(names, _MOST_NAMES, last=", ")
+    names = dict.fromkeys(shorten(node.label or node.title, _MAX_NAME) for node in ends)
+    line = shorten(ends[0].line, _MAX_NAME) if ends else ""
+    listed = listing(names, _MAX_NAMES, last=", ")
     return " · ".join(filter(None, (listed, line))) or "no output"
 
 
-def _counted(titles: Sequence[str], at: int) -> str:
+def _numbered_title(titles: Sequence[str], at: int) -> str:
     """Return a title with the number of graphs that share it."""
     count = titles.count(titles[at])
     return f"{titles[at]} · the last of {count:,}" if count > 1 else titles[at]

@@ -1,27 +1,27 @@
 """Differences between two trees of JSON columns, so that equal parts are not written again.
 
 A change is an object with the changes of its members, or a list: ["=", value] for a new value,
-["~", ...] for measured numbers as in numbers.py, ["-"] for a removed member.
+["~", ...] for measured numbers (see numbers.py), ["-"] for a removed member.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .numbers import MEASURED, applied, changes
+from .numbers import MEASURED, apply_changes, changes
 
-_SHORT = 64  # columns in one list
+_MAX_NESTED = 64  # longer lists are not searched for nested values
 _NESTS = {dict, list}
 
 Change = dict[str, Any] | list[Any] | None  # None: equal
 
 
 def change(old: Any, new: Any, name: str = "") -> Change:
-    """Return the change from `old` to `new`, with measured numbers rounded to the scale.
+    """Return the change from `old` to `new`, with measured numbers rounded.
 
     Args:
         old, new: trees of JSON.
-        name: of the member that they are.
+        name: the key of this member in its parent.
 
     >>> change({"id": [0, 1], "norm": [1.0]}, {"id": [0, 1], "norm": [2.0]})
     {'norm': ['~', 20]}
@@ -41,11 +41,12 @@ def change(old: Any, new: Any, name: str = "") -> Change:
     return ["=", new]
 
 
-def changed(old: Any, by: Change, name: str = "") -> Any:
-    """Return the tree that `change` was given as `new`, with measured numbers rounded to the scale.
+def apply_change(old: Any, by: Change, name: str = "") -> Any:
+    """Return the new tree, given the old one and the result of `change`; measured numbers are
+    rounded.
 
     Raises:
-        ValueError: for what is not a change of `old`.
+        ValueError: if `by` is not a change of `old`.
     """
     if by is None:
         return old
@@ -55,20 +56,20 @@ def changed(old: Any, by: Change, name: str = "") -> Any:
             if inner == ["-"] and key in tree:
                 del tree[key]
             elif key in tree or (isinstance(inner, list) and inner[:1] == ["="]):
-                tree[key] = changed(tree.get(key), inner, key)
+                tree[key] = apply_change(tree.get(key), inner, key)
             else:
                 raise ValueError(f"a step changes {key!r:.40}, which the step before has not.")
         return tree
     if isinstance(by, list) and by[:1] == ["="] and len(by) == 2:
         return by[1]
     if isinstance(by, list) and by[:1] == ["~"] and name in MEASURED and isinstance(old, list):
-        return applied(old, by[1:], MEASURED[name])
+        return apply_changes(old, by[1:], MEASURED[name])
     raise ValueError(f"{name!r:.40} has a change that is unknown, or does not fit the step before.")
 
 
 def extent(tree: Any) -> int:
-    """Return a lower bound of the number of values in a tree; members of a long list are not
-    opened.
+    """Return a lower bound of the number of values in a tree; items of a long list are not
+    searched.
     """
     count, waiting = 0, [tree]
     while waiting:
@@ -77,7 +78,7 @@ def extent(tree: Any) -> int:
         if isinstance(part, dict):
             waiting += part.values()
         elif isinstance(part, list):
-            if len(part) < _SHORT and _NESTS & set(map(type, part)):
+            if len(part) < _MAX_NESTED and _NESTS & set(map(type, part)):
                 waiting += part
             else:
                 count += len(part)

@@ -31,7 +31,7 @@ class TrainingStep:
 
     @property
     def graphs(self) -> list[Graph]:
-        """A graph for each backward, in order."""
+        """The graphs of all backwards, in order."""
         return list(self.backwards)
 
     @property
@@ -41,5 +41,5 @@ class TrainingStep:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """The collectives of this rank in the step, each once."""
+        """The collectives of this rank in the step, without duplicates."""
         return self.graph.collectives

@@ -69,7 +69,10 @@ class Training:
         return str(turns)
 
     def check(self) -> None:
-        """Raises ValueError for what could not be read again."""
+        """Raise ValueError for a training that could not be read again.
+
+        Raises ValueError for what could not be read again.
+        """
         numbers = [step.number for step in self.steps]
         if not numbers:
             raise ValueError("a training has one step or more, and this one has none.")
@@ -79,7 +82,7 @@ class Training:
             if not step.backwards:
                 raise ValueError(f"step {step.number} has no graph.")
         graphs = {id(graph): graph for step in self.steps for graph in step.backwards}
-        for graph in graphs.values():  # steps in which nothing changed have one of them
+        for graph in graphs.values():  # unchanged steps share one graph
             graph.check()
 
     def save(self, path: str | Path) -> Path:

@@ -30,7 +30,7 @@ from ...findings.run_findings import RunFindings, steps_text
 from ...graph import Training, TrainingStep
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
-from ...graph.text import listing, ranks_text, shortened
+from ...graph.text import listing, ranks_text, shorten
 from ...graph.training.alternating import AlternatingOptimizers
 from ...graph.training.file import TrainingFile
 from ...graph.units import count_text
@@ -432,7 +432,7 @@ def _threads_text(threads: Mapping[str, int]) -> str:
     """
     if not threads:
         return ""
-    names = listing([repr(shortened(name, 40)) for name in threads])
+    names = listing([repr(shorten(name, 40)) for name in threads])
     one = len(threads) == 1
     which = f"thread {names}, which is" if one else f"threads {names}, which are"
     ran = count_text(sum(threads.values()), "backward")

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Final
 from unicodedata import east_asian_width
 
-from ...graph.text import at_most
+from ...graph.text import first_items
 from .. import labels
 from ..drawing.drawing import Drawing, Shading
 from ..drawing.mark import SEVERITY_SIGNS
@@ -51,7 +51,7 @@ def legend(
         )
         for f in findings
     ]
-    rows += at_most(said, _MAX_FINDINGS, _text("and {:,} more findings", colors["muted"]))
+    rows += first_items(said, _MAX_FINDINGS, _text("and {:,} more findings", colors["muted"]))
     rows += [_text(_lines(note, _NOTE_WIDTH), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""

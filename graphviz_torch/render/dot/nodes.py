@@ -7,7 +7,7 @@ from functools import lru_cache
 from operator import attrgetter
 
 from ...graph import Node
-from ...graph.column import details, recorded
+from ...graph.column import details, is_recorded
 from .. import labels, wording
 from ..drawing.drawing import Drawing, FusedNode
 from ..style import NODE_SHAPES, Role, Theme, palette, pick, role
@@ -50,7 +50,7 @@ class Nodes:
         read = attrgetter(*names)
         unset = tuple([Node._field_defaults[name] for name in names])
         with_details = [i for i in drawing.nodes if read(nodes[i]) != unset]
-        special.update([i for i in with_details if any(map(recorded, read(nodes[i])))])
+        special.update([i for i in with_details if any(map(is_recorded, read(nodes[i])))])
         # Labels of operations without details. Outputs are compared by identity: equal ones are
         # mostly one object, and hashing them is slow.
         usual: dict[tuple[str, int, tuple[str, ...], str], str] = {}

@@ -12,7 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ...graph import GraphLike
-from ...graph.text import shortened
+from ...graph.text import shorten
 from ...graph.units import number_text
 from ..chart import svg_escape, svg_start, svg_text
 from ..resolve import graph_and_findings
@@ -152,7 +152,7 @@ class _Panel:
         head = f"{title}: {diagram.sentence}" if title else diagram.sentence
         size = 15 if title else 18
         room = (self.width * (1 + max(self.column, default=0)) - LEFT_MARGIN) / (size * 0.52)
-        yield bold_text(LEFT_MARGIN, 36, shortened(head, int(room)), color, size)
+        yield bold_text(LEFT_MARGIN, 36, shorten(head, int(room)), color, size)
         about = "Data enters above. The gradient rises from the loss below."
         if diagram.frozen:
             are = "is" if diagram.frozen == 1 else "are"
@@ -252,7 +252,7 @@ class _Panel:
             line = COLORS["cluster_line"][0]
             over = f"M{left + LEFT_MARGIN:.1f} {y:.1f}H{left + self.width - LEFT_MARGIN:.1f}"
             yield f'<path d="{over}" stroke="{line}" fill="none"/>'
-            yield svg_text(text, y + 15, shortened(row.title, room), "muted")
+            yield svg_text(text, y + 15, shorten(row.title, room), "muted")
         elif row.cut is not None:
             yield from cut_mark(x, y, row.cut, text, room)
         elif row.place is not None:
@@ -283,7 +283,7 @@ class _Panel:
         at = text + text_width(said, 12, bold=True) + 10
         rest = int((self.width - self.text - (at - text) - 10) / _SMALL_CHARACTER)
         if rest > 6 and place.kind not in ("", place.name):
-            yield svg_text(at, line, shortened(place.kind, rest), "muted", size=11)
+            yield svg_text(at, line, shorten(place.kind, rest), "muted", size=11)
         if place.norm:
             yield svg_text(text - 10, y + 4, number_text(place.norm), "muted", "end", 10)
         if two:

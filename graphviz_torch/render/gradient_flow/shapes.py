@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...graph.text import shortened
+from ...graph.text import shorten
 from ...graph.units import number_text
 from ..chart import svg_text
 from ..style import COLORS, SCALE
@@ -53,7 +53,7 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: int) -> Iterat
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
     )
     yield leader(x + 18, text - 5, y)
-    said = shortened(" · ".join(cut.text), room)
+    said = shorten(" · ".join(cut.text), room)
     yield (
         bold_text(text, y + 4, said, _CUT_COLOR, 12)
         if cut.harmful
@@ -112,7 +112,7 @@ def parameter_marks(
         norms = sorted(each.norm for each in here if each.norm is not None)
         span = f", {number_text(norms[0])} to {number_text(norms[-1])}" if norms else ""
         said = f"{len(here):,} {meaning if state != 'learns' else 'parameters'}{span}"
-        said = shortened(said, max(8, int((end - x - 12) / 6.4)))
+        said = shorten(said, max(8, int((end - x - 12) / 6.4)))
         yield _dot(x + 4, y, state)
         yield svg_text(x + 12, y, said, "muted", size=10)
         x += 24 + text_width(said, 10)

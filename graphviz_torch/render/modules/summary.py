@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...graph import GraphLike, ModuleRow, graph_of
 from ...graph.column import Column, columns_in
-from ...graph.terminal import TableColumn, hidden, line_width, table, width_of
+from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table, width_of
 from ...graph.text import printable
 from ...graph.units import bytes_text, number_text, seconds_text
 from ..labels import count
@@ -81,7 +81,7 @@ class Summary:
         rule = "-" * max(map(width_of, rows))
         notes = list(self._notes())
         if missing:
-            notes.append(hidden(missing, width))
+            notes.append(hidden_columns_text(missing, width))
         if width is not None:
             notes = [line for note in notes for line in wrap(note, width, subsequent_indent="  ")]
         modules = [*rows[1:-1], rule] if lines[1:] else []

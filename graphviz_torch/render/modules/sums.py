@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...graph import Graph, ModuleRow, Node, Parameter, TensorMeta
-from ...graph.column import declared, recorded
+from ...graph.column import columns_of, is_recorded
 from .flops import Flops, flops
 
 
@@ -161,9 +161,9 @@ def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
     for row in graph.modules:
         own = found.get(row.path, Sums()) if row.path else root
         around = [root, *(found[path] for path in _path_prefixes(row.path) if path in found)]
-        for name, column in declared(ModuleRow).items():
+        for name, column in columns_of(ModuleRow).items():
             value = getattr(row, name)
-            if recorded(value):
+            if is_recorded(value):
                 for sums in around if column.summed else (own,):
                     before = sums.recorded.get(name)
                     sums.recorded[name] = value if before is None else before + value

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ...graph import Collective, GraphLike, graph_of
-from ...graph.collective import aligned, rank_waits
-from ...graph.text import at_most, ranks_text
+from ...graph.collective import align_times, rank_waits
+from ...graph.text import first_items, ranks_text
 from ...graph.units import seconds_text
 from ..chart import svg_escape, svg_line, svg_start, svg_text
 from ..style import COLORS
@@ -61,7 +61,7 @@ def has_times(collectives: Iterable[Collective]) -> bool:
 
 def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str] = ()) -> str:
     """Return the SVG of `rank_chart`, `width` pixels wide, with these lines below."""
-    bars = aligned(collectives)
+    bars = align_times(collectives)
     ranks = sorted(bars)[:_MAX_RANKS]
     every = [(begin, begin + long) for rank in ranks for begin, long, _ in bars[rank]]
     low, high = min(begin for begin, _ in every), max(end for _, end in every)
@@ -109,7 +109,7 @@ def wait_lines(collectives: Iterable[Collective]) -> list[str]:
             duration = f"up to {most}" if len(some) > 1 else most
             place = f" at {where}" if where else ""
             lines.append(f"{ranks_text(some)} waited {duration} for rank {late} in {kind}{place}")
-    return at_most(lines, _MAX_WAITS)
+    return first_items(lines, _MAX_WAITS)
 
 
 def _bar(x: float, y: float, width: float, seconds: float, each: Collective) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ...graph import Edge, Graph, Node
-from ...graph.text import at_most
+from ...graph.text import first_items
 
 _MAX_EDGES_NAMED = 2  # in a line
 
@@ -85,7 +85,7 @@ def difference_line(diff: Difference) -> str:
     The picture of both graphs shows everything else.
     """
     edges = list(_edges(diff))
-    listed = f" Edges: {'; '.join(at_most(edges, _MAX_EDGES_NAMED))}." if edges else ""
+    listed = f" Edges: {'; '.join(first_items(edges, _MAX_EDGES_NAMED))}." if edges else ""
     return f"{diff.direction}.{listed}"
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from ...graph import FAILURE_RULES, Edge, Graph, GraphLike, ModuleRow, Node, TensorMeta
 from ...graph.collective import by_node
-from ...graph.column import columns_in, declared_beside
+from ...graph.column import columns_except, columns_in
 from ...graph.tensors import elements_text
 from .. import style
 from ..groups.chains import RESHAPING
@@ -52,7 +52,7 @@ _PANEL = 300  # pixels, width of a chart
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "where", "note")
 # Declared fields without a column of their own.
-_BESIDE = declared_beside(
+_BESIDE = columns_except(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of a gradient; larger ones are left out
