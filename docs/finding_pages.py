@@ -34,12 +34,14 @@ _INDEX = """# Rules
 
 [中文](../zh/findings/index.md)
 
-`find(recording)` and `graphviz-torch run` judge what was recorded: a rule whose values were not
-recorded reports nothing. `watch`, `experiment` and `rehearse` report by the same ids. Each page
-below shows a program with the fault and its report. `graphviz-torch rule ID` prints a page,
-`graphviz_torch.rules()` this table. An error ends the training or makes its result useless, a
-warning is probably a mistake, a note may be meant: reports count the notes and show them with
-`--notes`.
+`find(recording)` and `graphviz-torch run` report these faults. If a rule needs a value that was not
+recorded, it reports nothing. `watch`, `experiment` and `rehearse` use the same ids.
+
+Each page below has a program with the fault, and its report. `graphviz-torch rule ID` prints a page,
+and `graphviz_torch.rules()` this table.
+
+An error ends the training or makes its result useless. A warning is probably a mistake. A note may
+be intended: reports count the notes, and `--notes` shows them.
 
 {tables}
 

@@ -78,6 +78,20 @@ def test_a_figure_is_as_its_script_draws_it(name: str) -> None:
     assert drawn == figures.figure(name), "draw it with `python -m docs.figures`"
 
 
+WORDS_OF_A_PARAGRAPH = 60
+PROSE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: Path(page).name)
+def test_no_paragraph_is_long(page: str | Path) -> None:
+    """A paragraph is a block of prose or one item of a list; code and tables are none."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text)
+    prose = [part.split() for part in parts if not part.lstrip().startswith("|")]
+    long = [" ".join(words[:8]) for words in prose if len(words) > WORDS_OF_A_PARAGRAPH]
+    assert not long
+
+
 def test_the_site_numbers_the_lines_of_its_programs_and_opens_a_view_offline(
     tmp_path: Path,
 ) -> None:
