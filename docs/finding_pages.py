@@ -37,7 +37,7 @@ _INDEX = """# Rules
 `find(recording)` and `graphviz-torch run` report these faults. If a rule needs a value that was not
 recorded, it reports nothing. `watch`, `experiment` and `rehearse` use the same ids.
 
-Each page below has a program with the fault, and its report. `graphviz-torch rule ID` prints a page,
+Each page below has a program with the fault, and its report. `graphviz-torch rule ID` prints it,
 and `graphviz_torch.rules()` this table.
 
 An error ends the training or makes its result useless. A warning is probably a mistake. A note may
