@@ -93,7 +93,7 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
 
 
 def _lacks_constants(graph: Graph) -> bool:
-    """Return True if an operand of an addition or product is missing, as in a trace of `x + 2`."""
+    """Return True if an addition or product lacks an operand, as in a trace of `x + 2`."""
     if any(node.where or node.order is not None for node in graph.nodes):
         return False
     reads = Counter([edge.target for edge in graph.edges])

@@ -75,9 +75,10 @@ def graph_and_findings(
 def graph_and_marks(
     value: Any, *inputs: Any, findings: FindingsLike = "auto", names: Names = None
 ) -> tuple[Graph, tuple[Finding, ...]]:
-    """Return the same for a still picture, in which findings of severity "info" mark no node.
+    """Return the graph and the findings for a still picture.
 
-    Their message says everything; findings that the caller passed keep their nodes.
+    Findings that "auto" found with severity "info" have no nodes, as their message says everything;
+    given findings keep their nodes.
     """
     graph, found = graph_and_findings(value, *inputs, findings=findings, names=names)
     if isinstance(findings, str):

@@ -66,19 +66,19 @@ def stubs_of(drawing: Drawing) -> Stubs:
         if one is None:
             sources = frozenset(map(drawing.key, row.sources))
             chain = chains.get(i)
-            same = (_kind(row), frozenset(ends[i]), sources) if chain is None else chain
+            same = (_merge_key(row), frozenset(ends[i]), sources) if chain is None else chain
             first = drawn_for.setdefault(same, i)
             ends[first] |= ends[i] - {("stub", first)}
             alike.setdefault(first, []).insert(0, i)
         for j in row.inputs:
             ends[j].add(("stub", first) if one is None else ("key", one))
     ordered = sorted(alike, key=alike.__getitem__)
-    shown = _nearest(_drop_inner_data(drawing, rows, ends, ordered), ends)
+    shown = _limit_boxes(_drop_inner_data(drawing, rows, ends, ordered), ends)
     made: dict[int, Stub] = {}
     for i in shown:
         group = [rows[j] for j in alike[i]]
-        frames = _common(list(map(places.frames, group)))
-        made[i] = (_chain if i in chains else _stub)(alike[i][0], group, frames)
+        frames = _shared_frames(list(map(places.frames, group)))
+        made[i] = (_chain_stub if i in chains else _stub)(alike[i][0], group, frames)
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
@@ -92,9 +92,10 @@ def stubs_of(drawing: Drawing) -> Stubs:
 
 
 def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, int]:
-    """Return a number for each of more than `_MAX_CALLS` linked functions that need no gradient.
+    """Return position -> chain id, for chains of more than `_MAX_CALLS` linked functions.
 
-    A preparation of the data, such as a mask or an encoding of positions, has dozens of them.
+    Only functions without a gradient count, such as those that prepare a mask or an encoding of
+    positions.
     """
     among = {i for i in positions if rows[i].kind == "function" and not rows[i].sources}
     number = {i: i for i in among}
@@ -108,8 +109,10 @@ def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, in
     return {i: chain for i, chain in number.items() if sizes[chain] > _MAX_CALLS}
 
 
-def _nearest(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
-    """Return at most `_MAX_BOXES` positions, those first that enter what is drawn."""
+def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
+    """Return at most `_MAX_BOXES` positions; those that lead to drawn nodes or groups come
+    first.
+    """
     nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
     kept = set(nearest[:_MAX_BOXES])
     for i in sorted(kept, reverse=True):  # what leads only to what is left out is left out, too
@@ -118,19 +121,19 @@ def _nearest(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int
     return [i for i in shown if i in kept]
 
 
-def _kind(row: Untracked) -> object:
-    """Return what is equal for rows that are drawn once if they also join the same boxes.
+def _merge_key(row: Untracked) -> object:
+    """Return the key of rows that share a box if they also lead to the same elements.
 
-    The steps of a loop repeat their calls, and make or read their data anew.
+    Steps of a loop repeat their calls, and compute or read their data again.
     """
     tensors = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
     if row.kind == "data":
         return (row.label, *tensors)
-    return (row.kind, _once(row.label), row.module_class, row.reason, row.where, *tensors)
+    return (row.kind, _without_call_number(row.label), row.module_class, row.reason, row.where, *tensors)
 
 
-def _once(label: str) -> str:
-    """Return a label without the number of its call: "cell#2" is called as "cell" is."""
+def _without_call_number(label: str) -> str:
+    """Return a label without its call number: "cell" for "cell#2"."""
     name, _, number = label.rpartition("#")
     return name if number.isdecimal() else label
 
@@ -170,7 +173,7 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     if row.kind == "data":
         return Stub(position, row.label or "data", (*shapes, *values), True, frames)
     reason = [row.reason] if row.reason else []
-    title = row.title if len(alike) < 2 else replace(row, label=_once(row.label)).title
+    title = row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
     if frames and row.kind == "module":  # the frame already shows the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
@@ -178,13 +181,13 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     return Stub(position, title, (*shapes, *reason), False, frames)
 
 
-def _common(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the groups that are around all of them, outermost first."""
+def _shared_frames(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the groups around all of these paths, outermost first."""
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
     return tuple(level[0] for level in levels)
 
 
-def _chain(position: int, rows: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:
+def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:
     names = list(dict.fromkeys(row.label for row in rows))
     title = ", ".join([*names[:3], *["…"] * (len(names) > 3)])
     result = [", ".join(map(labels.shapes, zip(rows[-1].tensors, strict=True)))]
@@ -194,7 +197,7 @@ def _chain(position: int, rows: Sequence[Untracked], frames: tuple[int, ...]) ->
 
 
 class _Places:
-    """The groups of a drawing by the path of their module call."""
+    """Lookup of the groups around a module call, by its path."""
 
     def __init__(self, drawing: Drawing) -> None:
         self._closed: dict[str, int] = {}  # keys

@@ -91,10 +91,10 @@ def _roles(
     if folded:
         text = "parameter in its operation"
         cells += f"<TD>{_text(text, colors['parameter_line'])}</TD>"
-        width += _wide(text)
+        width += _cell_width(text)
     for text in [text for symbol, text in SYMBOL_MEANINGS.items() if symbol in symbols]:
         cells += f"<TD>{_text(f'  {text}', colors['muted'])}</TD>"
-        width += _wide(text) + 6
+        width += _cell_width(text) + 6
     return _table(cells, width)
 
 
@@ -111,7 +111,7 @@ def _scale(shading: Shading, theme: Theme) -> str:
     ]
     cells, width = _cells(swatches, colors)
     head = _text(f"<B>{title}</B>", colors["muted"])
-    return _table(f"<TD>{head}</TD>{cells}", width + 1.1 * _wide(title))
+    return _table(f"<TD>{head}</TD>{cells}", width + 1.1 * _cell_width(title))
 
 
 def _cells(
@@ -124,11 +124,11 @@ def _cells(
         cells += f'<TD BORDER="{border}"{ground} COLOR="{line}" STYLE="{style}"'
         cells += ' WIDTH="16" HEIGHT="11"></TD>'
         cells += f"<TD>{_text(text, colors['muted'])} </TD>" if text else ""
-        width += 22 + (_wide(text) if text else 0)
+        width += 22 + (_cell_width(text) if text else 0)
     return cells, width
 
 
-def _wide(text: str) -> float:
+def _cell_width(text: str) -> float:
     """Return the approximate width in points of a text in a cell."""
     return 0.58 * markup.SMALL_POINTS * len(text) + 10
 

@@ -172,7 +172,7 @@ class Drawing:
     # All nodes in groups, as flat lists: a tree of 100,000 `Leaf` objects would take longer to
     # build than everything else.
     groups: Groups | None = None
-    called: Mapping[int, str] = field(default_factory=dict)  # group -> name with its input
+    call_titles: Mapping[int, str] = field(default_factory=dict)  # group -> name with its input
     # Group -> findings at its nodes, transfers and collectives, bytes saved for backward.
     interest: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     fused: Mapping[int, FusedNode] = field(default_factory=dict)  # by group
@@ -364,7 +364,7 @@ class Drawing:
         groups = self.groups.groups
         part = groups[number]
         alike = self.tree.represented_groups.get(number)
-        name = part.name if alike else self.called.get(number, part.name)
+        name = part.name if alike else self.call_titles.get(number, part.name)
         if part.kind == "call":
             name = name.partition("#")[0]
         outer = part.parent

@@ -23,11 +23,11 @@ def group_nodes(drawing: Drawing) -> Drawing:
     options = drawing.options
     loops = not drawing.draws_each and options["depth"] is None
     modules = drawing.modules or ModuleTree(drawing.graph, loops=loops)
-    tree = modules.cut(drawing.size, drawing.rows)
+    tree = modules.split(drawing.size, drawing.rows)
     module = options["module"]
     start = None if module is None else _find(tree, module)
-    called = titles_by_input(drawing.graph, tree)
-    return drawing.having(modules=modules, groups=tree, start=start, called=called)
+    call_titles = titles_by_input(drawing.graph, tree)
+    return drawing.having(modules=modules, groups=tree, start=start, call_titles=call_titles)
 
 
 def _find(tree: Groups, module: str) -> int:

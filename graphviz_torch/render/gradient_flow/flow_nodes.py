@@ -140,15 +140,15 @@ def flow_nodes_of(graph: Graph, findings: tuple[Finding, ...]) -> FlowNodes:
         outer = _at_depth(graph, findings, 0)  # outermost modules only
         if len(outer) in _READABLE_COUNTS:
             return outer
-    fitting = (places for places in tried if len(places) <= MAX_NODES)
+    fitting = (each for each in tried if len(each) <= MAX_NODES)
     found = next(fitting, None)
     if found is not None:
         return found
-    for places in tried:
-        places.join_calls()
-        if len(places) <= MAX_NODES:
+    for each in tried:
+        each.join_calls()
+        if len(each) <= MAX_NODES:
             break
-    return places
+    return each
 
 
 def _at_depth(graph: Graph, findings: tuple[Finding, ...], depth: int) -> FlowNodes:

@@ -40,20 +40,20 @@ _NO_GRADIENT: Final = _Gradient(None)
 
 def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
     """Return the flow diagram of a graph."""
-    places = flow_nodes_of(graph, findings)
-    drawing, home = places.drawing, places.home
+    flow_nodes = flow_nodes_of(graph, findings)
+    drawing, home = flow_nodes.drawing, flow_nodes.home
     order = [key for key, first in home.items() if key == first]
-    parameters, above = _parameter_flows(places)
+    parameters, above = _parameter_flows(flow_nodes)
     number = {key: len(above) + i for i, key in enumerate(order)}
     flows: dict[tuple[int, int], _Gradient] = {}  # between two flow nodes
     results: dict[int, _Gradient] = defaultdict(lambda: _NO_GRADIENT)  # by flow node
     own: dict[int, _Gradient] = defaultdict(
         lambda: _NO_GRADIENT
-    )  # of the output of a place's module
+    )  # of the output of the module of a flow node
     reached = graph.reached()
     for line in drawing.all_edges:
         source, target = home[line.source], home[line.target]
-        leaves = places.leaves_module(source, line.source, line.target)
+        leaves = flow_nodes.leaves_module(source, line.source, line.target)
         if source != target or leaves:
             closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
             dry = reached.isdisjoint(closed)  # all users are behind a cut
@@ -66,17 +66,17 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
                 continue
             flows[source, target] = flows.get((source, target), _NO_GRADIENT).merge(flow)
             results[source] = results[source].merge(flow)
-    outputs: dict[int, list[int]] = defaultdict(list)  # nodes, by place
+    outputs: dict[int, list[int]] = defaultdict(list)  # nodes by flow node
     for node in sorted({node for node, _ in graph.outputs}):
         key = drawing.key(node)
         place = home[key]
         outputs[place].append(node)
         flow = _gradient_of(graph, node, 0)
         results[place] = results[place].merge(flow)
-        if places.leaves_module(place, key, None):
+        if flow_nodes.leaves_module(place, key, None):
             own[place] = own[place].merge(flow)
     made = [
-        _flow_node(places, key, flow.norm, parameters.get(key, []), outputs.get(key, []))
+        _flow_node(flow_nodes, key, flow.norm, parameters.get(key, []), outputs.get(key, []))
         for key in order
         for flow in (own.get(key, results[key]),)
     ]
@@ -86,7 +86,7 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
     return FlowDiagram(
         (*above, *made),
         tuple(sorted(links)),
-        tuple(_cuts(places, number)),
+        tuple(_cuts(flow_nodes, number)),
         sentence_of(graph, findings),
         frozen if frozen < len(states) else 0,
         "learns_nothing" in states,
@@ -94,14 +94,14 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
 
 
 def _flow_node(
-    places: FlowNodes,
+    flow_nodes: FlowNodes,
     key: int,
     norm: float | None,
     parameters: list[ParameterFlow],
     outputs: list[int],
 ) -> FlowNode:
-    drawing = places.drawing
-    segment, module = _segment_title(places, key), places.module(key)
+    drawing = flow_nodes.drawing
+    segment, module = _segment_title(flow_nodes, key), flow_nodes.module(key)
     if module is not None:
         path = module.path
         name = _REPEAT_MARK.sub("", path.removeprefix(f"{segment}.")) if segment else path
@@ -110,34 +110,34 @@ def _flow_node(
         name, kind = drawing.title(~key), ""
     else:
         node = drawing.graph.nodes[outputs[0] if outputs else key]
-        meets = len(places.sources.get(key, ())) > 1
+        meets = len(flow_nodes.sources.get(key, ())) > 1
         name = node.label or ("" if meets and not parameters else node.title)
         kind = node.title
     return FlowNode(name, kind, norm, segment, tuple(parameters), bool(outputs))
 
 
-def _segment_title(places: FlowNodes, key: int) -> str:
+def _segment_title(flow_nodes: FlowNodes, key: int) -> str:
     """Return the title of the backward pass of a key; "" if the step has only one."""
-    groups = places.drawing.groups
-    if groups is None or not places.drawing.graph.segments:
+    groups = flow_nodes.drawing.groups
+    if groups is None or not flow_nodes.drawing.graph.segments:
         return ""
-    around = groups.with_ancestors(places.group(key))
+    around = groups.with_ancestors(flow_nodes.group(key))
     return groups.groups[around[-1]].name if around else ""
 
 
 def _parameter_flows(
-    places: FlowNodes,
+    flow_nodes: FlowNodes,
 ) -> tuple[dict[int, list[ParameterFlow]], tuple[FlowNode, ...]]:
     """Return the parameters by flow node, and nodes for parameters outside of the graph."""
     found: dict[int, list[ParameterFlow]] = defaultdict(list)
-    home = places.home
+    home = flow_nodes.home
     firsts = reversed(dict.fromkeys(home.values()))
-    paths = {strip_call_number(places.path(first)): first for first in firsts}
+    paths = {strip_call_number(flow_nodes.path(first)): first for first in firsts}
     dry: dict[str, list[ParameterFlow]] = defaultdict(list)
-    graph = places.drawing.graph
+    graph = flow_nodes.drawing.graph
     for p in graph.parameters:
         state, norm = state_of(p, graph), gradient_norm(p, graph)
-        key = None if p.node is None else places.drawing.key(p.node)
+        key = None if p.node is None else flow_nodes.drawing.key(p.node)
         path, _, name = p.name.rpartition(".")
         if key not in home:  # beside other parameters of its module
             key = paths.get(path) if path else None
@@ -160,12 +160,12 @@ def _unreached_nodes(parameters: Mapping[str, list[ParameterFlow]]) -> tuple[Flo
     return tuple(dry)[:_MAX_UNREACHED]
 
 
-def _cuts(places: FlowNodes, number: Mapping[int, int]) -> Iterator[FlowCut]:
-    lines, _ = cut_lines(places.drawing, _MAX_CUTS)
+def _cuts(flow_nodes: FlowNodes, number: Mapping[int, int]) -> Iterator[FlowCut]:
+    lines, _ = cut_lines(flow_nodes.drawing, _MAX_CUTS)
     known = set()
     for line in lines:
         ends = [
-            None if key is None or key not in places.home else number[places.home[key]]
+            None if key is None or key not in flow_nodes.home else number[flow_nodes.home[key]]
             for key in (line.source, line.target)
         ]
         if ends[0] == ends[1] or (*ends, line.text) in known:

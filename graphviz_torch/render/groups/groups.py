@@ -90,13 +90,14 @@ def group(
     Raises:
         ValueError: if `limit` is less than 4.
     """
-    return ModuleTree(graph, loops=loops).cut(limit, rows)
+    return ModuleTree(graph, loops=loops).split(limit, rows)
 
 
 class ModuleTree:
-    """The nested modules of a graph, before `cut` splits the levels that are too large.
+    """The nested modules of a graph, before `split` groups the children of levels that are too
+    large.
 
-    A drawing that tries several limits calls `cut` on the same tree.
+    A drawing that tries several limits calls `split` on the same tree.
     """
 
     def __init__(self, graph: Graph, *, loops: bool) -> None:
@@ -113,7 +114,7 @@ class ModuleTree:
         self._order = flatten(top)
         self._structure = Structure(graph, edges, self._order)
 
-    def cut(self, limit: int, rows: int | None) -> Groups:
+    def split(self, limit: int, rows: int | None) -> Groups:
         """Return the groups for a limit; the arguments are those of `group`.
 
         Raises:
@@ -121,12 +122,12 @@ class ModuleTree:
         """
         if limit < 4:
             raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
-        cutter = LevelSplitter(self._structure, limit, rows, self._loops)
+        splitter = LevelSplitter(self._structure, limit, rows, self._loops)
         for part, items in reversed(self._parts):
-            part.items = cutter.cut(items)
+            part.items = splitter.split(items)
             self._structure.close(part)
         operations = tuple(self._structure.operations)
-        return _build_groups(self._graph, cutter.cut(self._top), self._order, operations)
+        return _build_groups(self._graph, splitter.split(self._top), self._order, operations)
 
 
 def _modules(

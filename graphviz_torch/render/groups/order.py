@@ -1,8 +1,8 @@
 """The topological order of nodes in which levels are split into groups.
 
 If backward was recorded, this is the execution order of forward: the reverse of the order in which
-backward ran. A range of it, as a box, never feeds its own input. Otherwise inputs of a loop step
-are placed in that step.
+backward ran. A range of it, as a box, never feeds its own input. Otherwise the inputs of a loop
+step are placed in that step.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LevelSplitter:
         self.rows = rows
         self.loops = loops
 
-    def cut(self, items: list[Item]) -> list[Item]:
+    def split(self, items: list[Item]) -> list[Item]:
         """Return the items of one level, grouped until there are at most `limit`."""
         size = self.limit
         parts = [item for item in items if type(item) is Part]
@@ -191,7 +191,7 @@ class LevelSplitter:
         return self._close(Part("run", name._replace(text=text), items, _common_class(parts)))
 
     def _close(self, part: Part) -> Part:
-        part.items = self.cut(part.items)
+        part.items = self.split(part.items)
         self.structure.close(part)
         return part
 

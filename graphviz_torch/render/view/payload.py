@@ -55,7 +55,7 @@ _TEXTS = ("name", "operation", "module", "where", "note")
 _BESIDE = columns_except(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
-_MOST_VALUES, _FEW_VALUES = 64, 4  # elements of a gradient; larger ones are left out
+_MAX_VALUES, _MAX_VALUES_LARGE = 64, 4  # elements of a gradient; larger ones are left out
 
 
 def view_payload(
@@ -304,7 +304,7 @@ def _add_gradients(
     columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
     tensors = [None if stats is None else stats.tensor for stats in rows]
     columns.numbers("gradTensor", [0 if t is None else metas.position(t) + 1 for t in tensors])
-    most = _MOST_VALUES if len(nodes) <= _MAX_NODES_ALL_VALUES else _FEW_VALUES
+    most = _MAX_VALUES if len(nodes) <= _MAX_NODES_ALL_VALUES else _MAX_VALUES_LARGE
     header["values"] = {
         at: _values(stats.values)
         for at, stats in enumerate(rows)
