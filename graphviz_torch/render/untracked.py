@@ -15,7 +15,7 @@ from .drawing.drawing import Drawing
 from .drawing.tree import Box, Open
 
 _MAX_BOXES = 24  # of data and calls; a loop that reads data in each step shows the first ones
-_MAX_CALLS = 6  # of functions on data that are linked; more are one box
+_MAX_CALLS = 6  # linked functions on data; longer chains are one box
 _MAX_TITLE = 40  # characters
 _MAX_DATA_BOXES = 4  # if there is more data, that which only enters closed groups is left out
 
@@ -53,7 +53,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
     places = _Places(drawing)
     inside = [places.closed_group(row) for row in rows]
     ends: list[set[tuple[str, int]]] = [set() for _ in rows]  # by row: elements that it leads to
-    alike: dict[int, list[int]] = {}  # by the one that is drawn for them
+    alike: dict[int, list[int]] = {}  # drawn row -> the rows that share its box
     drawn_for: dict[object, int] = {}
     chains = _chains(rows, [i for i in range(len(rows)) if inside[i] is None])
     for i, row in reversed([*enumerate(rows)]):
@@ -115,7 +115,7 @@ def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list
     """
     nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
     kept = set(nearest[:_MAX_BOXES])
-    for i in sorted(kept, reverse=True):  # what leads only to what is left out is left out, too
+    for i in sorted(kept, reverse=True):  # also leave out boxes that lead only to omitted ones
         if not any(kind == "key" or end in kept for kind, end in ends[i]):
             kept.remove(i)
     return [i for i in shown if i in kept]
@@ -129,7 +129,14 @@ def _merge_key(row: Untracked) -> object:
     tensors = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
     if row.kind == "data":
         return (row.label, *tensors)
-    return (row.kind, _without_call_number(row.label), row.module_class, row.reason, row.where, *tensors)
+    return (
+        row.kind,
+        _without_call_number(row.label),
+        row.module_class,
+        row.reason,
+        row.where,
+        *tensors,
+    )
 
 
 def _without_call_number(label: str) -> str:
@@ -173,7 +180,9 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     if row.kind == "data":
         return Stub(position, row.label or "data", (*shapes, *values), True, frames)
     reason = [row.reason] if row.reason else []
-    title = row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
+    title = (
+        row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
+    )
     if frames and row.kind == "module":  # the frame already shows the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
