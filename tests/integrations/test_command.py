@@ -548,6 +548,19 @@ def test_what_nobody_was_left_to_remove_is_removed_at_the_next_start(
     assert {path.name for path in tmp_path.iterdir()} == {*kept}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_process_that_nobody_waited_for_keeps_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # its number is still its own
+    (tmp_path / f"graphviz_torch-{ended.pid}-a").mkdir()
+    remove_leftovers()
+    assert not [*tmp_path.iterdir()]
+    ended.wait()
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     """Return once the condition holds; a test that waits in vain is ended by its time limit."""
     while not condition():

@@ -82,6 +82,8 @@ def _is_alive(process: int) -> bool:
         return False
     except OSError:  # the process belongs to another user
         pass
+    with suppress(OSError, IndexError):  # Linux keeps a process that ended until it is waited for
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
 
 

@@ -88,7 +88,8 @@ def attack(name: str, moment: float, sent: str, group: bool, port: int) -> tuple
         remove_leftovers()  # as the next start does
         tempfile.tempdir = None
         pages = list(temporary.glob("graphviz_torch-page-*")) if name == "view" else []
-        wrong += [f"stays: {path.name}" for path in temporary.iterdir() if path not in pages[:1]]
+        kept = [*pages[:1], *temporary.glob("torchinductor_*")]  # PyTorch's own, without us too
+        wrong += [f"stays: {path.name}" for path in temporary.iterdir() if path not in kept]
         wrong += [
             f"stays: {path.name}"
             for path in folder.iterdir()
