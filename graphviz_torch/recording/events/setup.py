@@ -104,7 +104,8 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
     for module, path in program.table.modules():
         own = module.__dict__
         suspects = [] if _HARMLESS.issuperset(own) else list(filter(_is_suspect, own))
-        found = [("", name) for name in suspects if name == "requires_grad" or own[name] is False]
+        # A library's own attribute can say rightly that nothing, or all, of its module learns.
+        found = [("", name) for name in suspects if own[name] is False and _learns(module, name)]
         for name, parameter in module._parameters.items():
             written = None if parameter is None else parameter.__dict__
             if written:
@@ -114,6 +115,11 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
             label = ".".join(filter(None, (path, name)))
             assignment = AttributeAssignment(owner=label, attribute=attribute)
             events.note(assignment, find_assignment(known, attribute))
+
+
+def _learns(module: torch.nn.Module, attribute: str) -> bool:
+    """Return whether a False of this attribute is contradicted by a parameter of the module."""
+    return attribute != "requires_grad" or any(each.requires_grad for each in module.parameters())
 
 
 def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:

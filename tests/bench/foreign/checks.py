@@ -109,6 +109,12 @@ def walk(loss: Tensor) -> tuple[list[Any], list[tuple[int, int, int, int]]]:
     return nodes, edges
 
 
+def name_of(node: Any) -> str:
+    """Return autograd's name of a node; that of a Function of C++ is not its type's."""
+    kind = type(node).__name__
+    return node.name() if kind == "CppFunction" else kind
+
+
 def shape_of(graph: Graph) -> tuple[list[int], list[tuple[int, int, int, int]]]:
     """Return the ids of the nodes behind the first output, and edges, in the order of `walk`."""
     inputs = graph.inputs()
@@ -171,7 +177,7 @@ def hooked(training: Training) -> Facts:
 
     def seen(loss: Tensor) -> None:
         nodes, edges = walk(loss)
-        facts["names"], facts["edges"] = [type(each).__name__ for each in nodes], edges
+        facts["names"], facts["edges"] = list(map(name_of, nodes)), edges
         for place, node in enumerate(nodes):
             node.register_prehook(lambda gradients, place=place: hook(place, gradients))
 
@@ -236,7 +242,7 @@ def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | Non
     with found.check("trace"):
         loss = training.loss()
         nodes, edges = walk(loss)
-        names = [type(each).__name__ for each in nodes]
+        names = list(map(name_of, nodes))
         _compare(trace(loss, names=training.model), {"names": names, "edges": edges})
         del loss, nodes
     with found.check("flops"):

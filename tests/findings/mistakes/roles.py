@@ -243,3 +243,20 @@ def likelihood_weighted_by_what_learns_the_share(record: Record) -> None:
         x = torch.randn(8, 1)
         likelihood = torch.distributions.Normal(means, torch.ones(3)).log_prob(x)
         (-(share(x).softmax(1) * likelihood).sum(1).mean()).backward()
+
+
+class Convolution(nn.Linear):
+    """A layer that keeps whether it learns in an attribute of its own, as libraries do."""
+
+    def __init__(self, requires_grad: bool) -> None:
+        super().__init__(4, 4)
+        self.requires_grad = requires_grad  # type: ignore[assignment]
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+
+
+@silent()
+def attribute_of_a_library_that_says_what_is(record: Record) -> None:
+    model = nn.Sequential(Convolution(True), Convolution(False), nn.Linear(4, 1))
+    with record(model):
+        model(torch.randn(8, 4)).square().mean().backward()
