@@ -1,7 +1,7 @@
-"""What is wrong, why, and what to try: rules that read graphs.
+"""Find faults of a training in its graphs: rules that report a fault, its cause and a repair.
 
-Only what was recorded is judged: a rule whose values are missing stays silent. Adding a rule is
-adding one function to the file of its family.
+A rule reports nothing if the values that it reads were not recorded. To add a rule, add one
+function to the file of its family.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .findings import Checked, Findings
 from .graph_reading import Reading
 from .repeated_blocks import one_per_block
 from .rule import apply, rules_called
-from .rules.values import AGAIN
+from .rules.values import SINCE_EARLIER_BACKWARD
 from .run_findings import RunFindings
 from .selection import Selection
 
-# By rule: others that tell the cause of what it finds.
 _KEEPS = ("retained-graph",)
-_FOLLOWS = {
+# For each rule, the rules that report the cause of its finding, which is then left out.
+_CAUSES_OF = {
     "zero-grad-before-step": ("optimizer-never-stepped",),
     "constant-loss": ("all-gradients-zero", "stalled-training"),
     "stalled-training": (
@@ -41,8 +41,8 @@ _FOLLOWS = {
     "exploding-gradient": _KEEPS,
     "most-memory": (*_KEEPS, "exception", *FAILURE_RULES),
 }
-_PREVIOUS = 4  # steps that a step is compared with
-_LONGEST = 400  # characters of a line of a note
+_PREVIOUS = 4  # earlier steps that a step is compared with
+_MAX_NOTE_LINE = 400  # characters of a line that `diagnosis` returns
 
 
 @with_gc_disabled
@@ -79,7 +79,7 @@ def find(
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """
-    reported = Selection.of(select, ignore)
+    reported = Selection.create(select, ignore)
     if isinstance(graph, Sequence) and not isinstance(graph, str):
         if previous:
             raise ValueError("previous is of one rank: call find(graph, previous) for each.")
@@ -93,12 +93,12 @@ def find(
     return Findings(filter(reported.includes, found), found.checked)
 
 
-# By the id of a graph that is alive. To hash a graph takes as long as to judge it.
+# Findings by id() of a graph that is alive: hashing a graph takes as long as checking it.
 _judged: dict[int, tuple[weakref.ref[Graph], Findings]] = {}
 
 
 def _find_once(graph: Graph) -> Findings:
-    """What is wrong in a graph, from before where it was asked before: a graph is frozen."""
+    """Return the findings of a graph. They are cached, as a graph is immutable."""
     number = id(graph)
     known = _judged.get(number)
     if known is None or known[1].checked.rules != rules_called():
@@ -111,7 +111,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     graphs = getattr(graph, "graphs", None)
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]
-    # Copies of the same data have one number in all steps of a run, and in no two recordings.
+    # `Transfer.data` identifies the same data in all steps of one run, not across recordings.
     earlier = before if isinstance(graph, TrainingStep) else ()
     readings = [Reading(each) for each in graphs[:-1]] + [Reading(graphs[-1], tuple(earlier))]
     found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
@@ -119,12 +119,14 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     found += [(i, f) for f in apply("recording", graphs) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
-    checked = Checked.of(graphs, rules_called())
-    return Findings(_sorted(one_per_block(_causes(_once(found, len(graphs))))), checked)
+    checked = Checked.from_graphs(graphs, rules_called())
+    return Findings(
+        _most_severe_first(one_per_block(_causes(_without_repeats(found, len(graphs))))), checked
+    )
 
 
 def _find_in_steps(training: Training) -> Findings:
-    """What is wrong in a training: each thing once, with the places of the steps that have it."""
+    """Return each finding of a training once, with the indices of the steps that have it."""
     steps = training.steps
     found = [
         (i, replace(each, steps=()))
@@ -132,19 +134,19 @@ def _find_in_steps(training: Training) -> Findings:
         for each in find(step, steps[max(0, i - _PREVIOUS) : i])
     ]
     graphs = [graph for step in steps for graph in step.graphs]
-    checked = replace(Checked.of(graphs, rules_called()), steps=len(steps), noun="step")
-    return Findings(_sorted(_once(found, len(steps), graphs)), checked)
+    checked = replace(Checked.from_graphs(graphs, rules_called()), steps=len(steps), noun="step")
+    return Findings(_most_severe_first(_without_repeats(found, len(steps), graphs)), checked)
 
 
-def _once(
+def _without_repeats(
     found: Iterable[tuple[int, Finding]], count: int, graphs: Iterable[Graph] = ()
 ) -> list[Finding]:
-    """Each thing once, with the places of the steps, of so many, at which it holds."""
-    once = RunFindings()
-    once.add(0, (), graphs)
+    """Return each finding once, with the indices of its steps among `count` steps."""
+    distinct = RunFindings()
+    distinct.add(0, (), graphs)
     for step, each in found:
-        once.add(step, [each])
-    return once.all(count)
+        distinct.add(step, [each])
+    return distinct.merge(count)
 
 
 def diagnosis(graph: Graph) -> str:
@@ -162,7 +164,7 @@ def diagnosis(graph: Graph) -> str:
     failure = graph.failure
     if failure is None:
         return ""
-    blocked = Reading(graph).blocked  # then the error is what cut the way
+    blocked = Reading(graph).loss_has_no_grad  # if so, the finding of the cut is the exact cause
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised_where)
         named = found.rule == "grad-of-non-leaf"  # an error where that ended the block
@@ -177,24 +179,24 @@ def diagnosis(graph: Graph) -> str:
 
 def _find_in_ranks(ranks: list[Graph]) -> Findings:
     """Report what differs between the graphs of several ranks, given in the order of the ranks."""
-    checked = replace(Checked.of(ranks, rules_called()), noun="rank")
-    return Findings(_sorted(one_per_block(apply("ranks", ranks))), checked)
+    checked = replace(Checked.from_graphs(ranks, rules_called()), noun="rank")
+    return Findings(_most_severe_first(one_per_block(apply("ranks", ranks))), checked)
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
-    """Without what only follows from another finding."""
-    causes = {f.rule for f in found if f.cause != AGAIN}
+    """Leave out findings that follow from another finding."""
+    causes = {f.rule for f in found if f.cause != SINCE_EARLIER_BACKWARD}
     return [
         f
         for f in found
-        if not (f.cause == AGAIN and f.rule in causes)
-        and causes.isdisjoint(_FOLLOWS.get(f.rule, ()))
+        if not (f.cause == SINCE_EARLIER_BACKWARD and f.rule in causes)
+        and causes.isdisjoint(_CAUSES_OF.get(f.rule, ()))
     ]
 
 
 def _one_line(text: str) -> str:
-    """Without the line breaks that an error's message or a name may have, and not too long."""
-    return shorten(" ".join(text.split()), _LONGEST)
+    """Return a text without line breaks, shortened to a maximal length."""
+    return shorten(" ".join(text.split()), _MAX_NOTE_LINE)
 
 
 def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
@@ -203,6 +205,6 @@ def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
     return [graph_of(each) for each in value]
 
 
-def _sorted(found: Iterable[Finding]) -> list[Finding]:
-    # What says exactly why a recording ended comes before that it did.
+def _most_severe_first(found: Iterable[Finding]) -> list[Finding]:
+    # The exact cause of an exception comes before the exception itself.
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule == "exception"))

@@ -1,8 +1,8 @@
-"""Which axes each dimension of a result is made of, followed through a graph.
+"""Track through a graph which original axes each dimension of a result is composed of.
 
-An atom is an axis of a result that nothing is known about: a number, and its size. A dimension is
-a row of atoms, slowest first; a view splits and joins them, a permute moves them, a product keeps
-the rows of the one and the columns of the other. What is not known begins with atoms of its own.
+An atom is an axis that is followed: an id and its size. A dimension is a tuple of atoms, slowest
+first. A view splits and joins dimensions, a permute moves them, a matrix product keeps the rows of
+its first operand and the columns of its second. Dimensions of unknown origin get new atoms.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from itertools import count
 from ..graph import Node, TensorMeta
 from .graph_reading import Reading
 
-Atom = tuple[int, int]  # number, size
+Atom = tuple[int, int]  # id, size
 Dimension = tuple[Atom, ...]
 Axes = tuple[Dimension, ...]
 
 VIEWS = {"view", "unsafe_view", "reshape_alias"}
 LAYERS = ("mm", "addmm", "linear", "convolution")  # products with a weight
 _PRODUCTS = {"mm", "bmm", "addmm"}
-_WHOLE_RNNS = ("cudnn_rnn", "miopen_rnn")  # all layers in one node, with their last states
+_MULTI_LAYER_RNNS = ("cudnn_rnn", "miopen_rnn")  # one node computes all layers and their states
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
 
 
 def keeps_order(reading: Reading) -> bool:
-    """Does every view split or join whole dimensions, and split what was joined as it was.
+    """True if each view splits or joins whole dimensions, and splits joined ones where they met.
 
-    Then no view breaks an axis, which is so in most graphs, and quicker to see than the axes.
+    If so, no view breaks an axis. This is the case in most graphs, and cheaper to check than the
+    axes.
     """
     joined: dict[int, set[tuple[int, ...]]] = {}
     split: dict[int, set[tuple[int, ...]]] = {}
-    known: set[tuple[int, int, int]] = set()  # ids of outputs: most nodes share theirs
-    for node in reading.of(VIEWS):
+    known: set[tuple[int, int, int]] = set()  # by id() of outputs, which most nodes share
+    for node in reading.of_operations(VIEWS):
         edges = [edge for edge in reading.inputs[node.id] if edge.input_nr == 0]
         if not edges:
             continue
@@ -63,7 +64,7 @@ def _shape(outputs: Sequence[TensorMeta | None], number: int = 0) -> tuple[int, 
 def _blocks(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The least rows of dimensions with equal products, without those of size 1."""
+    """Yield the smallest groups of dimensions with equal products; sizes of 1 are left out."""
     left, right = ([size for size in shape if size != 1] for shape in (before, after))
     i = j = 0
     while i < len(left) and j < len(right):
@@ -80,16 +81,16 @@ def _blocks(
 
 @dataclass(slots=True)
 class BrokenView:
-    """A view whose dimensions take a part of one axis together with another one."""
+    """A view with a dimension that joins a part of one axis with another axis."""
 
     node: int
-    before: tuple[int, ...]  # shapes
-    after: tuple[int, ...]
+    before: tuple[int, ...]  # shape of the input
+    after: tuple[int, ...]  # shape of the result
 
 
 @dataclass
 class AxisReading:
-    """The axes of each node's first result, and what breaks them."""
+    """The axes of each node's first result, and the views that break axes."""
 
     reading: Reading
     axes: list[Axes] = field(default_factory=list)
@@ -99,7 +100,7 @@ class AxisReading:
         self._numbers = count()
         self._nodes, self._inputs = self.reading.graph.nodes, self.reading.inputs
         for node in self._nodes:
-            self.axes.append(self._of(node))
+            self.axes.append(self._axes(node))
 
     def shape(self, node: int, output: int = 0) -> tuple[int, ...]:
         return _shape(self._nodes[node].outputs, output)
@@ -108,20 +109,20 @@ class AxisReading:
         return tuple([((next(self._numbers), size),) if size != 1 else () for size in shape])
 
     def _input(self, node: int, number: int = 0) -> Axes | None:
-        """The axes of what a node was given; None where that is not a node, or another output."""
+        """Return the axes of a node's input; None if it comes from no node or a second output."""
         for edge in self._inputs[node]:
-            if edge.input_nr == number and edge.source < node:  # a file may tell another order
+            if edge.input_nr == number and edge.source < node:  # a file may have another order
                 source = self._nodes[edge.source]
                 if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
                     return self.axes[edge.source]
-                if source.operation in _WHOLE_RNNS:
+                if source.operation in _MULTI_LAYER_RNNS:
                     return self._states(source, edge.output_nr)
         return None
 
     def _states(self, rnn: Node, output: int) -> Axes | None:
-        """The axes of the last states that a recurrent layer returns: layers, batch, features.
+        """Return the axes of a recurrent layer's last states: layers, batch, features.
 
-        Of a packed sequence its result has no axis for the batch.
+        All are new if the layer was given a packed sequence, whose result has no batch axis.
         """
         shape, own = self.shape(rnn.id, output), self.axes[rnn.id]
         fresh = self._fresh(shape)
@@ -129,23 +130,23 @@ class AxisReading:
             return fresh
         return fresh[0], own[batch_axis(rnn)], fresh[2]
 
-    def _of(self, node: Node) -> Axes:
+    def _axes(self, node: Node) -> Axes:
         shape = self.shape(node.id)
         if node.leaf or not shape:
             return self._fresh(shape)
         given = self._input(node.id)
         found: Axes | None = None
         if given is not None:
-            found = self._moved(node, given, shape)
+            found = self._axes_after_move(node, given, shape)
         if found is None:
-            found = self._computed(node, shape)
+            found = self._axes_after_compute(node, shape)
         return found if _sizes(found) == shape else self._fresh(shape)
 
-    def _moved(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
-        """Of what hands on values in another order or form."""
+    def _axes_after_move(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
+        """Return the axes after an operation that only moves or selects values; None for others."""
         operation, rank = node.operation, len(given)
         if operation in VIEWS:
-            return self._viewed(node, given, shape)
+            return self._axes_after_view(node, given, shape)
         if operation == "t":
             return given[::-1]
         if operation == "transpose":
@@ -177,7 +178,7 @@ class AxisReading:
             return tuple([old if size == now else new for old, new, size, now in quadruples])
         return None
 
-    def _computed(self, node: Node, shape: tuple[int, ...]) -> Axes:
+    def _axes_after_compute(self, node: Node, shape: tuple[int, ...]) -> Axes:
         if node.operation in _PRODUCTS:
             fresh = self._fresh(shape)
             first = 1 if node.operation == "addmm" else 0
@@ -186,7 +187,7 @@ class AxisReading:
             known = other is not None and len(other) == len(shape)
             columns = other[-1:] if known and other is not None else fresh[-1:]
             if set(columns[0]) & {atom for dimension in rows for atom in dimension}:
-                columns = fresh[-1:]  # scores of a thing with itself: queries, and keys
+                columns = fresh[-1:]  # scores of queries and keys of the same sequence
             if one is None and known and other is not None and len(shape) == 3:
                 rows = other[:1] + fresh[1:-1]
             return rows + columns
@@ -194,16 +195,16 @@ class AxisReading:
             return one[:1] + self._fresh(shape[1:])
         if is_recurrent(node) and (one := self._input(node.id)) is not None:
             return one[: len(shape) - 1] + self._fresh(shape[-1:])
-        for edge in self._inputs[node.id]:  # element by element, or over an axis that stays
+        for edge in self._inputs[node.id]:  # elementwise, or along an axis that stays
             given = self._input(node.id, edge.input_nr)
             if given is not None and self.shape(edge.source, edge.output_nr) == shape:
                 return given
         return self._fresh(shape)
 
-    def _viewed(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
+    def _axes_after_view(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         atoms = [atom for dimension in given for atom in dimension]
         queue, found = atoms[::-1], []
-        torn: set[int] = set()  # atoms of which a part stands beside another axis on its left
+        torn: set[int] = set()  # atoms whose left part was joined with another axis
         for size in shape:
             dimension: list[Atom] = []
             left = size
@@ -234,17 +235,17 @@ class AxisReading:
 
 
 def is_recurrent(node: Node) -> bool:
-    """Is the node a recurrent layer, or all layers in one?"""
-    return node.operation.endswith("rnn_layer") or node.operation in _WHOLE_RNNS
+    """True if the node computes one recurrent layer, or several."""
+    return node.operation.endswith("rnn_layer") or node.operation in _MULTI_LAYER_RNNS
 
 
 def batch_axis(rnn: Node) -> int:
-    """Which dimension of its result a recurrent node takes for the batch; the other one is time.
+    """Return the batch dimension of a recurrent node's result, 0 or 1; the other one is time.
 
-    One layer by itself is given (time, batch, features), whatever its `batch_first` says.
+    A node of a single layer takes (time, batch, features), whatever `batch_first` of its module is.
     """
-    whole = rnn.operation in _WHOLE_RNNS
-    return 0 if whole and attribute(rnn, "batch_first") == "True" else 1
+    multi_layer = rnn.operation in _MULTI_LAYER_RNNS
+    return 0 if multi_layer and attribute(rnn, "batch_first") == "True" else 1
 
 
 def _sizes(axes: Axes) -> tuple[int, ...]:
@@ -254,7 +255,7 @@ def _sizes(axes: Axes) -> tuple[int, ...]:
 
 
 def attribute(node: Node, name: str) -> str:
-    """An attribute of a node as text: "-1" of "dim=-1"."""
+    """Return an attribute of a node as text, such as "-1" for "dim=-1"; "" if it has none."""
     key = f"{name}="
     for text in node.attributes:
         if text.startswith(key):
@@ -263,17 +264,17 @@ def attribute(node: Node, name: str) -> str:
 
 
 def number(node: Node, name: str) -> int | None:
-    """The one whole number of an attribute."""
+    """Return the integer of an attribute; None if it has none or several."""
     found = numbers(node, name)
     return found[0] if len(found) == 1 else None
 
 
 def numbers(node: Node, name: str) -> list[int]:
-    """The whole numbers of an attribute, "dims=(1, 0)"."""
+    """Return the integers of an attribute, such as [1, 0] for "dims=(1, 0)"."""
     return [*_numbers(attribute(node, name))]
 
 
-@lru_cache(maxsize=4096)  # a model has many alike
+@lru_cache(maxsize=4096)  # attributes repeat in a model
 def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.strip("()").split(",")]
     return tuple([int(part) for part in parts if part.lstrip("-").isdigit()])

@@ -1,8 +1,8 @@
-"""What to do about the exceptions that end a training step, by what PyTorch says in them."""
+"""Advice on exceptions that end a training step, by a part of their message."""
 
 from __future__ import annotations
 
-# A part of the message, which no other exception's has.
+# Each key is in the messages of one kind of exception only.
 ADVICE = {
     "does not require grad": "Look for detach(), .data, no_grad, item() or an autograd.grad "
     "without create_graph=True between the parameters and the loss.",

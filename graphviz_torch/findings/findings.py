@@ -1,4 +1,4 @@
-"""The list that `find` returns: it prints as a table, with what was checked."""
+"""The list that `find` returns; it prints as a table."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..graph.text import printable, with_short_names
 from .run_findings import counts_text, steps_text
 
 _INDENT = " " * 8
-_NOT_RECORDED = "not recorded: "  # a remark of a recording, in the note of its outputs
+_NOT_RECORDED = "not recorded: "  # prefix of a recorder's note on the outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was looked at."""
+    """The numbers of rules, nodes and parameters that `find` checked."""
 
     rules: int
     nodes: int
     parameters: int
     steps: int = 1
-    noun: str = "backward"  # what the steps are
-    missing: tuple[str, ...] = ()  # what was not recorded, so that nothing can be said of it
+    noun: str = "backward"  # the unit that `steps` counts: "backward", "step" or "rank"
+    missing: tuple[str, ...] = ()  # values that were not recorded, whose rules cannot report
 
     @classmethod
-    def of(cls, graphs: Sequence[Graph], rules: int) -> Checked:
-        """What these graphs have together."""
+    def from_graphs(cls, graphs: Sequence[Graph], rules: int) -> Checked:
+        """Count the nodes and parameters of several graphs."""
         names = {p.name for graph in graphs for p in graph.parameters}
         nodes = [node for graph in graphs for node in graph.nodes]
         notes = dict.fromkeys(map(attrgetter("note"), nodes))
@@ -64,7 +64,7 @@ class Checked:
 
 
 class Findings(list[Finding]):
-    """Findings, errors first. It is a list; as text it is a table.
+    """A list of findings, errors first; as text it is a table.
 
     >>> print(Findings([], Checked(27, 298, 57)))
     27 rules, 298 nodes, 57 parameters: nothing found
@@ -75,18 +75,18 @@ class Findings(list[Finding]):
         self.checked = checked
 
     def to_text(self, *, wide: bool = False, notes: bool = False) -> str:
-        """Return the table. A line is as long as the terminal allows, and 80 characters elsewhere.
+        """Return the table, as wide as the terminal, or 80 characters if there is none.
 
         Args:
             wide: write each message in one line, however long it is.
-            notes: include the findings of severity "info", which are else only counted.
+            notes: include findings of severity "info"; else they are only counted.
         """
         if not self:
             return f"{self.checked}: {self._nothing()}"
         width = line_width(wide)
         shown = [each for each in self if notes or each.severity != "info"]
-        hidden = "" if len(shown) == len(self) else " (to_text(notes=True) shows all)"
-        rows = [f"{self.checked}: {counts_text(self)}{hidden}"]
+        hidden_note = "" if len(shown) == len(self) else " (to_text(notes=True) shows all)"
+        rows = [f"{self.checked}: {counts_text(self)}{hidden_note}"]
         for finding in shown:
             head = f"{finding.severity:<8}{finding.rule}"
             steps = _steps(finding, self.checked)
@@ -124,7 +124,7 @@ class Findings(list[Finding]):
         return f"<p>{checked}: {html.escape(counts_text(self))}</p>{shown}"
 
     def _table(self, findings: Sequence[Finding]) -> str:
-        """Return a table in HTML, without its empty columns."""
+        """Return an HTML table without empty columns."""
         names = ("severity", "rule", "message", "what to try", "line", "steps")
         table = [
             (

@@ -1,4 +1,4 @@
-"""A graph, with what several rules ask of it."""
+"""Values that several rules compute from a graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def averages(graph: Graph) -> dict[str, Collective]:
-    """The last collective that reduces the gradient of each parameter, by the parameter's name."""
+    """Return the last collective that reduces each parameter's gradient, by parameter name."""
     return {
         name: each
         for each in graph.collectives
@@ -43,7 +43,7 @@ def averages(graph: Graph) -> dict[str, Collective]:
 
 
 def largest_unnamed_average(graph: Graph) -> int:
-    """Bytes of the largest reduction whose gradients are not known."""
+    """Return the bytes of the largest reduction whose parameters are unknown; 0 if none."""
     return max(
         (
             each.nbytes
@@ -56,21 +56,23 @@ def largest_unnamed_average(graph: Graph) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """A graph with what several rules ask of it, each computed once."""
+    """A graph, with values that several rules need, each computed once."""
 
     graph: Graph
-    before: tuple[Graph, ...] = ()  # of the steps before
+    before: tuple[Graph, ...] = ()  # graphs of earlier steps
 
     @cached_property
     def kinds(self) -> frozenset[type | str]:
-        """What the graph has: the classes of its events and of the values in it, and the names of
-        its operations and dtypes.
+        """The classes of events and values in the graph, and names of its operations and dtypes.
+
+        `find` calls a rule only if the graph has one of the kinds that the rule is registered for.
         """
         graph, nodes = self.graph, self.graph.nodes
         found: set[type | str] = {type(event) for event in graph.events}
         found.update(self.by_operation)
         outputs = [node.outputs for node in nodes]
-        distinct = dict(zip(map(id, outputs), outputs, strict=True)).values()  # most share theirs
+        # Most nodes share their outputs, so each object is looked at once.
+        distinct = dict(zip(map(id, outputs), outputs, strict=True)).values()
         found.update([meta.dtype for each in distinct for meta in each if meta is not None])
         for kind, values in (
             (Collective, graph.collectives),
@@ -88,7 +90,7 @@ class Reading:
 
     @cached_property
     def by_operation(self) -> dict[str, list[Node]]:
-        """The nodes of each operation, in order."""
+        """The nodes of each operation, in the order of the forward."""
         found: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
             operation = node.operation
@@ -100,15 +102,15 @@ class Reading:
 
     @cached_property
     def by_title(self) -> dict[str, list[Node]]:
-        """The same by title: the name of an operation, else autograd's."""
+        """The nodes of each title: the operation, or the name of a node without one."""
         found = {name: nodes for name, nodes in self.by_operation.items() if name}
         own: dict[str, list[Node]] = {}
         for node in self.by_operation.get("", ()):
             own.setdefault(node.name, []).append(node)
         return found | {name: found.get(name, []) + nodes for name, nodes in own.items()}
 
-    def of(self, operations: Iterable[str]) -> list[Node]:
-        """The nodes of these operations, in order."""
+    def of_operations(self, operations: Iterable[str]) -> list[Node]:
+        """Return the nodes of any of these operations, in the order of the forward."""
         some = [nodes for name in operations if (nodes := self.by_operation.get(name))]
         if len(some) < 2:
             return some[0] if some else []
@@ -116,7 +118,7 @@ class Reading:
 
     @cached_property
     def activations(self) -> dict[int, int]:
-        """For each node that saves something, the bytes of activations that it keeps."""
+        """The bytes of activations that each node saves, for nodes that save any tensor."""
         found: dict[int, int] = {}
         for node in self.graph.nodes:
             if node.saved:
@@ -129,19 +131,19 @@ class Reading:
 
     @cached_property
     def inputs(self) -> list[list[Edge]]:
-        """For each node, the edges that end at it."""
+        """The edges into each node."""
         return self.graph.inputs()
 
     @cached_property
     def users(self) -> list[list[Edge]]:
-        """For each node, the edges that start at it."""
+        """The edges out of each node."""
         return self.graph.users()
 
     @cached_property
     def regions(self) -> dict[int, int]:
-        """For each node inside a compiled region, the region's own node, which comes after it.
+        """The node of the compiled region that each inner node is in.
 
-        Not of a region whose gradients inside are known: there each node speaks for itself.
+        Regions with recorded inner gradients are left out: their inner nodes are like any others.
         """
         found, region, known = dict[int, int](), -1, set[int]()
         for node in reversed(self.graph.nodes):
@@ -154,24 +156,24 @@ class Reading:
         return {node: region for node, region in found.items() if region not in known}
 
     def sources(self, node: int) -> list[Edge]:
-        """The edges that end at a node; of a region, those that come into it."""
+        """Return the edges into a node, or into its compiled region if it is the region's node."""
         inside = {i for i, region in self.regions.items() if region == node}
         into = [edge for i in sorted(inside) for edge in self.inputs[i]]
         return [edge for edge in (*into, *self.inputs[node]) if edge.source not in inside]
 
     @cached_property
     def ran(self) -> bool:
-        """Did a recorded backward run."""
+        """True if a recorded backward ran."""
         return any(node.order is not None for node in self.graph.nodes)
 
     @cached_property
-    def received(self) -> frozenset[str]:
-        """Names of the parameters that a gradient reached, also in an earlier backward."""
+    def parameters_with_gradient(self) -> frozenset[str]:
+        """Names of the parameters that got a gradient, in this or an earlier backward."""
         nodes = self.graph.nodes
         return frozenset(
             p.name
             for p in self.graph.parameters
-            # A gradient from before the recording says nothing of a backward that was recorded.
+            # A gradient from before the recording is not of a recorded backward.
             if (p.has_grad and not self.ran)
             or p.got_gradient
             or (
@@ -183,15 +185,16 @@ class Reading:
         )
 
     @cached_property
-    def unasked(self) -> frozenset[str]:
-        """Names of the parameters without a gradient that backward was not asked for one of, as
-        with torch.autograd.grad(loss, others) or loss.backward(inputs=others).
+    def not_requested(self) -> frozenset[str]:
+        """Names of parameters whose gradient was not requested.
+
+        `torch.autograd.grad(loss, others)` and `loss.backward(inputs=others)` leave them out.
         """
         graph = self.graph
-        lost = [p for p in graph.parameters if p.name not in self.received]
+        lost = [p for p in graph.parameters if p.name not in self.parameters_with_gradient]
         if not lost or graph.failure is not None or not self.ran:
             return frozenset()
-        # Backward that is not told what to reach runs every leaf that it can.
+        # backward() without `inputs` runs every leaf that it can reach.
         chosen = all(node.order is None for node in graph.nodes if node.leaf)
         reachable = {node for node, _ in graph.outputs}
         for node in reversed(graph.nodes):  # users before inputs
@@ -205,25 +208,25 @@ class Reading:
         )
 
     @cached_property
-    def lost(self) -> list[Parameter]:
-        """The parameters that were to get a gradient, and got none."""
+    def without_gradient(self) -> list[Parameter]:
+        """The parameters that should have got a gradient and did not."""
         if not self.backward_ran:
             return []
-        known = self.received | self.unasked
+        known = self.parameters_with_gradient | self.not_requested
         return [
             p
             for p in self.graph.parameters
             if p.name not in known
             and p.requires_grad
-            and p.tensor.device != "meta"  # has no values: the model was called with others
-            and not (p.has_grad and p.stepped)  # the program gave it one, p.grad = ...
-            and not p.in_other_optimizer  # it is trained in turn
-            and not (self.stopped and (p.module_called is not False or p.node is not None))
+            and p.tensor.device != "meta"  # has no values: the model runs with other tensors
+            and not (p.has_grad and p.stepped)  # the program assigned p.grad
+            and not p.in_other_optimizer  # another optimizer trains it, alternately
+            and not (self.backward_failed and (p.module_called is not False or p.node is not None))
         ]
 
     @cached_property
-    def finite_left_out(self) -> bool:
-        """Were only gradients described that are not finite, as by record(gradients="finite")."""
+    def only_nonfinite_recorded(self) -> bool:
+        """True if only nonfinite gradients were recorded, as with record(gradients="finite")."""
         return all(
             stats.nonfinite
             for node in self.graph.nodes
@@ -233,7 +236,7 @@ class Reading:
 
     @cached_property
     def nonfinite(self) -> frozenset[int]:
-        """The nodes that a gradient reached that is not finite."""
+        """The nodes that a gradient with NaN or Inf reached."""
         return frozenset(
             [
                 node.id
@@ -245,9 +248,7 @@ class Reading:
 
     @cached_property
     def longest_chain(self) -> list[tuple[int, float]]:
-        """The longest chain of nodes with the norms of their gradients, from the loss to the
-        deepest leaf.
-        """
+        """The longest path from the loss to a leaf, as nodes with the norms of their gradients."""
         nodes = self.graph.nodes
         depth = [0] * len(nodes)
         deepest: list[int | None] = [None] * len(nodes)
@@ -273,10 +274,10 @@ class Reading:
 
     @cached_property
     def last_with_gradient(self) -> dict[int, int]:
-        """For nodes that backward ran without a gradient: the node that had one, and gave none."""
+        """By node that ran without a gradient: the node that received one and passed none on."""
         nodes = self.graph.nodes
         found: dict[int, int] = {}
-        if self.finite_left_out:
+        if self.only_nonfinite_recorded:
             return found
         for node in reversed(nodes):  # users before inputs
             if node.order is None or any(node.grad_outputs) or CHANGED in node.note:
@@ -290,70 +291,71 @@ class Reading:
         return found
 
     @cached_property
-    def receivers(self) -> dict[int, int]:
-        """The same, less nodes that pass on each gradient as it is: DDP's, around all results of a
-        model, has none for what the loss does not use.
+    def dropping_nodes(self) -> dict[int, int]:
+        """`last_with_gradient`, without DDP's node around the outputs of a model.
+
+        That node passes each gradient on, and has none for outputs that the loss does not use.
         """
         nodes = self.graph.nodes
         found = self.last_with_gradient.items()
         return {node: last for node, last in found if nodes[last].name != _SINK}
 
     def events(self, kind: type[Kind]) -> list[Kind]:
-        """What the program did of one kind."""
+        """Return the events of one class."""
         return [event for event in self.graph.events if isinstance(event, kind)]
 
     @cached_property
     def leaf_losses(self) -> list[LeafBackward]:
-        """The leaves that this backward started from, where a model was to learn."""
+        """The leaves that this backward started from, if the program trains a model."""
         outputs = {node for node, _ in self.graph.outputs}
         learns = any(p.requires_grad for p in self.graph.parameters) or self.events(OptimizerStep)
         if not learns:
             return []
-        # An event knows the leaf of the last backward of its line; of one before, it is the output.
+        # An event has the leaf of its line's last backward; before that, the output is the leaf.
         alone = bool(outputs) and all(self.graph.nodes[node].leaf for node in outputs)
         events = self.events(LeafBackward)
         return [e for e in events if not outputs.isdisjoint(e.nodes) or (alone and not e.nodes)]
 
     @cached_property
-    def blocked(self) -> bool:
-        """Did a backward fail because the way was cut in every place."""
+    def loss_has_no_grad(self) -> bool:
+        """True if backward failed because the loss does not require grad."""
         failure = self.graph.failure
         return failure is not None and "does not require grad" in failure.message
 
     @cached_property
-    def stopped(self) -> bool:
-        """Did a backward begin and fail: what got no gradient may have got none for that."""
+    def backward_failed(self) -> bool:
+        """True if backward failed on its way, which may be why parameters have no gradient."""
         return self.graph.failure is not None and (self.graph.failure.node is not None or self.ran)
 
     @cached_property
     def backward_ran(self) -> bool:
-        """Did a backward run, or fail because the way was cut in every place."""
-        return bool(self.received) or self.ran or self.blocked
+        """True if a backward ran, or failed because the loss does not require grad."""
+        return bool(self.parameters_with_gradient) or self.ran or self.loss_has_no_grad
 
     @cached_property
-    def owned(self) -> frozenset[str]:
-        """Names of the model's parameters, as transfers label them too."""
+    def parameter_names(self) -> frozenset[str]:
+        """Names of the model's parameters, which are also labels of transfers."""
         return frozenset(parameter.name for parameter in self.graph.parameters)
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """What to call a node: a parameter's name in its model, or the user's label."""
+        """The names of nodes: a parameter's name in its model, or the label of a variable."""
         labels = {node.id: node.label for node in self.graph.nodes if node.label}
         return labels | {p.node: p.name for p in self.graph.parameters if p.node is not None}
 
     def call(self, node: int) -> str:
-        """What a user would call a node: its name, else "addmm in fc1"."""
+        """Return a node's name, or its operation and module, such as "addmm in fc1"."""
         if node in self.names:
             return self.names[node]
         value = self.graph.nodes[node]
         return f"{value.title} in {value.module}" if value.module else value.title
 
     def meta(self, node: int, output_nr: int = 0) -> TensorMeta | None:
-        """Shape, dtype and device of one output of a node; None where autograd has none."""
+        """Return shape, dtype and device of a node's output; None if unknown."""
         outputs = self.graph.nodes[node].outputs
         return outputs[output_nr] if output_nr < len(outputs) else None
 
     def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:
-        """The gradient that reached one output of a node; None where none was recorded."""
+        """Return statistics of the gradient at a node's output; None if not recorded."""
         gradients = self.graph.nodes[node].grad_outputs
         return gradients[output_nr] if output_nr < len(gradients) else None

@@ -1,4 +1,4 @@
-"""Findings that are the same in each of several repeated blocks become one."""
+"""Merge equal findings of repeated blocks into one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER = r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)"
 
 
 def one_per_block(findings: Iterable[Finding]) -> list[Finding]:
-    """Merge findings of one line that are the same but for the numbers of blocks.
+    """Merge findings of one line that differ only in the indices of blocks.
 
     >>> same = [Finding("r", "info", f"layers.{i}.fc is dead.", nodes=(i,)) for i in range(3)]
     >>> [each.message for each in one_per_block(same)]
@@ -27,10 +27,10 @@ def one_per_block(findings: Iterable[Finding]) -> list[Finding]:
         message = re.sub(_PATH, lambda match: re.sub(_INDEX, "*", match[0]), each.message)
         same = each.rule, each.severity, each.where, each.cause, each.steps
         groups.setdefault((*same, re.sub(_NUMBER, "#", message)), []).append(each)
-    return [finding for group in groups.values() for finding in _merged(group)]
+    return [finding for group in groups.values() for finding in _merge_group(group)]
 
 
-def _merged(group: Sequence[Finding]) -> Sequence[Finding]:
+def _merge_group(group: Sequence[Finding]) -> Sequence[Finding]:
     first, *others = group
     blocks = {block: None for each in others if (block := _block(first, each))}
     if not others or len(blocks) < len(others):

@@ -1,4 +1,4 @@
-"""Which parameters and buffers ranks had alike and have not any more, by their checksums."""
+"""Detect parameters and buffers that differ between ranks, by their checksums."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from ..graph import Graph, Replica
 
 
 @dataclass(frozen=True)
-class Parted:
-    """Something that ranks should have alike, and do not when the last step ends."""
+class DivergedReplica:
+    """A parameter or buffer that differs between ranks when the last step ends."""
 
     name: str
-    wrapper: str  # what promises that it is equal: "DistributedDataParallel"
-    since: str  # "step 2"; "" where the ranks never had the same
-    again: bool  # had they come apart before, and together
+    wrapper: str  # the class that keeps it equal, such as "DistributedDataParallel"; "": none
+    since: str  # "step 2"; "" if the ranks never had equal values
+    diverged_before: bool  # it differed in an earlier step, and became equal again
 
 
-def parted(graphs: Sequence[Graph], kind: str) -> Iterator[Parted]:
-    """The parameters, or buffers, that differ at the end; `graphs[i]` is rank i's.
+def find_diverged(graphs: Sequence[Graph], kind: str) -> Iterator[DivergedReplica]:
+    """Yield the parameters or buffers that differ between ranks at the end of the recording.
 
-    A group of ranks is judged if all of it is there and the same steps were looked at.
+    A group is compared if the graphs of all its ranks are given and have checksums of the same
+    steps.
+
+    Args:
+        graphs: one for each rank, rank 0 first.
+        kind: "parameter" or "buffer".
     """
     steps = {graph.step.checksum_steps for graph in graphs}
     if len(graphs) < 2 or len(steps) > 1:
@@ -32,21 +37,26 @@ def parted(graphs: Sequence[Graph], kind: str) -> Iterator[Parted]:
         for each in graph.step.replicas:
             if each.kind == kind and rank in each.ranks:
                 groups.setdefault((each.name, each.ranks), []).append(each)
-    told: set[str] = set()
+    reported: set[str] = set()
     for (name, ranks), copies in groups.items():
-        if len(copies) < len(ranks) or name in told:
+        if len(copies) < len(ranks) or name in reported:
             continue
         rows = zip(*(each.checksums for each in copies), strict=True)
         differ = [None not in row and len(set(row)) > 1 for row in rows]
         if differ and differ[-1]:
-            told.add(name)
+            reported.add(name)
             first = len(differ) - differ[::-1].index(False) if False in differ else 0
             since = _step(summed, first) if first else ""
-            yield Parted(name, copies[0].wrapper, since, any(differ[:first]))
+            yield DivergedReplica(name, copies[0].wrapper, since, any(differ[:first]))
 
 
 def _step(summed: Sequence[int], at: int) -> str:
-    """The step at whose end these checksums were the first that differed."""
+    """Return the step at whose end the checksums differed first, as text.
+
+    Args:
+        summed: steps that have checksums.
+        at: index of the first that differs.
+    """
     before, step = summed[at - 1], summed[at]
     if at > 1 and step > before + 1:
         return f"a step after step {before}, at the latest step {step}"

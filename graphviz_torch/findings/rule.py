@@ -1,4 +1,4 @@
-"""A rule, and the one table of rules that every entry point reports from.
+"""A rule, and the table of rules that every entry point reports from.
 
 A rule is a function: its name is the rule's id, its docstring the rule's page. The first paragraph
 is the summary; the sections are those of `HEADINGS`, each below a line `## Heading`.
@@ -52,12 +52,12 @@ _PROGRAM = r"(?ms)^```python\n(.*?)^```$"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A fault that is reported under one id by everything that sees it."""
+    """A fault that all entry points report under one id."""
 
     id: str
-    severity: Severity  # of its worst findings
+    severity: Severity  # of its most severe findings
     sources: tuple[Source, ...]
-    advanced: bool  # so special that the index lists it last
+    advanced: bool  # rarely needed: the index lists it last
     function: Callable[..., Any]
 
     @property
@@ -77,7 +77,7 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        """The sentence that says which fault the rule reports."""
+        """The sentence that describes the fault."""
         return " ".join(re.split(_SECTION, self.page)[0].split())
 
     @property
@@ -92,7 +92,7 @@ class Rule:
         return re.findall(_PROGRAM, self.sections.get("Example", ""))
 
     @property
-    def repaired(self) -> list[str]:
+    def repaired_examples(self) -> list[str]:
         """Programs without the fault."""
         return re.findall(_PROGRAM, self.sections.get("Use instead", ""))
 
@@ -100,7 +100,7 @@ class Rule:
         """Return the rule's page.
 
         Args:
-            reports: printed for the examples; each is shown below its example.
+            reports: for each example, the report to show below it.
         """
         by = listing(f"`{name}`" for source in self.sources for name in _COMMANDS[source])
         parts = [f"# `{self.id}`", f"{self.severity.capitalize()}, reported by {by}.", self.summary]
@@ -120,15 +120,15 @@ class Rule:
 
 
 class Rules(tuple[Rule, ...]):
-    """Rules; as text they are a table."""
+    """A tuple of rules; as text it is a table."""
 
-    def named(self, id: str) -> Rule:
+    def by_id(self, id: str) -> Rule:
         """Return the rule with an id.
 
         Raises:
             ValueError: if there is none; it names the rule whose id is closest.
 
-        >>> rules().named("cut-gradent")
+        >>> rules().by_id("cut-gradent")
         Traceback (most recent call last):
         ValueError: There is no rule 'cut-gradent'. Did you mean 'cut-gradient'?
         """
@@ -159,8 +159,8 @@ class Finder(NamedTuple):
 
 RULES: list[Rule] = []
 FINDERS: list[Finder] = []
-# Positions in FINDERS, by `reads`, then by each kind of `of`; None where that is empty.
-_PLACES: dict[Reads, dict[type | str | None, list[int]]] = {}
+# Indices in FINDERS, by `reads` and each kind in `of`; the kind is None if `of` is empty.
+_INDICES: dict[Reads, dict[type | str | None, list[int]]] = {}
 
 
 def rule(
@@ -174,12 +174,12 @@ def rule(
     """Add the decorated function to the table of rules, as a rule of `find`.
 
     Args:
-        severity: of the worst findings that the function yields.
-        reads: the argument of the function.
+        severity: of the most severe findings that the function yields.
+        reads: the argument that the function takes.
         of: the function is called only for graphs that contain one of these: classes of events and
             values, names of operations and dtypes, as in `Reading.kinds`.
-        also: other entry points that report the same fault, under the same id.
-        advanced: the index lists the rule last.
+        also: other entry points that report the same fault under the same id.
+        advanced: list the rule last in the index.
 
     Raises:
         ValueError: if `of` is given for a rule that reads several graphs.
@@ -196,11 +196,11 @@ def rule(
 def finds(
     id: str, *, reads: Reads = "graph", of: Iterable[type | str] = ()
 ) -> Callable[[Function], Function]:
-    """Let the decorated function find another cause of a rule's fault.
+    """Register the decorated function for another cause of a rule's fault.
 
     Args:
         id: of the rule.
-        reads: the argument of the function.
+        reads: the argument that the function takes.
         of: as for `rule`.
 
     Raises:
@@ -211,19 +211,19 @@ def finds(
 
     def add(function: Function) -> Function:
         kinds = frozenset(of)
-        places = _PLACES.setdefault(reads, {})
+        by_kind = _INDICES.setdefault(reads, {})
         for kind in kinds or (None,):
-            places.setdefault(kind, []).append(len(FINDERS))
+            by_kind.setdefault(kind, []).append(len(FINDERS))
         FINDERS.append(Finder(id, function, reads, kinds))
         return function
 
     return add
 
 
-def described(
+def external_rule(
     severity: Severity, *sources: Source, advanced: bool = False
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Add a rule that other code than `find` reports: the decorated function is its page alone."""
+    """Add a rule that `find` does not report. The decorated function has no body but the page."""
 
     def add(function: Callable[[], None]) -> Callable[[], None]:
         id = function.__name__.replace("_", "-")
@@ -234,9 +234,9 @@ def described(
 
 
 def rules() -> Rules:
-    """Return every rule: `find`'s and those that only `watch`, `experiment` or `rehearse` report.
+    """Return all rules: those of `find`, `watch`, `experiment` and `rehearse`.
 
-    >>> rules().named("cut-gradient").severity
+    >>> rules().by_id("cut-gradient").severity
     'error'
     """
     return Rules(RULES)
@@ -248,17 +248,17 @@ def rules_called() -> int:
 
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
-    """Yield the findings of all rules that read `subject`, in the order of the table."""
+    """Yield the findings of all rules that read such a subject, in the order of the table."""
     kinds = subject.kinds if isinstance(subject, Reading) else ()
-    places = _PLACES.get(reads, {})
-    for place in sorted({place for kind in (None, *kinds) for place in places.get(kind, ())}):
-        finder = FINDERS[place]
+    by_kind = _INDICES.get(reads, {})
+    for index in sorted({i for kind in (None, *kinds) for i in by_kind.get(kind, ())}):
+        finder = FINDERS[index]
         for found in finder.function(subject):
             yield replace(found, rule=finder.id)
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
-    """Return a finding without its rule's id, which `apply` adds; the user's line comes first."""
+    """Return a finding that names the user's own line first. `apply` adds the rule's id."""
     if "where" in fields:
         fields["where"] = users_line(fields["where"])
     if "advice" in fields:

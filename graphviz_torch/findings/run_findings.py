@@ -1,4 +1,4 @@
-"""The findings of a run: each thing once, with the steps at which it holds."""
+"""Merge the findings of a run's steps: each fault once, with the steps that have it."""
 
 from __future__ import annotations
 
@@ -10,84 +10,83 @@ from itertools import pairwise
 from ..graph import Finding, Graph
 from ..graph.units import count_text
 
-# Of these there is one for a line, whatever the results are called.
+# Rules with one finding for each line, whatever the tensors are called.
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
-# A module that a step never called, though others may.
 _UNCALLED = re.compile(r": (\S+) was never called\.")
 _LEFT_OUT = "Nothing, if forward leaves it out in some steps on purpose; else call it."
-# A number that differs from step to step; not part of a name, of a line or of a path.
+# A number that may differ from step to step; not one in a name, a source location or a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:]|\.[^\W\d])")
-_PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # after such a number: 1 zero, 2 zeros
-_TIMES = re.compile(r", \d+ times(?=[.,])")  # in one step
-_RUNS = 4  # of steps that are written out
-_AWAY = 3  # steps at least, after which a finding is told to be over
+_PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # the noun after a number: zero, zeros
+_TIMES = re.compile(r", \d+ times(?=[.,])")  # how often in one step
+_MAX_RANGES = 4  # of consecutive steps that are listed
+_MIN_STEPS_WITHOUT = 3  # steps without the finding before it is called over
 
-# The cause of a finding that follows from one of these, where an earlier step has one.
+# The cause of a finding that follows from an earlier step's finding of a rule in _SPOILS.
 SPOILT = "NaN or Inf in a parameter"
 _SPOILS = ("nonfinite-value", "nonfinite-gradient")
 
-# A step may have these by chance: they are reported where all steps have them.
+# Rules that are reported only if all steps have them: one step may have them by chance.
 _IN_ALL_STEPS = ("all-gradients-zero",)
 
-_Thing = tuple[str, str, str]
+_Key = tuple[str, str, str]  # rule, line, and message without numbers
 
 
 class RunFindings:
-    """What was found so far.
+    """The findings of the steps so far, without repeats.
 
-    Two findings are one thing if they differ in numbers that the steps change, as norms and counts.
-    What makes weights NaN is one thing with the steps that compute with these weights.
+    Findings of two steps are the same if they differ only in numbers, such as norms and counts. A
+    step that makes weights NaN and later steps with those weights have one finding.
 
     >>> found = RunFindings()
     >>> found.add(0, [Finding("large", "warning", "The norm is 3.5.")])
     [Finding(rule='large', severity='warning', message='The norm is 3.5.')]
     >>> found.add(1, [Finding("large", "warning", "The norm is 4.1.")])
     []
-    >>> found.all(2)
+    >>> found.merge(2)
     [Finding(rule='large', severity='warning', message='The norm is 4.1.', steps=(0, 1))]
     """
 
     def __init__(self) -> None:
-        self._things: dict[_Thing, tuple[Finding, dict[int, None]]] = {}
-        self._called: set[str] = set()  # modules, in any step
+        self._found: dict[_Key, tuple[Finding, dict[int, None]]] = {}
+        self._called: set[str] = set()  # paths of modules that any step called
 
     def add(
         self, step: int, found: Iterable[Finding], graphs: Iterable[Graph] = ()
     ) -> list[Finding]:
-        """Take what was found at a step, in its graphs. Returns what is new."""
+        """Add the findings of a step. Returns those that no earlier step had."""
         new = []
         parameters = (p for graph in graphs for p in graph.parameters)
         used = (p.name for p in parameters if p.module_called or p.node is not None)
         self._called.update(name.rpartition(".")[0] for name in used)
         for finding in found:
             spoilt = finding.cause == SPOILT
-            cause = next((t for t, (f, _) in self._things.items() if spoilt and _spoils(f)), None)
+            cause = next((t for t, (f, _) in self._found.items() if spoilt and _spoils(f)), None)
             if cause is not None:
-                self._things[cause][1][step] = None
+                self._found[cause][1][step] = None
                 continue
             said = _PLURAL.sub(r"\1", _NUMBER.sub("#", _TIMES.sub("", finding.message)))
             if finding.where and finding.rule in _BY_LINE:
-                said = finding.cause  # a variable is not there in all steps to name a result
-            thing = finding.rule, finding.where, said
-            if thing not in self._things:
+                said = finding.cause  # the message may name a variable that not all steps have
+            key = finding.rule, finding.where, said
+            if key not in self._found:
                 new.append(finding)
-            _, steps = self._things.get(thing, (finding, {}))
+            _, steps = self._found.get(key, (finding, {}))
             steps[step] = None
-            self._things[thing] = finding, steps  # its nodes are those of the last that has it
+            self._found[key] = finding, steps  # of the last step, whose nodes it has
         return new
 
-    def all(self, count: int) -> list[Finding]:
-        """Each thing once, as it was found last; with its steps, where there are several.
+    def merge(self, count: int) -> list[Finding]:
+        """Return each finding once, with the numbers of the last step that has it.
 
         Args:
-            count: how many steps there are.
+            count: number of steps of the run. For one step, `Finding.steps` is empty.
         """
-        rows = self._things.values()
+        rows = self._found.values()
         if count < 2:
             return [replace(found, steps=()) for found, _ in rows]
         return [
             replace(
-                self._judged(f),
+                self._with_severity(f),
                 steps=tuple(steps),
                 message=_TIMES.sub("", f.message),
             )
@@ -95,8 +94,8 @@ class RunFindings:
             if len(steps) == count or f.rule not in _IN_ALL_STEPS
         ]
 
-    def _judged(self, finding: Finding) -> Finding:
-        """With what other steps say of it: a layer that chance drops is called in some."""
+    def _with_severity(self, finding: Finding) -> Finding:
+        """Return a note instead of a `never-called` finding if another step called the module."""
         uncalled = _UNCALLED.search(finding.message)
         if finding.rule != "never-called" or uncalled is None:
             return finding
@@ -119,7 +118,7 @@ def counts_text(findings: Iterable[Finding]) -> str:
 
 
 def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
-    """Where a finding holds, of so many steps: "in each of 3 steps".
+    """Return the steps that have a finding, out of `count`: "in each of 3 steps".
 
     >>> steps_text(Finding("r", "info", "", steps=(0, 1, 4)), 9)
     'in steps 1 to 2, 5 of 9, and no longer'
@@ -137,19 +136,19 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
             runs[-1][1] = step
         else:
             runs.append([step, step])
-    parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:_RUNS]]
-    more = " and more" if len(runs) > _RUNS else ""
+    parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:_MAX_RANGES]]
+    more = " and more" if len(runs) > _MAX_RANGES else ""
     over = ", and no longer" if noun == "step" and _is_over(steps, count) else ""
     some = f"{noun}s" if len(steps) > 1 else noun
     return f"in {some} {', '.join(parts)}{more} of {count}{over}"
 
 
 def _spoils(finding: Finding) -> bool:
-    """May the optimizer have made weights NaN with what this found?"""
+    """True if the optimizer may have made weights NaN with the values of this finding."""
     return finding.severity == "error" and finding.rule in _SPOILS
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:
-    """Has it been away for longer than ever between: players that learn in turn come again."""
+    """True if more steps without the finding follow than ever lay between two steps with it."""
     gaps = (after - before for before, after in pairwise((-1, *steps)))
-    return count - 1 - steps[-1] >= max(_AWAY, *gaps)
+    return count - 1 - steps[-1] >= max(_MIN_STEPS_WITHOUT, *gaps)

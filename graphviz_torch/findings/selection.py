@@ -1,4 +1,4 @@
-"""The rules that a report includes, by id."""
+"""Select the rules that a report includes, by id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rule import rules
 
 
 class Reported(Protocol):
-    """A finding, or a report of `watch`."""
+    """A finding of `find`, or a report of `watch`."""
 
     @property
     def rule(self) -> str:
@@ -17,26 +17,26 @@ class Reported(Protocol):
 
 
 class Selection(NamedTuple):
-    """Which findings are reported: those of the selected rules, less those of the ignored ones."""
+    """The ids of the rules to report: the selected ones without the ignored ones."""
 
     select: frozenset[str] | None  # None: all rules
     ignore: frozenset[str]
 
     @classmethod
-    def of(cls, select: str | Iterable[str] | None, ignore: str | Iterable[str]) -> Selection:
-        """Check the ids.
+    def create(cls, select: str | Iterable[str] | None, ignore: str | Iterable[str]) -> Selection:
+        """Create a selection, and check its ids.
 
         Raises:
             ValueError: if an id is not a rule's.
         """
-        return cls(None if select is None else _checked(select), _checked(ignore))
+        return cls(None if select is None else _check_ids(select), _check_ids(ignore))
 
     def includes(self, found: Reported) -> bool:
-        """True if the finding, or report of `watch`, is reported."""
+        """True if a finding, or a report of `watch`, is reported."""
         wanted = self.select is None or found.rule in self.select
         return wanted and found.rule not in self.ignore
 
 
-def _checked(ids: str | Iterable[str]) -> frozenset[str]:
+def _check_ids(ids: str | Iterable[str]) -> frozenset[str]:
     given = [ids] if isinstance(ids, str) else ids
-    return frozenset(rules().named(id).id for id in given)
+    return frozenset(rules().by_id(id).id for id in given)

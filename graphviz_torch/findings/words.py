@@ -1,4 +1,4 @@
-"""The words that the sentences of rules share."""
+"""Phrases that the messages of several rules contain."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 
-def grouped(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[Item]]]:
-    """Items by key, in the order in which each key came first."""
+def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[Item]]]:
+    """Group items by key, in the order in which the keys first occur."""
     groups: dict[Key, list[Item]] = {}
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
@@ -22,12 +22,12 @@ def grouped(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[Item]
 
 
 def names_of(parameters: Iterable[Parameter]) -> str:
-    """What to call several parameters."""
+    """Return the names of parameters as a list in a sentence."""
     return listing(parameter.name for parameter in parameters)
 
 
 def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
-    """The nodes of those that are in the graph."""
+    """Return the nodes of those parameters that are in the graph."""
     return tuple(p.node for p in parameters if p.node is not None)
 
 

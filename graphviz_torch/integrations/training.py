@@ -97,7 +97,7 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """Return the findings so far, without repetitions."""
-        return self._found.all(self._steps)
+        return self._found.merge(self._steps)
 
     def _save(self, steps: list[TrainingStep]) -> None:
         """Append the step of this rank, or of each rank, to its file."""

@@ -283,4 +283,4 @@ def watch(
         raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
     norms = None if writer is None else ModuleNorms(model, writer, every, tag)
     to = None if folder is None else Path(folder)
-    return Watching(model, norms, to, Selection.of(select, ignore))
+    return Watching(model, norms, to, Selection.create(select, ignore))

@@ -51,4 +51,4 @@ def test_the_list_of_translated_rules_is_complete_and_has_their_severities() -> 
     listed = re.findall(r"^\| \[`([\w-]+)`\]\(\1\.md\) \| (\w+) \|", index, re.M)
     severities = {"error": "错误", "warning": "警告", "info": "提示"}
     files = {page.stem for page in (chinese.FOLDER / "findings").glob("*.md")} - {"index"}
-    assert sorted(listed) == sorted((id, severities[rules().named(id).severity]) for id in files)
+    assert sorted(listed) == sorted((id, severities[rules().by_id(id).severity]) for id in files)

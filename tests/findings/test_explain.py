@@ -83,10 +83,10 @@ def test_what_became_of_a_gradient_on_its_way_is_said(
 
 def test_of_several_ways_the_strongest_is_told_and_all_are_counted() -> None:
     way = explain(trained(Residual(), torch.randn(3, 4)), "encoder.weight")
-    assert way.ways == 2
+    assert way.path_count == 2
     assert "tanh" not in {point.name for point in way.points}
     assert 0.99 < way.share < 1
-    share = re.search(r"the strongest of 2 ways \(([\d.]+) % of all of them, shared", str(way))
+    share = re.search(r"the strongest of 2 paths \(([\d.]+) % of all of them, shared", str(way))
     assert share
     assert float(share[1]) == pytest.approx(100 * way.share, rel=1e-2)
 
@@ -127,7 +127,7 @@ def test_a_million_ways_are_counted_without_walking_them() -> None:
     for _ in range(64):
         x = x + x
     way = explain(trace(x.sum()), "w")
-    assert way.ways == 2**64
+    assert way.path_count == 2**64
     assert "more than a million" in str(way)
     assert math.isclose(way.share, 2.0**-64)
     assert w.grad is None

@@ -62,7 +62,7 @@ def across(rule: str, graphs: list[Graph]) -> list[Finding]:
 
 
 def test_every_rule_without_a_repaired_program_has_a_graph_made_by_hand_and_a_near_miss() -> None:
-    needed = {rule.id for rule in rules() if "find" in rule.sources and not rule.repaired}
+    needed = {rule.id for rule in rules() if "find" in rule.sources and not rule.repaired_examples}
     known = {*map(id_of, (*CASES, *RANKS))}
     assert needed - {"divided-twice"} <= known <= {rule.id for rule in rules()}
     assert all(case.near_misses for case in (*CASES.values(), *RANKS.values()))
@@ -236,7 +236,7 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
         "no-update",
         told(event(UnchangedParameters, nodes=(0, 1), contiguous=False, rate=0.1, share=0.95)),
         "info",
-        ["as they were: 95% of", "they have a gradient and a rate of 0.1, and in memory they are"],
+        [": 95% of the sampled", "they have a gradient and a rate of 0.1, and in memory they are"],
     ),
     "a gradient that was NaN from the start": (
         "nonfinite-gradient", root({i: stats(nan=1) for i in range(4)}), "error",

@@ -18,7 +18,9 @@ EXAMPLES = {
     f"{rule.id} {i}": (rule, program) for rule in rules() for i, program in enumerate(rule.examples)
 }
 REPAIRED = {
-    f"{rule.id} {i}": (rule, program) for rule in rules() for i, program in enumerate(rule.repaired)
+    f"{rule.id} {i}": (rule, program)
+    for rule in rules()
+    for i, program in enumerate(rule.repaired_examples)
 }
 
 
@@ -41,7 +43,7 @@ def test_what_watch_and_experiments_report_is_in_the_table_and_all_of_that_is_re
 
 def test_every_page_has_all_sections_in_order() -> None:
     assert not [rule.id for rule in rules() if tuple(rule.sections) != HEADINGS]
-    assert not [rule.id for rule in rules() if not rule.examples or not rule.repaired]
+    assert not [rule.id for rule in rules() if not rule.examples or not rule.repaired_examples]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -151,7 +151,7 @@ def test_attention_over_one_position_is_told_once_for_all_its_layers() -> None:
     assert found.message == (
         "0.q.weight, 0.q.bias, 0.k.weight and 5 more got a gradient of zeros only: softmax in 0, "
         f"and in 1 other module, at test_paths.py:{line} is over a dimension of size 1: its result "
-        "is the same, whatever it is given."
+        "is the same for every input."
     )
     assert found.advice == ""  # a sigmoid would not give weights
     many = trained(nn.Sequential(OneKey(), OneKey()), torch.randn(8, 3, 4))
@@ -266,10 +266,12 @@ def test_of_what_a_closed_region_does_not_use_it_is_not_told_whether_it_ran() ->
         run(torch.randn(8, 4)).sum().backward()
     graph = recording.graph
     spare, forgotten = only("output-not-in-loss", graph), only("backward-returned-none", graph)
-    assert "spare.weight and spare.bias got no gradient: what torch.compile made" in spare.message
+    assert (
+        "spare.weight and spare.bias got no gradient: the compiled model does not" in spare.message
+    )
     assert forgotten.message.startswith("a.weight and a.bias got no gradient: ")
     assert forgotten.severity == "warning"
-    assert forgotten.advice.endswith('record(compiled="eager"), to learn where.')
+    assert forgotten.advice.endswith('record(compiled="eager") to see where.')
 
 
 def test_of_plain_leaves_only_one_that_was_cut_off_counts_as_a_parameter() -> None:

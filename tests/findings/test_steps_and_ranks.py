@@ -80,8 +80,8 @@ def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
     (found,) = find([good, bad, good])
     assert (found.rule, found.severity) == ("ddp-unused-parameter", "error")
     assert found.message == (
-        "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
-        "called there."
+        "Rank 1 has no gradient for head.weight, and other ranks have one: its module was never "
+        "called."
     )
 
 
@@ -110,7 +110,7 @@ def test_a_group_is_compared_by_itself_where_several_have_the_name_of_its_mesh_d
     [found] = find([*same, on("b", MESH, EXCHANGED), on("b", EXCHANGED, MESH)])
     assert found.rule == "mismatched-collectives"
     assert found.message == (
-        "The ranks do not ask for the same: number 1 of the collectives of tp is all_reduce of 4 B "
+        "Ranks call different collectives: call 1 of tp is all_reduce of 4 B "
         "float32 at train.py:11 on rank 2, and all_gather of 4 B float32 at train.py:11 on rank 3."
     )
 
@@ -148,4 +148,4 @@ def test_of_a_replicated_part_of_a_dtensor_no_average_is_told() -> None:
     ranks = [summed(rank(), *sums, wrapper="DTensor") for sums in (SAME, LATE)]
     [found] = [each for each in find(ranks) if each.rule == "diverged-replicas"]
     assert "averaged" not in found.message
-    assert "which have the same part of a DTensor" in found.message
+    assert "which have the same shard of a DTensor" in found.message

@@ -84,13 +84,13 @@ def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:
     found = RunFindings()
     for step, each in enumerate((grows[0], other, grows[1])):
         found.add(step, [each])
-    once = found.all(3)
+    once = found.merge(3)
     assert [(f.where, f.steps) for f in once] == [("", (0, 2)), ("b.py:9", (1,))]
     assert once[0].message == "from 1 to 3e5"  # the last one's, as its nodes are
     zeros = RunFindings()
     for step, given in enumerate(("1 zero", "120 zeros", "2 copies", "1 copy")):
         zeros.add(step, [Finding("nonfinite-value", "error", f"log was given {given}.")])
-    assert [found.steps for found in zeros.all(4)] == [(0, 1), (2, 3)]
+    assert [found.steps for found in zeros.merge(4)] == [(0, 1), (2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_layer_that_another_step_calls_is_no_mistake(other: str, severity: str
     called = Parameter(f"{other}.weight", meta, True, module_called=True)
     found.add(0, [lost, more])
     found.add(1, [more], [Graph((), parameters=(called,))])
-    severities = {each.rule: each.severity for each in found.all(2)}
+    severities = {each.rule: each.severity for each in found.merge(2)}
     assert severities == {"never-called": severity, "dead-relu": "warning"}
 
 

@@ -1,1 +1,1 @@
-"""The way of a gradient from the loss to one node."""
+"""Explain a gradient: its path from the loss to one node, and the losses that train a network."""

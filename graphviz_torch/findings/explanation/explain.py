@@ -1,7 +1,7 @@
-"""`explain`: which way the gradient took from the loss to one parameter or node.
+"""`explain`: the path of the gradient from the loss to one parameter or node.
 
-Where several ways lead there, the strongest is followed: from the target towards the loss, at each
-node to the user whose own gradient has the largest norm.
+If several paths reach the target, the strongest is shown. It is followed from the target towards
+the loss: at each node, to the user whose own gradient has the largest norm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...graph import Cut, Edge, GraphLike, graph_of
 from ...graph.text import printable
 from ...graph.training.join import one_graph
 from ..graph_reading import Reading
-from ..rules.cuts import explained, upstream, word_of
+from ..rules.cuts import cause_text, match_cuts, upstream
 from ..words import at
 from .gradient_path import GradientPath, Waypoint
 from .loss_table import LossTable, loss_table
@@ -25,18 +25,18 @@ def explain(graph: GraphLike, target: str | int) -> GradientPath: ...
 @overload
 def explain(graph: GraphLike) -> LossTable: ...
 def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath | LossTable:
-    """The way of the gradient from the loss to one parameter or node, with what each node did.
+    """Return the path of the gradient from the loss to a parameter or node, with the norm at each.
 
-    Without a target: which loss trains which network.
+    Without a target, return a table that shows which loss trains which network.
 
     Args:
-        graph: a recording, its last backward, or a Graph; a trace has ways but no norms.
-        target: a parameter's name, a label, or a node's id. Of nodes with one label, the last.
-            None: all networks of the model, and all backwards of the recording.
+        graph: a recording, its last backward, or a Graph. A trace has paths but no norms.
+        target: a parameter's name, a label, or a node's id. If several nodes have the label, the
+            last of them. None: all networks of the model, and all backwards of the recording.
 
     Raises:
         TypeError: if `graph` is not a graph and has none.
-        ValueError: for a name or id that the graph does not have, with the nearest that it has.
+        ValueError: if the graph has no such name or id; the message lists similar names.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -56,46 +56,50 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
         return loss_table(one_graph(graph)[0])
     reading = Reading(graph_of(graph))
     name, node = _target(reading, target)
-    ways = _ways(reading)
-    if node is None or not ways[node]:
-        return _ended_at_a_cut(reading, name, node, ways)
-    points = _points(reading, node, ways)
-    cut = _cut(reading, name, node) if reading.blocked else None
+    paths = _count_paths(reading)
+    if node is None or not paths[node]:
+        return _path_to_cut(reading, name, node, paths)
+    points = _points(reading, node, paths)
+    cut = _cut(reading, name, node) if reading.loss_has_no_grad else None
     end = _end(reading, name, points) if cut is None else f"Backward did not start: {_done(cut)}"
-    return GradientPath(reading.graph, name, points, ways[node], end)
+    return GradientPath(reading.graph, name, points, paths[node], end)
 
 
-def _ended_at_a_cut(reading: Reading, name: str, node: int | None, ways: list[int]) -> GradientPath:
-    """The way as far as backward can come, and what cut it there, where that is known."""
+def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]) -> GradientPath:
+    """Return the path up to where backward can get, and the cut that ends it, if it is known."""
     cut = _cut(reading, name, node)
     if cut is None:
         why = f"Backward cannot reach {name}: its output does not depend on it."
         return GradientPath(reading.graph, name, (), 0, why)
-    after = next((i for i in cut.after if ways[i]), None)
+    after = next((i for i in cut.after if paths[i]), None)
     if after is None:
         why = f"Backward cannot reach {name}: {_done(cut)}"
         return GradientPath(reading.graph, name, (), 0, why)
-    points = _points(reading, after, ways)
+    points = _points(reading, after, paths)
     why = f"It ended at {points[-1].text} and did not reach {name}: {_done(cut)}"
-    return GradientPath(reading.graph, name, points, ways[after], why)
+    return GradientPath(reading.graph, name, points, paths[after], why)
 
 
 def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
-    """What cut a parameter, or a node, from where backward started."""
-    known = (cut for cut, parameter in explained(reading) if parameter.name == name)
+    """Return the cut between a parameter, or node, and the root of backward; None if unknown."""
+    known = (cut for cut, parameter in match_cuts(reading) if parameter.name == name)
     cuts = reading.graph.cuts if node is not None else ()
-    behind = (cut for cut in reversed(cuts) if node in upstream(reading, cut.before, set()))
-    return next(known, None) or next(behind, None)
+    upstream_of = (cut for cut in reversed(cuts) if node in upstream(reading, cut.before, set()))
+    return next(known, None) or next(upstream_of, None)
 
 
 def _done(cut: Cut) -> str:
     """Return a sentence such as "h was cut by detach() at train.py:7."."""
     what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-    return f"{what} was cut by {word_of(cut)}{at(cut.where)}."
+    return f"{what} was cut by {cause_text(cut)}{at(cut.where)}."
 
 
 def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:
-    """What to call the target, and its node; None for a parameter that is not in the graph."""
+    """Return the name and node of the target; the node is None if it is not in the graph.
+
+    Raises:
+        ValueError: if neither a parameter, nor a label, nor an id is called so.
+    """
     count = len(reading.graph.nodes)
     nodes: dict[str, int | None] = {str(i): i for i in range(count)}
     nodes |= {node.label: node.id for node in reading.graph.nodes if node.label}
@@ -109,8 +113,8 @@ def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:
     raise ValueError(f"{name!r} is neither a parameter nor a label nor a node's id; near: {near}.")
 
 
-def _ways(reading: Reading) -> list[int]:
-    """For each node, how many ways lead to it from where backward started."""
+def _count_paths(reading: Reading) -> list[int]:
+    """Return the number of paths to each node from the roots of backward."""
     counts = [0] * len(reading.graph.nodes)
     for node in {node for node, _ in reading.graph.outputs}:
         counts[node] = 1
@@ -119,29 +123,30 @@ def _ways(reading: Reading) -> list[int]:
     return counts
 
 
-def _points(reading: Reading, target: int, ways: list[int]) -> tuple[Waypoint, ...]:
-    """The nodes of the strongest way, the loss first."""
-    lengths = _lengths(reading, ways)
-    node, way = target, []
+def _points(reading: Reading, target: int, paths: list[int]) -> tuple[Waypoint, ...]:
+    """Return the nodes of the strongest path, the loss first."""
+    lengths = _lengths(reading, paths)
+    node, path = target, []
     while True:
-        edges = [edge for edge in reading.users[node] if ways[edge.target]]
+        edges = [edge for edge in reading.users[node] if paths[edge.target]]
         if not edges:
             nr = next(nr for output, nr in reading.graph.outputs if output == node)
-            way.append((node, nr, 1.0))
+            path.append((node, nr, 1.0))
             break
         strengths = [_strength(reading, edge) for edge in edges]
         best = max(range(len(edges)), key=lambda i: (strengths[i], -lengths[edges[i].target]))
         total = sum(strengths)
         share = strengths[best] / total if 0 < total < math.inf else 1 / len(edges)
-        way.append((node, edges[best].output_nr, share))
+        path.append((node, edges[best].output_nr, share))
         node = edges[best].target
     points: list[Waypoint] = []
     extents: list[str | None] = []
-    for node, nr, share in reversed(way):
+    for node, nr, share in reversed(path):
         stats, before = reading.stats(node, nr), points[-1].norm if points else None
         norm = None if stats is None else stats.norm
-        alike = extents[-1:] == [stats and stats.extent]  # a part and the whole are not compared
-        factor = norm / before if norm is not None and before and alike else None
+        # Norms of a shard and of a whole gradient are not comparable.
+        comparable = extents[-1:] == [stats and stats.extent]
+        factor = norm / before if norm is not None and before and comparable else None
         extents.append(stats and stats.extent)
         bad = 0 if stats is None else stats.nonfinite
         call, module = reading.names.get(node), reading.graph.nodes[node].module
@@ -150,17 +155,17 @@ def _points(reading: Reading, target: int, ways: list[int]) -> tuple[Waypoint, .
     return tuple(points)
 
 
-def _lengths(reading: Reading, ways: list[int]) -> list[int]:
-    """For each node, how many edges part it from where backward started, at least."""
-    lengths = [0] * len(ways)
-    for node in range(len(ways) - 1, -1, -1):
-        behind = [lengths[edge.target] for edge in reading.users[node] if ways[edge.target]]
-        lengths[node] = 1 + min(behind) if behind else 0
+def _lengths(reading: Reading, paths: list[int]) -> list[int]:
+    """Return the number of edges of the shortest path from a root of backward to each node."""
+    lengths = [0] * len(paths)
+    for node in range(len(paths) - 1, -1, -1):  # users before inputs
+        users = [lengths[edge.target] for edge in reading.users[node] if paths[edge.target]]
+        lengths[node] = 1 + min(users) if users else 0
     return lengths
 
 
 def _strength(reading: Reading, edge: Edge) -> float:
-    """The largest norm that arrived at the node behind an edge; NaN is stronger than any."""
+    """Return the largest gradient norm at the target of an edge; infinity if it is not finite."""
     arrived = [stats for stats in reading.graph.nodes[edge.target].grad_outputs if stats]
     if any(stats.nonfinite for stats in arrived):
         return math.inf
@@ -168,7 +173,7 @@ def _strength(reading: Reading, edge: Edge) -> float:
 
 
 def _end(reading: Reading, name: str, points: tuple[Waypoint, ...]) -> str:
-    """Where the gradient ended."""
+    """Return a sentence that says where the gradient ended."""
     if not any(any(node.grad_outputs) for node in reading.graph.nodes):
         return "No norms: this graph has no gradients. Run forward and backward in record()."
     bad = next((point for point in points if point.nonfinite), None)
@@ -182,5 +187,5 @@ def _end(reading: Reading, name: str, points: tuple[Waypoint, ...]) -> str:
             return f"It ended at {point.text}: there it is zero."
         last = point if point.norm is not None else last
     if last is None:
-        return f"None arrived at any node on the way to {name}."
+        return f"None arrived at any node on the path to {name}."
     return f"It arrived at {name} with a norm of {last.norm_text}."

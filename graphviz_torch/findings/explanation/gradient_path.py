@@ -1,4 +1,4 @@
-"""The way of a gradient, as a value that prints and draws."""
+"""The path of a gradient, as a value that prints and draws."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ...graph.text import printable
 from ...graph.units import number_text
 
 _HEAD = ("node", "operation", "module", "norm", "factor")
-_MANY = 1_000_000
+_MAX_PATHS_SHOWN = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Waypoint:
-    """A node on the way of a gradient."""
+    """A node on the path of a gradient."""
 
     node: int  # its id in the graph
     output_nr: int  # the output at which the gradient arrived
     name: str  # a parameter's name, a label, or the operation
     module: str
-    norm: float | None  # of the gradient that arrived; None where none is known
-    nonfinite: int  # its elements that are NaN or Inf
-    factor: float | None  # this norm divided by that of the node before
-    share: float  # of the way that is followed, among all users of this node, by their norms
+    norm: float | None  # of the gradient that arrived; None if unknown
+    nonfinite: int  # number of elements of that gradient that are NaN or Inf
+    factor: float | None  # the norm, divided by that of the previous node
+    share: float  # of this path in the node's gradient, estimated by the norms of its users
 
     @property
     def text(self) -> str:
@@ -35,7 +35,7 @@ class Waypoint:
 
     @property
     def norm_text(self) -> str:
-        """The norm with four digits, and NaN or Inf where it has some; "" where none is known."""
+        """The norm with four digits, and the number of NaN or Inf; "" if unknown."""
         if self.norm is None:
             return ""
         return number_text(self.norm) + (f" and {self.nonfinite} NaN or Inf" * bool(self.nonfinite))
@@ -43,10 +43,10 @@ class Waypoint:
 
 @dataclass(frozen=True)
 class GradientPath:
-    """The way of a gradient from the loss to one node: `print` gives a table.
+    """The path of a gradient from the loss to one node; `print` shows a table.
 
-    `draw_graph(way)` draws the way alone; `draw_graph(graph, findings=[way.mark()])` marks it in
-    the whole graph. Made by `explain`.
+    `draw_graph(path)` draws the path alone; `draw_graph(graph, findings=[path.mark()])` marks it in
+    the whole graph. Returned by `explain`.
 
     >>> import torch
     >>> from graphviz_torch import explain, record
@@ -60,29 +60,29 @@ class GradientPath:
     whole: Graph = field(repr=False)
     target: str
     points: tuple[Waypoint, ...]  # the loss first; () where backward cannot reach the node
-    ways: int  # how many lead there; the strongest is told
+    path_count: int  # of all paths to the target; `points` is the strongest
     end: str  # a sentence: where the gradient ended
 
     @property
     def shrank(self) -> Waypoint | None:
-        """Where the norm shrank most; None where it nowhere did."""
+        """The point where the norm shrank most; None if it shrank nowhere."""
         points = [p for p in self.points if p.factor is not None and p.factor < 1]
         return min(points, key=lambda p: p.factor or 0.0, default=None)
 
     @property
     def grew(self) -> Waypoint | None:
-        """Where the norm grew most; None where it nowhere did."""
+        """The point where the norm grew most; None if it grew nowhere."""
         points = [p for p in self.points if p.factor is not None and p.factor > 1]
         return max(points, key=lambda p: p.factor or 0.0, default=None)
 
     @property
     def share(self) -> float:
-        """Of this way among all, by the norms at each node where they part."""
+        """The share of this path in the target's gradient, estimated by norms where paths fork."""
         return math.prod(point.share for point in self.points)
 
     @property
     def graph(self) -> Graph:
-        """The nodes and edges of the way alone."""
+        """The nodes and edges of the path alone."""
         ids = {point.node: i for i, point in enumerate(reversed(self.points))}
         nodes = (self.whole.nodes[node]._replace(id=i, saved=()) for node, i in ids.items())
         numbers = [point.output_nr for point in reversed(self.points)]
@@ -98,19 +98,20 @@ class GradientPath:
         return Graph(tuple(nodes), tuple(edges), outputs, parameters=parameters)
 
     def mark(self) -> Finding:
-        """The way as a finding, for a drawing of the whole graph to mark."""
+        """Return the path as a finding, so that a drawing of the whole graph marks it."""
         nodes = tuple(point.node for point in self.points)
         message = f"The gradient's path to {self.target}."
         return Finding("gradient-path", "info", message, nodes=nodes)
 
     def to_text(self) -> str:
-        """The way as a table, then where it shrank or grew most, and where it ended."""
+        """Return the path as a table, where its norm shrank and grew most, and where it ended."""
         count = len(self.points)
         head = f"The gradient's path to {self.target}: {count} node{'' if count == 1 else 's'}"
-        if self.ways > 1:
-            number = f"{self.ways:,}" if self.ways <= _MANY else "more than a million"
-            head += f", the strongest of {number} ways"
-            if self._known:
+        if self.path_count > 1:
+            count_known = self.path_count <= _MAX_PATHS_SHOWN
+            number = f"{self.path_count:,}" if count_known else "more than a million"
+            head += f", the strongest of {number} paths"
+            if self._has_norms:
                 share = number_text(100 * self.share, 3)
                 head += f" ({share} % of all of them, shared out at each fork by norms)"
         if self.whole.step.loss_scale is not None:
@@ -119,7 +120,7 @@ class GradientPath:
         for point, done in ((self.shrank, "shrank"), (self.grew, "grew")):
             if point is not None and point.factor is not None:
                 by = number_text(point.factor)
-                before = self.points[self.points.index(point) - 1]  # it is what applied the factor
+                before = self.points[self.points.index(point) - 1]  # this node applied the factor
                 lines.append(f"It {done} most from {before.text} to {point.text}: {by} times.")
         return "\n".join(map(printable, [*lines, self.end]))
 
@@ -131,7 +132,7 @@ class GradientPath:
         return {**drawn, "text/plain": self.to_text()}
 
     @property
-    def _known(self) -> bool:
+    def _has_norms(self) -> bool:
         return any(point.norm is not None for point in self.points)
 
 
@@ -141,7 +142,7 @@ def _row(point: Waypoint) -> tuple[str, ...]:
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Names to the left, numbers to the right."""
+    """Return aligned rows: operations and modules to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

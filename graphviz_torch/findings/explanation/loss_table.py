@@ -1,4 +1,4 @@
-"""Which loss trains which network: the gradient that each backward gave to each part of a model."""
+"""Show which loss trains which network: the gradient of each child of a model, by backward."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ..graph_reading import Reading
 from ..rules.terms import terms_of
 from ..words import at
 
-_MOST = 8  # networks; a model of more children is one
+_MAX_NETWORKS = 8  # a model with more children is shown as one network
 
 
 @dataclass(frozen=True, slots=True)
 class LossRow:
-    """What one backward began at, and what it gave."""
+    """The loss of one backward, and the gradients that it gave."""
 
-    loss: str  # what the program calls it, else its operation
-    where: str  # the line that made it
-    norms: tuple[float | None, ...]  # of each network's gradient; None: it got none
-    terms: tuple[str, ...] = ()  # that it is the sum of, each with its line; () for a single one
+    loss: str  # its name in the program, else its operation
+    where: str  # the line that computed it
+    norms: tuple[float | None, ...]  # of each network's gradient; None: no gradient
+    terms: tuple[str, ...] = ()  # of the sum, each with its line; () if it is not a sum
 
 
 @dataclass(frozen=True)
 class LossTable:
-    """For each backward the norm of the gradient that each network got: `print` gives a table.
+    """The norm of the gradient of each network, by backward; `print` shows a table.
 
-    Of backwards that began at the same output and line, such as those of a loop, it has the last.
-    Networks are the children of the model, and parameters that it does not have. Made by `explain`.
+    Backwards from the same line, such as those of a loop, are one row: the last. The networks are
+    the children of the model, and parameters outside of it. Returned by `explain`.
 
     >>> import torch
     >>> from graphviz_torch import explain, record
@@ -60,10 +60,10 @@ class LossTable:
 
     networks: tuple[str, ...]
     rows: tuple[LossRow, ...]
-    stepped: tuple[bool | None, ...]  # did an optimizer step with it; None: where none stepped
+    stepped: tuple[bool | None, ...]  # True if an optimizer stepped it; None: no step was seen
 
     def to_text(self, *, wide: bool = False) -> str:
-        """The table. A line is as long as the terminal allows; `wide` shows all."""
+        """Return the table, as wide as the terminal; `wide` shows all columns."""
         cells = [
             [("" if norm is None else number_text(norm)) for norm in column]
             for column in zip(*(row.norms for row in self.rows), strict=True)
@@ -97,7 +97,7 @@ class LossTable:
 
 
 def loss_table(graph: Graph) -> LossTable:
-    """The table of a graph, which may have several parts."""
+    """Return the table of a graph, with one row for each of its segments."""
     names = _names(graph)
     networks = {p.node: names[p.name] for p in graph.parameters if p.node is not None}
     for node in graph.nodes:
@@ -129,9 +129,9 @@ def loss_table(graph: Graph) -> LossTable:
 
 
 def _names(graph: Graph) -> dict[str, str]:
-    """By its name, the network that a parameter of the model belongs to."""
+    """Return the network of each parameter, by the parameter's name."""
     firsts = {p.name: p.name.rpartition(".")[0].partition(".")[0] for p in graph.parameters}
-    few = len(set(firsts.values())) <= _MOST
+    few = len(set(firsts.values())) <= _MAX_NETWORKS
     return {name: first if first and few else "the model" for name, first in firsts.items()}
 
 

@@ -1,5 +1,6 @@
-"""The rules, by family. Each family enters its rules in the table; in this order of families, the
-findings of equal severity stand.
+"""Import all families of rules, each of which adds its rules to the table.
+
+Findings of equal severity are sorted by the order of these imports.
 """
 
 from . import devices, leaves, failures  # isort: skip # noqa: F401

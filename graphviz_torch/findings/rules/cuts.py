@@ -1,8 +1,8 @@
-"""Cuts: parameters whose way to the loss was cut.
+"""Cuts: parameters whose path to the loss was cut.
 
-What to do is said where it was seen to help. What people cut on purpose stands as a fact alone: a
-straight-through estimator, a target, a weight or a drawn action that goes to the loss as it is, a
-network that ran without gradients.
+A finding has advice only if the cut is unlikely to be intended. Cuts that people make on purpose
+are notes: a straight-through estimator, a target, a weight or a drawn action that the loss uses
+without a layer in between, and a network that ran without gradients.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from ...graph import Cut, Finding, Parameter, Severity
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, names_of, nodes_of
+from ..words import at, group_by_key, names_of, nodes_of
 
 _MODES = ("no_grad", "inference_mode", "set_grad_enabled", "switched_off")
 PLAIN = ("detach", "detach_", "data", *_MODES)
 _DRAWS = ("multinomial", "bernoulli", "poisson", "normal", "sample", "randint")
-# They hand on a weight as it is, in another shape.
+# Operations that return a weight in another shape, layout or dtype.
 _VIEWS = ("t", "transpose", "permute", "view", "expand", "to_copy", "unsqueeze", "slice", "select")
 _NUMBERS = ("item", "float", "int", "bool", "complex", "index")
 _READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
 _INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")
-_WORDS = {
+_CAUSE_TEXT = {
     "data": ".data",
     "no_grad": "torch.no_grad()",
     "inference_mode": "torch.inference_mode()",
@@ -70,8 +70,8 @@ _DISCRETE = (
 
 @rule("error", of=(Cut,))
 def cut_gradient(reading: Reading) -> Iterator[Finding]:
-    """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
-    item, numpy, an integer cast, argmax and the like.
+    """A parameter got no gradient because its path to the loss was cut: by detach, .data, no_grad,
+    item, NumPy, an integer cast, argmax or a similar call.
 
     ## Why it matters
 
@@ -113,8 +113,8 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A value that leaves PyTorch and comes back through a library that is not known, such as a C
-    extension. A cut before which no parameter of a module is: what was computed there may be data.
+    A value that leaves PyTorch and comes back through an unknown library, such as a C extension. A
+    cut of a tensor that no parameter of a module was used for: it may be data.
 
     ## See also
 
@@ -122,18 +122,18 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
     - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
     - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
     """
-    places = {p.name: place for place, p in enumerate(reading.graph.parameters)}
-    for cut, found in grouped(explained(reading)):
-        parameters = sorted(found, key=lambda p: places[p.name])
-        how = word_of(cut)
+    positions = {p.name: i for i, p in enumerate(reading.graph.parameters)}
+    for cut, found in group_by_key(match_cuts(reading)):
+        parameters = sorted(found, key=lambda p: positions[p.name])
+        how = cause_text(cut)
         names, line = names_of(parameters), at(cut.where)
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
         happened = f"{what} was cut by"
         if _ran_inside(cut, {p.node for p in parameters}):
-            happened = f"{_around(parameters)} ran under"
+            happened = f"{_common_module(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
-        severity = "error" if reading.blocked else _meant(reading, cut, parameters)
-        unheld = all(p.stepped is False for p in parameters) and not reading.blocked
+        severity = "error" if reading.loss_has_no_grad else _severity(reading, cut, parameters)
+        unheld = all(p.stepped is False for p in parameters) and not reading.loss_has_no_grad
         if unheld:
             severity = "info"  # the step is not to train these parameters
         why = ", probably because" if cut.before is None else ":"
@@ -150,90 +150,96 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def word_of(cut: Cut) -> str:
-    """What a cut was done by: "detach()", "torch.no_grad()", "an integer cast"."""
-    return _WORDS.get(cut.how, f"{cut.how}()")
+def cause_text(cut: Cut) -> str:
+    """Return the call that made a cut: "detach()", "torch.no_grad()", "an integer cast"."""
+    return _CAUSE_TEXT.get(cut.how, f"{cut.how}()")
 
 
 def to_learn(reading: Reading) -> list[Parameter]:
-    """Those without a gradient, less what this step's optimizer does not hold: that is not to learn
-    in it, such as a target network, or the generator while the discriminator is trained.
+    """Return the parameters without a gradient that this step should train.
+
+    Parameters that the step's optimizer does not hold are left out, such as a target network, or
+    the generator while the discriminator is trained.
     """
-    return [p for p in reading.lost if p.stepped is not False or reading.blocked]
-
-
-def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
-    """Each parameter whose way was cut, with the cut."""
-    lost = [
-        p
-        for p in reading.lost
-        if (p.module_called is not False or p.node is not None) and p.node not in reading.receivers
+    return [
+        p for p in reading.without_gradient if p.stepped is not False or reading.loss_has_no_grad
     ]
-    owned = {p.node for p in lost}
+
+
+def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
+    """Yield each parameter without a gradient that a cut explains, with the cut."""
+    missing = [
+        p
+        for p in reading.without_gradient
+        if (p.module_called is not False or p.node is not None)
+        and p.node not in reading.dropping_nodes
+    ]
+    owned = {p.node for p in missing}
     firsts: dict[tuple[str, str], Cut] = {}
     seen: set[int] = set()
     for cut in _by_likelihood(reading):
-        if not lost:
+        if not missing:
             return
-        behind = upstream(reading, cut.before, seen)
+        sources = upstream(reading, cut.before, seen)
         whole = _ran_inside(cut, owned)
         found = [
             p
-            for p in lost
-            if p.node in behind
+            for p in missing
+            if p.node in sources
             or (p.node is None and whole and module_of(p) == cut.module)
             or (cut.before is None and _may_concern(cut, p))
         ]
-        lost = [p for p in lost if p not in found]
-        # A network that ran in one such block, or a loop over one line, is one finding.
+        missing = [p for p in missing if p not in found]
+        # A network that ran in one block without gradients, or a line in a loop, is one finding.
         first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
         yield from ((first, parameter) for parameter in found)
 
 
-def is_fixed_behind(reading: Reading, cut: Cut) -> bool:
-    """Was what was cut computed from parameters that no optimizer of this step holds, as of a
-    teacher.
+def is_from_fixed(reading: Reading, cut: Cut) -> bool:
+    """True if the cut tensor was computed only from parameters that this step does not train.
+
+    A teacher's output is one.
     """
-    behind = _behind(reading, cut)
-    return bool(behind) and all(p.stepped is False for p in behind)
+    sources = _source_parameters(reading, cut)
+    return bool(sources) and all(p.stepped is False for p in sources)
 
 
-def _behind(reading: Reading, cut: Cut) -> list[Parameter]:
-    """The parameters that what was cut was computed from."""
+def _source_parameters(reading: Reading, cut: Cut) -> list[Parameter]:
+    """Return the parameters that the cut tensor was computed from."""
     nodes = upstream(reading, cut.before, set())
     return [p for p in reading.graph.parameters if p.node in nodes]
 
 
 def _by_likelihood(reading: Reading) -> list[Cut]:
-    """The cuts that may be a cause, the likeliest first.
+    """Return the cuts that may explain a missing gradient, the likeliest first.
 
-    What is known to be on the way comes before what may be. A gradient that comes from the loss
-    meets the last cut first. A number is mostly read to be logged, and what has no gradient by its
-    nature (an index, a draw, a comparison) mostly stands beside the way.
+    Cuts of a known tensor come first, and later cuts before earlier ones, as a gradient from the
+    loss meets them first. Numbers are mostly read for a log, and operations without a derivative
+    (an index, a draw, a comparison) are mostly not between a parameter and the loss.
     """
     nodes = reading.graph.nodes
 
-    def unlikely(place: int, cut: Cut) -> tuple[bool, bool, bool, bool, int]:
+    def sort_key(position: int, cut: Cut) -> tuple[bool, bool, bool, bool, int]:
         came_back = any(not reading.ran or nodes[i].order is not None for i in cut.after)
         by_nature = cut.how not in _ADVICE
-        return cut.before is None, not came_back, cut.how in _NUMBERS, by_nature, -place
+        return cut.before is None, not came_back, cut.how in _NUMBERS, by_nature, -position
 
-    known = enumerate(_that_matter(reading))
-    return [cut for _, cut in sorted(known, key=lambda each: unlikely(*each))]
+    known = enumerate(_used_by_loss(reading))
+    return [cut for _, cut in sorted(known, key=lambda each: sort_key(*each))]
 
 
-def _that_matter(reading: Reading) -> list[Cut]:
-    """The cuts whose result came to the loss, or may have come there as a number.
+def _used_by_loss(reading: Reading) -> list[Cut]:
+    """Return the cuts whose result the loss uses, or may use as a number.
 
-    An accuracy that was computed with argmax cut nothing, whatever else it was computed from.
+    The argmax of an accuracy is left out: the loss does not use it.
     """
     cuts = reading.graph.cuts
     if not cuts or not reading.ran or reading.graph.failure is not None:
         return list(cuts)
-    losses = {node for node, _ in reading.graph.outputs}  # a number read of one is to be printed
+    losses = {node for node, _ in reading.graph.outputs}  # an item() of the loss is for a log
     cuts = tuple(c for c in cuts if c.how not in _READS or c.before not in losses)
     alive = {node.id for node in reading.graph.nodes if node.order is not None}
-    found: set[int] = set()  # positions in `cuts`
+    found: set[int] = set()  # indices in `cuts`
     before = -1
     while len(found) > before:
         before = len(found)
@@ -245,17 +251,17 @@ def _that_matter(reading: Reading) -> list[Cut]:
     return [cuts[i] for i in sorted(found)]
 
 
-def _meant(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
-    """How bad a cut is by itself: people write some on purpose."""
-    # A block around a whole module is a target network or a fixed encoder, unless it should learn.
+def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
+    """Return the severity of a cut: "info" if it looks intended."""
+    # A module that runs under no_grad is a target network or a fixed encoder, unless it is stepped.
     whole = _ran_inside(cut, {p.node for p in parameters})
     if whole and not any(p.stepped for p in parameters):
         return "info"
-    # So is a copy of what learns, and a teacher, though an optimizer holds it: its result is a
-    # target of the loss.
-    if (whole or _is_copy(reading, parameters)) and _is_used_as_it_is(reading, cut):
+    # A copy of a trained module, and a teacher, are intended even if an optimizer holds them: the
+    # loss uses their result as a target.
+    if (whole or _is_copy(reading, parameters)) and _goes_straight_to_loss(reading, cut):
         return "info"
-    # So is what is written out for a leaf of no module.
+    # A leaf that belongs to no module is detached on purpose.
     plain = all(p.module_called is None and p.node is not None for p in parameters)
     if plain and cut.how in ("detach", "detach_", *_MODES):
         return "info"
@@ -265,38 +271,40 @@ def _meant(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
 
 
 def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
-    """Is another part of the model, which learns, made of the same parameters as these."""
-    around = f"{_around(parameters)}."
-    parts = {p.name.removeprefix(around): p.tensor.shape for p in parameters}
+    """True if a trained part of the model has parameters of the same names and shapes."""
+    prefix = f"{_common_module(parameters)}."
+    parts = {p.name.removeprefix(prefix): p.tensor.shape for p in parameters}
     first = next(iter(parts))
     shapes = {p.name: p.tensor.shape for p in reading.graph.parameters}
-    twins = [n.removesuffix(first) for n in reading.received if n.endswith(f".{first}")]
+    twins = [
+        n.removesuffix(first) for n in reading.parameters_with_gradient if n.endswith(f".{first}")
+    ]
     return any(
-        all(f"{twin}{part}" in reading.received for part in parts)
+        all(f"{twin}{part}" in reading.parameters_with_gradient for part in parts)
         and all(shapes[f"{twin}{part}"] == shape for part, shape in parts.items())
         for twin in twins
-        if twin != around
+        if twin != prefix
     )
 
 
 def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: Severity) -> str:
-    """What to do; "" where the cut may be meant."""
-    if not reading.blocked and (
-        severity == "info" or passes_straight(reading, cut) or _is_used_as_it_is(reading, cut)
+    """Return the advice on a cut; "" if the cut may be intended."""
+    if not reading.loss_has_no_grad and (
+        severity == "info" or passes_straight(reading, cut) or _goes_straight_to_loss(reading, cut)
     ):
         return ""
     if cut.how == "switched_off":
         return advice_on(cut.how)
-    if not reading.blocked and _ran_inside(cut, {p.node for p in parameters}):
+    if not reading.loss_has_no_grad and _ran_inside(cut, {p.node for p in parameters}):
         return (
-            f"Call {_around(parameters)} outside of {{how}}; if it is to stay as it is, freeze "
-            "it with requires_grad_(False)."
+            f"Call {_common_module(parameters)} outside of {{how}}; if it should not learn, "
+            "freeze it with requires_grad_(False)."
         )
     return advice_on(cut.how)
 
 
 def passes_straight(reading: Reading, cut: Cut) -> bool:
-    """Is it `a + (b - a).detach()`, or `b - a.detach() + a`, which passes the gradient to a."""
+    """True for `a + (b - a).detach()` or `b - a.detach() + a`: the gradient flows to a."""
     nodes = reading.graph.nodes
     if cut.before is None:
         return False
@@ -309,16 +317,17 @@ def passes_straight(reading: Reading, cut: Cut) -> bool:
     )
 
 
-def _is_used_as_it_is(reading: Reading, cut: Cut) -> bool:
-    """Does the result go to the loss beside what has a gradient, and into no layer: a target of a
-    teacher or of another network, an advantage, a drawn action.
+def _goes_straight_to_loss(reading: Reading, cut: Cut) -> bool:
+    """True if no layer is between the cut and the loss.
+
+    The result is then a target, such as that of a teacher, an advantage or a drawn action.
     """
     if cut.how not in (*PLAIN, *_DRAWS) or not cut.after:
         return False
     nodes, found = reading.graph.nodes, set(cut.after)
     term = cut.tensor is not None and all(size == 1 for size in cut.tensor.shape)
     if term and all(nodes[i].operation in ("add", "sub") for i in found):
-        return False  # a term of the loss by itself
+        return False  # it is a whole term of the loss
     stack = list(found)
     while stack:
         node = stack.pop()
@@ -331,7 +340,7 @@ def _is_used_as_it_is(reading: Reading, cut: Cut) -> bool:
 
 
 def is_weight(reading: Reading, node: int) -> bool:
-    """Is it a parameter, or a view of one."""
+    """True if the node is a parameter, or a view of one."""
     nodes = reading.graph.nodes
     while nodes[node].operation in _VIEWS and reading.inputs[node]:
         node = reading.inputs[node][0].source
@@ -339,18 +348,18 @@ def is_weight(reading: Reading, node: int) -> bool:
 
 
 def advice_on(how: str) -> str:
-    """What to do about a cut, with {at}, {names} and {how} to fill in."""
+    """Return the advice on a kind of cut, with the placeholders {at}, {names} and {how}."""
     return _ADVICE.get(how, _DISCRETE)
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
-    """Did the module of a parameter run in a block without gradients, itself being the operand."""
+    """True if the cut is a module that ran in a block without gradients, such as no_grad."""
     inside = cut.how in _MODES and cut.in_forward is not False
     return inside and cut.before is not None and cut.before in parameters
 
 
-def _around(parameters: list[Parameter]) -> str:
-    """The innermost module that holds all of them."""
+def _common_module(parameters: list[Parameter]) -> str:
+    """Return the path of the innermost module that contains all parameters; else "the model"."""
     first, *rest = (module_of(p).split(".") for p in parameters)
     while any(parts[: len(first)] != first for parts in rest):
         first = first[:-1]
@@ -358,12 +367,16 @@ def _around(parameters: list[Parameter]) -> str:
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
-    """Was the cut in the parameter's module or around it: all that is left without nodes."""
+    """True if a cut without nodes was made in the parameter's module, or in one around it."""
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 
 
 def upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
-    """A node and all that it was computed from, without what was seen before."""
+    """Return a node and all nodes that it was computed from, except `seen` ones.
+
+    Args:
+        seen: nodes to leave out; those that are returned are added.
+    """
     found: set[int] = set()
     stack = [] if node is None else [node]
     while stack:

@@ -1,4 +1,4 @@
-"""Devices: an operation that failed, with each operand, its device, and where it came from."""
+"""Devices: operations that failed because their tensors are on different devices."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
         f'self.register_buffer("{name}", ...), which moves with the module' for name in attributes
     ]
     advice = "; ".join(steps)
-    owned = [o.label for o in moves if o.label in reading.owned]
+    owned = [o.label for o in moves if o.label in reading.parameter_names]
     if owned:
         advice = f'the model, with model.to("{target}"): {listing(owned)} {_is(owned)} on the CPU'
     got = listing((_operand(o) for o in failure.operands), most=8)
@@ -90,16 +90,16 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
 
 
 def is_mixed(failure: Failure) -> bool:
-    """Did an operation fail because its tensors are on different devices."""
+    """True if an operation failed because its tensors are on different devices."""
     if failure.node is not None:
         return False
-    # A single number may live on the CPU: PyTorch moves it by itself.
+    # PyTorch moves a tensor of one number from the CPU by itself.
     devices = {o.tensor.device for o in failure.operands if o.tensor.shape}
     return len(devices) > 1 or "same device" in failure.message
 
 
 def _target(failure: Failure) -> str:
-    """Where the operands should be: on the accelerator, if there is one among them."""
+    """Return the device to move the operands to: an accelerator, if one of them is on it."""
     devices = [operand.tensor.device for operand in failure.operands]
     return next((device for device in reversed(devices) if device != "cpu"), "cpu")
 

@@ -1,4 +1,4 @@
-"""Failures: why the recording ended with an exception, in the operation or in backward."""
+"""Failures: exceptions that ended the recording, in an operation or in backward."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from ..rule import finding, rule
 from ..words import at
 from .devices import is_mixed
 
-# The person ended it, not the program.
+# Exceptions with which a user ends a program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 _NON_LEAF = "can't optimize a non-leaf"
-_SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
-# `h += x`, and no part of a tensor
+_AUGMENTED_OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
+# `h += x`, but not `h[0] += x`
 _AUGMENTED = re.compile(r"([A-Za-z_][\w.]*)\s*(\*\*|[-+*/])=(?!=)")
-_PARTS = ("setitem", "index_put_", "index_fill_", "index_copy_", "masked_fill_", "scatter_")
-_LONGEST = 60  # characters of a line of source
-# Words of PyTorch's errors about the shapes and dtypes of operands.
+_PARTIAL_WRITES = (
+    "setitem",
+    "index_put_",
+    "index_fill_",
+    "index_copy_",
+    "masked_fill_",
+    "scatter_",
+)
+_MAX_SOURCE_LINE = 60  # characters of a source line that is quoted
+# Words in PyTorch's errors about shapes and dtypes of operands.
 _ABOUT_OPERANDS = ("shape", "size", "dim", "dtype", "scalar type", "broadcast", "matri")
 _METADATA = r"metadata: \{'shape': torch\.Size\((\[[^\]]*\])\), 'dtype': torch\.(\w+)"
 _SAVED, _RECOMPUTED = re.compile(f"saved {_METADATA}"), re.compile(f"recomputed {_METADATA}")
@@ -37,8 +44,8 @@ _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<
 
 @rule("error", of=(Failure,))
 def changed_in_place(reading: Reading) -> Iterator[Finding]:
-    """Backward failed because a tensor that a node kept for it was changed in place: by which line,
-    or by an optimizer's step.
+    """Backward failed because a line, or an optimizer's step, changed a tensor in place that a node
+    had saved for backward.
 
     ## Why it matters
 
@@ -99,12 +106,14 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     message = f"{_operation(node)}{at(node.where)} needs {what} as it was, and "
     message += f"{said or 'an operation that was not seen'} changed it in place"
     for other in others:
-        message += f"; {_run(other)} had run it before, and {_came(reading, other)}"
+        message += f"; {_run(other)} had run it before, and {_origin(reading, other)}"
     yield finding(
         "error",
         f"backward{at(failure.where)} failed: {message}.",
         cause="changed in place",
-        advice=_carried(others[0]) if others else _instead(reading, failure, changes, node.title),
+        advice=_advice_on_carried(others[0])
+        if others
+        else _instead(reading, failure, changes, node.title),
         where=next((change.where for change in changes), failure.where),
         nodes=_nodes(node.id, *(i for e in failure.causes for i in e.nodes), kept.node),
     )
@@ -112,8 +121,8 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
 
 @rule("error", of=(Failure,))
 def backward_twice(reading: Reading) -> Iterator[Finding]:
-    """Backward failed because an earlier backward had run a part of the graph: which part, and what
-    carried it over.
+    """Backward failed because an earlier backward had run a part of the graph, and freed the
+    tensors that it had saved.
 
     ## Why it matters
 
@@ -156,7 +165,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Which of several kept tensors the program needs: the finding names the first.
+    All tensors that carry history from one backward to the next: the finding names the first.
 
     ## See also
 
@@ -168,7 +177,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
         return
     for other in failure.causes:
         same = len(other.nodes) < 2
-        happened = f"{_run(other)} had run the same graph" if same else _came(reading, other)
+        happened = f"{_run(other)} had run the same graph" if same else _origin(reading, other)
         if not same:
             happened += f", which {_run(other)} had run"
         later = None if same else reading.graph.nodes[other.nodes[1]]
@@ -176,7 +185,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
             "error",
             f"backward{at(failure.where)} failed: {happened}, and freed the tensors it had saved.",
             cause="backward ran before",
-            advice=_again(other) if same else _carried(other),
+            advice=_advice_on_same_graph(other) if same else _advice_on_carried(other),
             where=failure.where if later is None else later.where or failure.where,
             nodes=_nodes(failure.node, *other.nodes),
         )
@@ -231,11 +240,11 @@ def exception(reading: Reading) -> Iterator[Finding]:
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:
         return
     if _NON_LEAF in failure.message:
-        return  # non-leaf-in-optimizer tells it
+        return  # reported as non-leaf-in-optimizer
     if NO_PARAMETERS in failure.message and reading.events(UnregisteredParameters):
-        return  # not-registered tells it
+        return  # reported as not-registered
     if failure.node is not None and (failure.modified is not None or failure.causes):
-        return  # the two rules above tell it
+        return  # reported as changed-in-place or backward-twice
     if failure.error == "CheckpointError" and failure.causes:
         yield _rerun(failure)
         return
@@ -262,7 +271,7 @@ def exception(reading: Reading) -> Iterator[Finding]:
         cause=failure.error,
         advice=next(
             (advice for said, advice in ADVICE.items() if said in failure.message),
-            _look(failure) if got else "",
+            _generic_advice(failure) if got else "",
         ),
         where=(worker and worker.where) or failure.raised_where or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
@@ -270,7 +279,7 @@ def exception(reading: Reading) -> Iterator[Finding]:
 
 
 def _rerun(failure: Failure) -> Finding:
-    """Return the finding about a checkpointed segment that did something else in its second run."""
+    """Return the finding about a checkpoint that computed something else when it ran again."""
     segment, *changes = failure.causes
     then, now = (pattern.search(failure.message) for pattern in (_SAVED, _RECOMPUTED))
     what = "did something else when it ran again"
@@ -294,7 +303,7 @@ def _rerun(failure: Failure) -> Finding:
 
 
 def _ready_twice(reading: Reading, failure: Failure, checkpoint: Node) -> Finding:
-    """Return the finding about a parameter that DDP sees ready twice, for reentrant checkpoints."""
+    """Return the finding about a gradient that reentrant checkpoints give to DDP twice."""
     index = _INDEX.search(failure.message)
     parameters = [p.name for p in reading.graph.parameters if p.requires_grad]
     number = int(index[1]) if index else len(parameters)
@@ -312,20 +321,20 @@ def _ready_twice(reading: Reading, failure: Failure, checkpoint: Node) -> Findin
 
 
 class _WorkerError(NamedTuple):
-    """The exception of a DataLoader's worker, read from the message of the main process's one."""
+    """The exception of a DataLoader worker, parsed from the main process's message."""
 
     message: str
     where: str  # the innermost line outside of installed libraries
 
 
 def _in_worker(message: str) -> _WorkerError | None:
-    """Return the exception that a worker process raised; None where a message has none."""
+    """Return the exception of a DataLoader worker that a message quotes; None if there is none."""
     if _WORKER.match(message) is None:
         return None
     frames = [match.groups() for match in _FRAME.finditer(message)]
     own = [(file, number) for file, number in frames if not _INSTALLED.search(file)]
     lines = message.rstrip().splitlines()
-    # After the last frame come its source, marked lines, and the exception, which may have several.
+    # The last frame is followed by its source lines and by the exception, of one or more lines.
     text = next((i for i, line in reversed([*enumerate(lines)]) if line.startswith("  ")), 0)
     said = "\n".join(lines[text + 1 :])
     where = f"{PurePath(own[-1][0]).name}:{own[-1][1]}" if own else ""
@@ -333,7 +342,7 @@ def _in_worker(message: str) -> _WorkerError | None:
 
 
 def _sentences(message: str) -> str:
-    """The first line of a message; of one that goes on in the next, the sentences that it ends."""
+    """Return the first line of a message, without a sentence that the next line continues."""
     line, _, more = message.strip().partition("\n")
     whole = line.rstrip()
     if more.strip() and not whole.endswith((".", ":", "!", "?", ";")) and ". " in whole:
@@ -341,12 +350,12 @@ def _sentences(message: str) -> str:
     return whole
 
 
-def _look(failure: Failure) -> str:
-    """What to look at where nothing else is known; who waited in vain got what it should."""
+def _generic_advice(failure: Failure) -> str:
+    """Return advice on an exception that no entry of ADVICE matches; "" if there is none."""
     said = failure.message.lower()
     senders = "gloo", "processgroup", "collective"
     if "timed out" in said and any(word in said for word in senders):
-        return "Another rank did not come there: look at where the others wait, or ended."
+        return "Another rank did not reach this call: see where the others wait or ended."
     about = any(word in said for word in _ABOUT_OPERANDS)
     return "Look at the shapes and dtypes of what it got." if about else ""
 
@@ -356,7 +365,7 @@ def _nodes(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _operation(node: Node) -> str:
-    # Not by the label: that is its result's.
+    # The label is the name of the result, not of the operation.
     return f"{node.title} in {node.module}" if node.module else node.title
 
 
@@ -373,7 +382,7 @@ def _run(other: Cause) -> str:
 def _change(reading: Reading, change: Cause) -> str:
     if change.operation == "step":
         return f"the optimizer's step{at(change.where)}"
-    text = f" ({change.text})" if _tells(change) else ""
+    text = f" ({change.text})" if _is_visible(change) else ""
     return f"{change.operation}{_module(reading, change)}{at(change.where)}{text}"
 
 
@@ -383,17 +392,17 @@ def _module(reading: Reading, change: Cause) -> str:
     return next((f" in {module}" for module in modules if module), "")
 
 
-def _tells(change: Cause) -> bool:
-    """Is the change to be seen in its line."""
+def _is_visible(change: Cause) -> bool:
+    """True if the source line shows the in-place change, and is short enough to quote."""
     name, text = change.operation.partition("(")[0].rstrip("_"), change.text
     seen = name in text or re.search(r"(\]|\*\*|[-+*/%&|^])\s*=[^=]", text) is not None
-    return bool(text) and seen and len(text) <= _LONGEST
+    return bool(text) and seen and len(text) <= _MAX_SOURCE_LINE
 
 
 def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str) -> str:
-    """What to do instead of the first change."""
+    """Return advice: what to write instead of the first in-place change."""
     if not changes:
-        return f"Look for what changes it after {user} took it: compiled code, another thread, C++."
+        return f"Look for code that changes it after {user} saved it: compiled code, a thread, C++."
     first = changes[0]
     if first.operation == "step":
         return (
@@ -409,20 +418,20 @@ def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str
         return f"Use inplace=False{_module(reading, first) or line}."
     if "out=" in first.operation:
         return f"Leave out the out={line}."
-    if first.of_view:  # a new tensor would leave what it is a view of as it was
+    if first.of_view:  # a new tensor would not change the base of the view
         if written:
             return f"Call clone() on what {written[1]} is a view of, before that view is made."
-        return "Call clone() on the whole, before a view of it is changed."
-    if first.operation in _PARTS:
+        return "Call clone() on the base tensor before a view of it is changed."
+    if first.operation in _PARTIAL_WRITES:
         return f"Change a copy{line}, made with clone(), or use torch.where."
-    if written and _SIGNS.get(first.operation) == written[2]:
+    if written and _AUGMENTED_OPERATORS.get(first.operation) == written[2]:
         name, sign = written[1], written[2]
         return f"Make a new tensor{line}: {name} = {name} {sign} ... instead of {name} {sign}= ...."
     return f"Make a new tensor{line} instead of changing this one, or give {user} a clone() of it."
 
 
-def _came(reading: Reading, other: Cause) -> str:
-    """How a graph came to what another backward ran."""
+def _origin(reading: Reading, other: Cause) -> str:
+    """Return the node of this graph that uses a part that another backward ran, as text."""
     nodes = reading.graph.nodes
     old, new = (nodes[i] for i in other.nodes[:2])
     direct = any(edge.source == old.id for edge in reading.inputs[new.id])
@@ -433,30 +442,30 @@ def _came(reading: Reading, other: Cause) -> str:
     )
 
 
-def _carried(other: Cause) -> str:
-    """What to do where a tensor carries a graph to a later backward."""
+def _advice_on_carried(other: Cause) -> str:
+    """Return advice on a tensor that carries its graph into a later backward."""
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
     if (other.in_loop or not other.where) and other.operation != "grad":
         return (
             f"Cut {name or 'it'} off between the steps, {detached}. If it is kept in a list, clear "
-            "that after each step; if what made it is to learn from every step, compute it anew."
+            "that after each step; if its source is to learn from every step, compute it again."
         )
     if other.operation == "grad":
         return (
-            f"Pass create_graph=True to autograd.grad{at(other.where)} if what it gives is to be "
-            "learned through; else retain_graph=True, or the forward again."
+            f"Pass create_graph=True to autograd.grad{at(other.where)} if its result is to be "
+            "differentiated; else retain_graph=True, or the forward again."
         )
     if other.stepped:
         return (
-            f"Cut {name or 'it'} off, with detach(), where only one of the two is to train what "
-            "made it; else run that forward again after the step."
+            f"Cut {name or 'it'} off, with detach(), if only one of the two is to train its "
+            "source; else run that forward again after the step."
         )
     return "Add the losses and call backward() once, or pass retain_graph=True to the first."
 
 
-def _again(other: Cause) -> str:
-    """What to do where the same graph was run before."""
+def _advice_on_same_graph(other: Cause) -> str:
+    """Return advice on a graph that an earlier backward ran."""
     if other.in_loop:
         return "Run the forward again before each backward, in the loop or the closure."
     if other.operation == "grad":

@@ -1,4 +1,4 @@
-"""Freezing and modes: what does not learn on purpose, and what was meant to."""
+"""Freezing and modes: parameters and layers that do not learn, on purpose or by mistake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...graph.events import AttributeAssignment, EvalMode, ParameterFreeze
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, names_of, nodes_of
+from ..words import at, group_by_key, names_of, nodes_of
 
 
 @rule("warning", of=(AttributeAssignment,))
@@ -50,7 +50,7 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It never has an effect on autograd.
+    Never: the attribute has no effect on autograd.
 
     ## Not detected
 
@@ -61,7 +61,7 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
     - [torch.nn.Module.requires_grad_](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_)
     """
     learning = {p.name for p in reading.graph.parameters if p.requires_grad}
-    for (name, where), events in grouped(
+    for (name, where), events in group_by_key(
         ((e.attribute, e.where), e) for e in reading.events(AttributeAssignment)
     ):
         labels = [event.owner for event in events]
@@ -92,7 +92,7 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     In eval mode dropout does nothing and batch norm uses its running statistics and does not update
-    them. A model that was left in eval mode after a validation is trained without regularisation,
+    them. A model that was left in eval mode after a validation is trained without regularization,
     and with statistics of an earlier state.
 
     ## Example
@@ -125,8 +125,8 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Fine-tuning with frozen batch norm. Then put the norms alone into eval mode: the rule is silent
-    where any module is in train mode.
+    Fine-tuning with frozen batch norm. Then put only the norms into eval mode: nothing is reported
+    if any module is in train mode.
 
     ## Not detected
 
@@ -138,10 +138,12 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     - [Evaluation mode](https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval)
     """
     graph = reading.graph
-    learning = {p.node for p in graph.parameters if p.stepped and p.name in reading.received}
-    about = {node for node, _ in graph.outputs}  # the nodes are what backward began at
+    learning = {
+        p.node for p in graph.parameters if p.stepped and p.name in reading.parameters_with_gradient
+    }
+    roots = {node for node, _ in graph.outputs}
     for event in reading.events(EvalMode):
-        if not learning or about.isdisjoint(event.nodes) or not graph.outputs:
+        if not learning or roots.isdisjoint(event.nodes) or not graph.outputs:
             continue
         lines = [graph.nodes[node].where for node, _ in graph.outputs]
         where = next(filter(None, lines), "")
@@ -241,7 +243,7 @@ def frozen(reading: Reading) -> Iterator[Finding]:
         for p in reading.graph.parameters
         if not p.requires_grad
         and (p.stepped is None or p.stepped or p.in_optimizer)
-        and not p.got_gradient  # it is trained in turn
+        and not p.got_gradient  # another step trains it
         and p.module_called is not False
         and p.name.rpartition(".")[0] not in evaluated
     ]
@@ -258,7 +260,7 @@ def frozen(reading: Reading) -> Iterator[Finding]:
 def _everything_frozen(reading: Reading) -> Finding | None:
     """Return the error of a backward for which every parameter is frozen."""
     parameters, failure = reading.graph.parameters, reading.graph.failure
-    if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
+    if not parameters or any(p.requires_grad for p in parameters) or not reading.loss_has_no_grad:
         return None
     line = next((e.where for e in reading.events(ParameterFreeze)), "")
     many = len(parameters) > 1

@@ -1,4 +1,4 @@
-"""Leaves: where backward ends, what becomes of them, and what the model does not own."""
+"""Leaves: tensors that backward ends at, and parameters that the model does not own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
-from .cuts import word_of
+from .cuts import cause_text
 
 
 @rule("error", of=(LeafBackward,))
 def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
-    """Backward started from a leaf: the loss was made anew, and is not computed from the model.
+    """Backward started from a leaf: the loss is a new tensor that no operation computed.
 
     ## Why it matters
 
@@ -56,7 +56,7 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A loss that is computed from a leaf made anew in the middle of the model: that is reported as
+    A loss that is computed from a new leaf in the middle of the model: that is reported as
     `cut-gradient`.
 
     ## See also
@@ -68,14 +68,14 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
         name = event.label or "the loss"
         made = f"made a leaf by {event.maker}" if event.maker else "made a new leaf"
         cuts = reading.graph.cuts
-        parted = ""
+        cut_before = ""
         if cuts:
             last = cuts[-1]
-            parted = f"; before that, {word_of(last)}{at(last.where)} cut it from the model"
+            cut_before = f"; before that, {cause_text(last)}{at(last.where)} cut it from the model"
         yield finding(
             "error",
             f"backward started from {name}, which was {made}{at(event.where)}: a leaf has no "
-            f"history, so nothing else gets a gradient{parted}.",
+            f"history, so nothing else gets a gradient{cut_before}.",
             cause="the loss is a leaf",
             advice=f"Compute {name} from the model's output with torch operations, and do not set "
             "requires_grad on it: a loss without a grad_fn was cut off before.",
@@ -142,7 +142,7 @@ def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "error" if ended else "info",
             f"{name}.grad{at(event.where)} is None, because {name} is not a leaf: it was computed"
-            f"{at(made)}{_by(reading, event)}.",
+            f"{at(made)}{_operation_text(reading, event)}.",
             cause="not a leaf",
             advice=f"Make {name} a leaf after that, with {name} = {name}.detach()"
             ".requires_grad_(), or change a leaf in place under torch.no_grad().",
@@ -157,8 +157,8 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    An optimizer updates leaves. `to(device)` and arithmetic return results, which are computed anew
-    from their leaf, so PyTorch refuses them.
+    An optimizer updates leaves. `to(device)` and arithmetic return results of an operation, so
+    that PyTorch raises an error.
 
     ## Example
 
@@ -188,7 +188,7 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It never is: the optimizer has refused the tensor.
+    Never: the optimizer has raised an error.
 
     ## Not detected
 
@@ -220,7 +220,7 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(DataAssignment,))
 def data_assignment(reading: Reading) -> Iterator[Finding]:
-    """x.data = h takes the values of h and leaves its history behind.
+    """`x.data = h` copies the values of h without its history.
 
     ## Why it matters
 
@@ -258,8 +258,8 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An update of a parameter by hand. Write it as `with torch.no_grad(): x.copy_(h)`, which says so
-    and is checked.
+    An update of a parameter by hand. Write it as `with torch.no_grad(): x.copy_(h)`, which autograd
+    checks.
 
     ## Not detected
 
@@ -363,9 +363,10 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "error",
                 f"The optimizer{at(raised)} got no parameters: {event.name}"
-                f"{_set(event)} is a plain {event.holder}, so its contents are not registered.",
+                f"{_assignment(event)} is a plain {event.holder}, so its contents are not "
+                "registered.",
                 cause="not in the model",
-                advice=_container(event),
+                advice=_container_advice(event),
                 where=raised,
             )
             continue
@@ -375,7 +376,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.name
         if event.holder == "forward":
-            message = f"{event.name}{at(line)} is made anew in each forward: no optimizer updates "
+            message = f"{event.name}{at(line)} is re-created in each forward: no optimizer updates "
             message += "its parameters, and the next call drops them."
             advice = "Make the layer in __init__, as an attribute of the module."
         elif event.holder == "variable":
@@ -389,10 +390,10 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             count = len(event.nodes)
             message = f"No optimizer updates {count} parameter{'' if count == 1 else 's'} in "
             message += f"{event.name}, which got a gradient{at(line)}: {event.name}"
-            message += f"{_set(event)} is a plain {event.holder}, so it is not registered."
-            advice = _container(event)
+            message += f"{_assignment(event)} is a plain {event.holder}, so it is not registered."
+            advice = _container_advice(event)
         yield finding(
-            # These may be changed by hand, or not be meant to learn.
+            # The program may update these itself, or not train them.
             "info" if event.holder in ("outside", "variable") else "warning",
             message,
             cause="not in the optimizer" if event.holder == "variable" else "not in the model",
@@ -402,15 +403,15 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _set(event: UnregisteredParameters) -> str:
+def _assignment(event: UnregisteredParameters) -> str:
     return f", set{at(event.where)}," if event.where else ""
 
 
-def _container(event: UnregisteredParameters) -> str:
+def _container_advice(event: UnregisteredParameters) -> str:
     kind = "Dict" if event.holder == "dict" else "List"
     return f"Use nn.Module{kind}, or nn.Parameter{kind} for bare parameters."
 
 
-def _by(reading: Reading, event: GradientRead) -> str:
+def _operation_text(reading: Reading, event: GradientRead) -> str:
     titles = [reading.graph.nodes[i].title for i in event.nodes]
     return f" by {titles[0]}" if titles else ""

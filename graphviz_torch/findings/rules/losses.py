@@ -1,4 +1,4 @@
-"""Losses: what a loss takes, what it was given, and shapes that were meant to match."""
+"""Losses: inputs that a loss does not take, and shapes that broadcast by accident."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..graph_reading import Reading
 from ..rule import finding, finds, rule
 from ..words import at
 
-# They hand on values as they are.
-_SAME = {
+# Operations that move or select values without computing.
+_MOVES_VALUES = {
     "view",
     "unsafe_view",
     "reshape_alias",
@@ -23,15 +23,17 @@ _SAME = {
     "squeeze",
     "unsqueeze",
 }
-_SAME |= {"clone", "alias", "slice", "select", "index", "to_copy", "expand", "unflatten"}
+_MOVES_VALUES |= {"clone", "alias", "slice", "select", "index", "to_copy", "expand", "unflatten"}
 _SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
 _PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
 _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
 
 
 class _Loss(NamedTuple):
+    """The input that a loss takes, and inputs that are mistakes."""
+
     takes: str
-    others: dict[str, str]  # by operation: what it gives instead
+    mistakes: dict[str, str]  # kind of values, by the operation that returns them
     advice: str
 
 
@@ -56,7 +58,7 @@ _LOSSES = {
 }
 
 
-# They compare what each sample has with what it should have, in rows.
+# Losses that compare a row of values for each sample.
 _OF_SAMPLES = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
@@ -68,9 +70,9 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The loss is finite and falls, but slowly and to a wrong place: a softmax before `cross_entropy`
-    squeezes its gradients, and the lowest loss that it can reach is far above 0. `kl_div` of values
-    that are not logarithms is not a divergence at all.
+    The loss is finite and falls, but slowly and to another minimum: a softmax before
+    `cross_entropy` squeezes its gradients, and the lowest loss that it can reach is far above 0.
+    `kl_div` of values that are not logarithms is not a divergence at all.
 
     ## Example
 
@@ -137,7 +139,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
     - [KLDivLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html)
     """
     yield from _over_samples(reading)
-    for node in reading.of(_LOSSES):
+    for node in reading.of_operations(_LOSSES):
         first = _first(reading, node)
         if first is None:
             continue
@@ -159,11 +161,11 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
                 where=maker.where,
                 nodes=(maker.id, node.id),
             )
-        gives = loss.others.get(maker.operation)
+        gives = loss.mistakes.get(maker.operation)
         if gives is None or (gives == "raw scores" and not _is_layer(reading, maker, first)):
             continue
         yield finding(
-            # The second of two log_softmax changes nothing, and takes time.
+            # A log_softmax of a log_softmax returns the same values, and only takes time.
             "info" if gives == "log-probabilities" else "warning",
             f"{name}{at(node.where)} takes {loss.takes}, and got {gives} from "
             f"{reading.call(maker.id)}{at(maker.where)}.",
@@ -180,7 +182,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
     nodes = reading.graph.nodes
     for event in reading.events(LossCall):
         node = event.operands[0].node if event.operands else None
-        while node is not None and nodes[node].operation in _SAME:
+        while node is not None and nodes[node].operation in _MOVES_VALUES:
             node = next((e.source for e in reading.inputs[node] if e.input_nr == 0), None)
         if node is None or event.function != "kl_div":
             continue
@@ -239,7 +241,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     Distances between all pairs are computed this way: write the new axes out, as `a[:, None] -
-    b[None, :]`, and the rule is silent.
+    b[None, :]`, and nothing is reported.
 
     ## Not detected
 
@@ -286,7 +288,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
 
 
 def _axis(reading: Reading, node: Node) -> int | None:
-    """The dimension that a log_softmax of several runs over."""
+    """Return the dimension of a log_softmax; None for another operation, or if unknown."""
     meta = reading.meta(node.id)
     given = (text.removeprefix("dim=") for text in node.attributes if text.startswith("dim="))
     dim = next(given, "")
@@ -296,24 +298,24 @@ def _axis(reading: Reading, node: Node) -> int | None:
 
 
 def _first(reading: Reading, node: Node) -> int | None:
-    """What a node is given first; None where that is not a node."""
+    """Return the node of the first input; None if it is not in the graph."""
     return next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
 
 
 def _maker(reading: Reading, node: int) -> Node:
-    """What computed the values that a node hands on."""
+    """Return the node that computed the values, before any views and copies."""
     maker = reading.graph.nodes[node]
-    while maker.operation in _SAME and (before := _first(reading, maker)) is not None:
+    while maker.operation in _MOVES_VALUES and (before := _first(reading, maker)) is not None:
         maker = reading.graph.nodes[before]
     return maker
 
 
 def _over_samples(reading: Reading) -> Iterator[Finding]:
-    """Losses that take a distribution for each sample, and get one for each class."""
+    """Yield losses that take a distribution over classes, and get one over samples."""
     nodes = reading.graph.nodes
     given: list[tuple[str, str, tuple[int, ...], int | None]] = [
         (node.operation, node.where, (node.id,), edge.source)
-        for node in reading.of(_OF_SAMPLES)
+        for node in reading.of_operations(_OF_SAMPLES)
         for edge in reading.inputs[node.id]
         if edge.input_nr == 0
     ]
@@ -327,13 +329,13 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
         while first is not None and nodes[first].operation in _ELEMENTWISE:
             first = next((e.source for e in reading.inputs[first] if e.input_nr == 0), None)
         if first is None or (first == passed and "nll" in name):
-            continue  # told by loss_input itself
+            continue  # loss_input reports it by the dimension
         maker, meta = nodes[first], reading.meta(first)
         scores = next((e.source for e in reading.inputs[first]), None)
         if meta is None or len(meta.shape) != 2 or min(meta.shape) < 2 or scores is None:
             continue
         over = maker.operation in ("softmax", "log_softmax") and number(maker, "dim") in (0, -2)
-        # Of what two results give for each other both directions may be meant.
+        # A product of two results, such as CLIP's, may be normalized in both directions.
         if over and _is_layer(reading, nodes[scores], scores):
             yield finding(
                 "warning",
@@ -348,24 +350,24 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
-    """Does an nll_loss of the same line take what a log_softmax gave: that is cross_entropy."""
+    """True if an nll_loss of the same line takes this log_softmax: together, cross_entropy."""
     stack = [node.id]
     while stack:
         for edge in reading.users[stack.pop()]:
             user = reading.graph.nodes[edge.target]
             if user.operation in ("nll_loss", "nll_loss2d"):
                 return user.where == node.where
-            if user.operation in _SAME:
+            if user.operation in _MOVES_VALUES:
                 stack.append(user.id)
     return False
 
 
 def _is_layer(reading: Reading, maker: Node, last: int) -> bool:
-    """Are these scores of a layer with weights, which nothing else makes probabilities of.
+    """True if these are scores of a layer with weights that nothing else uses.
 
     Args:
-        maker: the node that computed them.
-        last: what hands them on.
+        maker: the node that computed the scores.
+        last: the last view or copy of them.
     """
     node = maker.id
     while node != last:

@@ -1,4 +1,4 @@
-"""Lost gradients: a node received one and gave none to its input, or zeros only."""
+"""Dropped gradients: nodes that received a gradient and passed on none, or only zeros."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ...graph.units import count_text
 from ..axes import number
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, names_of, nodes_of
+from ..words import at, group_by_key, names_of, nodes_of
 
-# Their slope is 0 wherever they have one: steps, and draws.
+# Operations with a derivative of 0 everywhere: step functions and random draws.
 _FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli", "normal", "poisson")
-# Their slope is 0 for some inputs: what is said of one that passes only zeros on.
+# Operations with a derivative of 0 for some inputs, and the message if only zeros passed.
 _SATURATED = {
     **dict.fromkeys(
         ("softmax", "log_softmax"), "is saturated: one input is so large that its slope is 0"
@@ -27,21 +27,21 @@ _SATURATED = {
 }
 
 
-# What a softmax goes into that gives weights, not an output.
+# Users of a softmax that returns attention weights rather than an output.
 _WEIGHING = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
-_TORCHS = (
+_TORCH_PREFIXES = (
     "_",
     "CheckpointFunction",
     "CompiledFunction",
     "Broadcast",
     "Gather",
     "Scatter",
-)  # classes of PyTorch's own
-_STRAIGHT = (
+)  # of names of PyTorch's own Function classes
+_STRAIGHT_THROUGH = (
     "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
 )
 _DRAW = "Draw with rsample() of a distribution, mean + std * torch.randn_like(std)."
-_SINGLE = {  # of a softmax over one value: what to use for an output
+_SINGLE_VALUE_ADVICE = {  # on a softmax over one value
     "softmax": "Use sigmoid for a single output.",
     "log_softmax": "Use logsigmoid for a single output.",
 }
@@ -51,7 +51,7 @@ _ADVICE = {
     "log_prob(draw).",
     **dict.fromkeys(
         ("softmax", "log_softmax", "sigmoid", "tanh"),
-        "Lower the scale of its input, or normalise it.",
+        "Lower the scale of its input, or normalize it.",
     ),
     **dict.fromkeys(
         ("clamp", "clamp_min", "clamp_max", "hardtanh"), "Widen its bounds, or leave it out."
@@ -61,8 +61,8 @@ _ADVICE = {
 
 @rule("error", of=(Parameter,))
 def backward_returned_none(reading: Reading) -> Iterator[Finding]:
-    """A parameter got no gradient because a node received one and gave none to its input, as a
-    custom Function does whose backward returns None.
+    """A parameter got no gradient because a node received one and passed none on: the backward of a
+    custom Function returned None.
 
     ## Why it matters
 
@@ -129,24 +129,26 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
     - [Extending PyTorch](https://docs.pytorch.org/docs/stable/notes/extending.html)
     - [torch.autograd.gradcheck](https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html)
     """
-    lost = [
-        (reading.receivers[p.node], p)
+    found = [
+        (reading.dropping_nodes[p.node], p)
         for p in reading.graph.parameters
-        if p.name not in reading.received and p.requires_grad and p.node in reading.receivers
+        if p.name not in reading.parameters_with_gradient
+        and p.requires_grad
+        and p.node in reading.dropping_nodes
     ]
-    for dropping, parameters in grouped(lost):
+    for dropping, parameters in group_by_key(found):
         node = reading.graph.nodes[dropping]
         advice = f"Return a gradient for every input that needs one in backward of {node.title}."
-        if node.name.startswith(_TORCHS):
+        if node.name.startswith(_TORCH_PREFIXES):
             advice = ""
         compiled = "compile" in node.note
         if compiled:
-            advice = "Inside the compiled region it was cut or not used: record the step with "
-            advice += 'record(compiled="eager"), to learn where.'
+            advice = "It was cut or not used inside the compiled region: record the step with "
+            advice += 'record(compiled="eager") to see where.'
         yield finding(
             "warning" if compiled else "error",
             f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.where)} "
-            "received one and gave none on the way there.",
+            "received one and passed none on.",
             cause="backward returned None",
             advice=advice,
             where=node.where,
@@ -156,8 +158,8 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(GradientStats,))
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
-    """A parameter got a gradient of zeros only: on its way lies a step such as round or sign, or a
-    custom Function whose backward gave zeros.
+    """A parameter got a gradient of zeros only: between it and the loss is a step function such as
+    round or sign, or a custom Function whose backward returned zeros.
 
     ## Why it matters
 
@@ -191,7 +193,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Quantisation uses a straight-through estimator, which passes a gradient and is silent here.
+    Quantization uses a straight-through estimator, which passes a gradient and is not reported.
 
     ## Not detected
 
@@ -210,7 +212,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     ]
     if not zeros:
         return
-    step: dict[int, int] = {}  # for each node behind a step, that step
+    step: dict[int, int] = {}  # for each node upstream of a flat operation, that operation
     for node in reversed(nodes):  # users before inputs
         for edge in reading.users[node.id]:
             user = nodes[edge.target]
@@ -219,19 +221,19 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
                 and _zeros_only(node)
                 and len(reading.users[node.id]) == 1
             )
-            if slopeless and _some(user):
+            if slopeless and _has_nonzero(user):
                 step[node.id] = user.id
             elif user.id in step:
                 step.setdefault(node.id, step[user.id])
     rows = [(step[node], p) for node, p in zeros if node in step]
-    # What is of one line, be it in many modules, is told once.
+    # One finding for each line, even if many modules run it.
     lines = {flat: (nodes[flat].title, nodes[flat].where or flat) for flat, _ in rows}
-    whys = {flat: _why(reading, flat) for flat, _ in rows}
-    for (_, (why, advice)), found in grouped(((lines[f], whys[f]), (f, p)) for f, p in rows):
+    whys = {flat: _cause_and_advice(reading, flat) for flat, _ in rows}
+    for (_, (why, advice)), found in group_by_key(((lines[f], whys[f]), (f, p)) for f, p in rows):
         flats = list(dict.fromkeys(flat for flat, _ in found))
         node, parameters = nodes[flats[0]], [p for _, p in found]
         more = f", and in {count_text(len(flats) - 1, 'other module')}," if flats[1:] else ""
-        custom = is_custom(node)  # it may be meant: a factor that is 0 in this step
+        custom = is_custom(node)  # may be intended: a factor that is 0 in this step
         yield finding(
             "info" if custom else "warning",
             f"{names_of(parameters)} got a gradient of zeros only: {reading.call(node.id)}"
@@ -243,32 +245,32 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _why(reading: Reading, flat: int) -> tuple[str, str]:
-    """Why a node has no slope, and what to do."""
+def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:
+    """Return why a node has a derivative of 0, and advice."""
     node, meta = reading.graph.nodes[flat], reading.meta(flat)
     dim = number(node, "dim")
     shape = () if meta is None else meta.shape
-    # A single number has no dimension, and PyTorch takes it for one of size 1.
-    if node.title in _SINGLE and dim is not None and (shape[dim] if shape else 1) == 1:
+    # PyTorch treats a tensor without dimensions as one of size 1.
+    if node.title in _SINGLE_VALUE_ADVICE and dim is not None and (shape[dim] if shape else 1) == 1:
         weighs = any(
             reading.graph.nodes[edge.target].operation in _WEIGHING for edge in reading.users[flat]
         )
-        why = "is over a dimension of size 1: its result is the same, whatever it is given"
-        return why, "" if weighs else _SINGLE[node.title]
+        why = "is over a dimension of size 1: its result is the same for every input"
+        return why, "" if weighs else _SINGLE_VALUE_ADVICE[node.title]
     if is_custom(node):
         advice = f"torch.autograd.gradcheck compares the backward of {node.title} with its forward."
-        return "received one and its backward gave zeros", advice
-    advice = _ADVICE.get(node.title, _STRAIGHT).format(node.title)
+        return "received one and its backward returned zeros", advice
+    advice = _ADVICE.get(node.title, _STRAIGHT_THROUGH).format(node.title)
     return _SATURATED.get(node.title, "has slope 0 everywhere"), advice
 
 
 def is_custom(node: Node) -> bool:
-    """Is it of a custom Function of the program's: PyTorch's own have a number at the end."""
-    own = node.name.endswith("Backward") and not node.name.startswith(_TORCHS)
+    """True for a custom Function of the program: names of PyTorch's nodes end in a digit."""
+    own = node.name.endswith("Backward") and not node.name.startswith(_TORCH_PREFIXES)
     return own and "compile" not in node.note
 
 
-def _some(node: Node) -> bool:
+def _has_nonzero(node: Node) -> bool:
     return any(s is not None and s.zero_fraction < 1 for s in node.grad_outputs)
 
 

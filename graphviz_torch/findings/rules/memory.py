@@ -1,6 +1,6 @@
-"""Memory and dtype: what keeps most for backward, float64 that crept in, views that keep it all.
+"""Memory and dtype: activations, graphs of earlier steps, float64 and views of large storages.
 
-Counted are the storages that `Node.saved` lists, not what the allocator holds.
+Sizes are those of the storages in `Node.saved`, not the memory of the allocator.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-# Below this nobody runs out of memory.
-WORTH = 1 << 20
-# What keeps or saves a smaller part of it all than this is not named, or not a warning.
-SHARE = 0.1
-# A view that is a quarter of its storage or less wastes most of what it keeps.
-VIEW_SHARE = 4
-_Where = tuple[str, str]  # (module, ""), or ("", operation) outside of all modules
+# Smaller amounts, in bytes, are not reported.
+MIN_BYTES = 1 << 20
+# A smaller share of the activations is not named, or not a warning.
+MIN_SHARE = 0.1
+# A view of at most a quarter of its storage is reported.
+VIEW_RATIO = 4
+_Owner = tuple[str, str]  # (module, ""), or ("", operation) outside of all modules
 
 
 @rule("info", of=(SavedTensor,))
@@ -66,8 +66,8 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Memory that autograd does not save: temporary results, gradients, optimizer states, and a cache
-    of the allocator. Less than 1 MiB in all is not reported.
+    Memory that autograd does not save: temporary results, gradients, optimizer states, and the
+    cache of the allocator. Less than 1 MiB in all is not reported.
 
     ## See also
 
@@ -76,10 +76,10 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     """
     nodes, activations = reading.graph.nodes, reading.activations
     total = sum(activations.values())
-    if total < WORTH:
+    if total < MIN_BYTES:
         return
     modules = [node.module for node in nodes]
-    keepers: dict[_Where, list[int]] = {}
+    keepers: dict[_Owner, list[int]] = {}
     for i, nbytes in activations.items():
         if nbytes:
             module = modules[i]
@@ -89,14 +89,14 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
             else:
                 keepers[place] = [i]
     own = {place: sum([activations[i] for i in ids]) for place, ids in keepers.items()}
-    around = _around(modules)
-    alike = _alike(reading, modules, around)
-    part = _parts(around, alike)
-    parts = {(module, operation): (part[module], operation) for module, operation in keepers}
-    kept: dict[_Where, int] = {}
+    parent_of = _parents(modules)
+    repeated = _repeated_blocks(reading, modules, parent_of)
+    merged = _merged_paths(parent_of, repeated)
+    parts = {(module, operation): (merged[module], operation) for module, operation in keepers}
+    kept: dict[_Owner, int] = {}
     for place, nbytes in own.items():
         kept[parts[place]] = kept.get(parts[place], 0) + nbytes
-    most = [(place, n) for place, n in Counter(kept).most_common(3) if n >= total * SHARE]
+    most = [(place, n) for place, n in Counter(kept).most_common(3) if n >= total * MIN_SHARE]
     named = {
         part: [
             nodes[i] for i in sorted([i for p in keepers if parts[p] == part for i in keepers[p]])
@@ -104,7 +104,7 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         for part, _ in most
     }
     said = listing(
-        f"{_place(*place)}{_blocks(place[0], alike)} "
+        f"{_place(*place)}{_blocks(place[0], repeated)} "
         f"({_largest(reading, named[place])}{bytes_text(n)}, {n / total:.0%})"
         for place, n in most
     )
@@ -113,14 +113,15 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         "info",
         f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, modules, own, around, alike),
+        advice=_checkpoint_advice(reading, modules, own, parent_of, repeated),
         nodes=tuple([node.id for place, _ in most for node in named[place]]),
     )
 
 
-def _around(modules: Sequence[str]) -> dict[str, str]:
-    """For each module that a node is in, and each around such a one: the module around it, which is
-    "" at the top. The outer come before the inner.
+def _parents(modules: Sequence[str]) -> dict[str, str]:
+    """Return the parent of each module and of all modules around it, outer modules first.
+
+    The parent of a module at the top is "".
     """
     found: dict[str, str] = {}
     for module in dict.fromkeys(modules):
@@ -135,8 +136,10 @@ def _around(modules: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _alike(reading: Reading, modules: Sequence[str], around: dict[str, str]) -> dict[str, str]:
-    """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
+def _repeated_blocks(
+    reading: Reading, modules: Sequence[str], parent_of: dict[str, str]
+) -> dict[str, str]:
+    """Return the common name of each repeated block: "layers.*" for layers.3."""
     titles: dict[str, list[str]] = {}
     for title, nodes in reading.by_title.items():
         for module in {modules[node.id] for node in nodes} - {""}:
@@ -144,10 +147,10 @@ def _alike(reading: Reading, modules: Sequence[str], around: dict[str, str]) -> 
                 titles[module].append(title)
             else:
                 titles[module] = [title]
-    inside: dict[str, set[tuple[str, ...]]] = {}  # by block, the path of each part and its titles
+    inside: dict[str, set[tuple[str, ...]]] = {}  # by block: path and titles of its modules
     for module, own in titles.items():
         block = module
-        while block := around[block]:
+        while block := parent_of[block]:
             if block[block.rfind(".") + 1 :].isdigit():
                 part = (module[len(block) + 1 :], *own)
                 if block in inside:
@@ -156,7 +159,7 @@ def _alike(reading: Reading, modules: Sequence[str], around: dict[str, str]) -> 
                     inside[block] = {part}
     groups: dict[tuple[str, frozenset[tuple[str, ...]]], list[str]] = {}
     for block, parts in inside.items():
-        groups.setdefault((around[block], frozenset(parts)), []).append(block)
+        groups.setdefault((parent_of[block], frozenset(parts)), []).append(block)
     return {
         block: f"{outer}.*" if outer else "*"
         for (outer, _), blocks in groups.items()
@@ -165,54 +168,62 @@ def _alike(reading: Reading, modules: Sequence[str], around: dict[str, str]) -> 
     }
 
 
-def _parts(around: dict[str, str], alike: dict[str, str]) -> dict[str, str]:
-    """Each module; inside a block that is one of several alike, its part in all of them."""
+def _merged_paths(parent_of: dict[str, str], repeated: dict[str, str]) -> dict[str, str]:
+    """Return the path of each module, with the common name of repeated blocks: "layers.*.fc"."""
     found = {"": ""}
-    for module, outer in around.items():
+    for module, outer in parent_of.items():
         if found[outer] != outer:
             found[module] = found[outer]
-        elif outer in alike:
-            found[module] = f"{alike[outer]}.{module[len(outer) + 1 :]}"
+        elif outer in repeated:
+            found[module] = f"{repeated[outer]}.{module[len(outer) + 1 :]}"
         else:
             found[module] = module
     return found
 
 
-def _blocks(part: str, alike: dict[str, str]) -> str:
-    """Return " of 80 blocks", or "" if there is one."""
-    blocks = part.rpartition(".")[0]
-    count = sum(name == blocks for name in alike.values())
+def _blocks(path: str, repeated: dict[str, str]) -> str:
+    """Return " of 80 blocks", or "" if the module is not in a repeated block."""
+    blocks = path.rpartition(".")[0]
+    count = sum(name == blocks for name in repeated.values())
     return f" of {count} blocks" if count else ""
 
 
-def _less_memory(
+def _checkpoint_advice(
     reading: Reading,
     modules: Sequence[str],
-    own: dict[_Where, int],
-    around: dict[str, str],
-    alike: dict[str, str],
+    own: dict[_Owner, int],
+    parent_of: dict[str, str],
+    repeated: dict[str, str],
 ) -> str:
-    """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
-    blocks save a tenth.
+    """Return which blocks to checkpoint and the bytes saved; "" if no blocks save a tenth.
 
-    Of a block that runs again its input stays, and what it keeps comes back while its backward
-    runs: what is kept after it is free by then. A batch norm that runs again would count the batch
-    twice in its running statistics.
+    A checkpointed block keeps its input. Its activations come back while its own backward runs,
+    when those of later blocks are already freed. Blocks with a batch norm are left out: the second
+    run would update the running statistics again.
+
+    Args:
+        modules: path of the module of each node.
+        own: bytes of activations by module.
+        parent_of: parent of each module, as `_parents` returns it.
+        repeated: common name of each repeated block.
     """
-    best, saved = "", sum(reading.activations.values()) * SHARE
-    once, last = _run_once(reading), dict(zip(modules, range(len(modules)), strict=True))
+    best, saved = "", sum(reading.activations.values()) * MIN_SHARE
+    once, last = (
+        _modules_not_to_rerun(reading),
+        dict(zip(modules, range(len(modules)), strict=True)),
+    )
     later: list[int] | None = None
-    for name, blocks in _choices(own, around, alike, saved).items():
-        homes: dict[str, str] = {}  # of each module inside, the block that it is in
-        for module, outer in around.items():
+    for name, blocks in _candidate_blocks(own, parent_of, repeated, saved).items():
+        homes: dict[str, str] = {}  # for each module inside, its block
+        for module, outer in parent_of.items():
             if module in blocks:
                 homes[module] = module
             elif outer in homes:
                 homes[module] = homes[outer]
         if not once.isdisjoint(homes):
             continue
-        less = sum(blocks.values()) - _staying(reading, list(map(homes.get, modules)))
-        later = _later(reading) if later is None else later
+        less = sum(blocks.values()) - _bytes_of_checkpoints(reading, list(map(homes.get, modules)))
+        later = _bytes_from(reading) if later is None else later
         ends: dict[str, int] = {}
         for module, end in last.items():
             block = homes.get(module)
@@ -220,63 +231,62 @@ def _less_memory(
                 ends[block] = end
         back = max(max(0, kept - later[ends[block] + 1]) for block, kept in blocks.items())
         if less - back >= saved:
-            best, saved = _run_again(name, len(blocks), less), less - back
+            best, saved = _checkpoint_text(name, len(blocks), less), less - back
     return best
 
 
-def _choices(
-    own: dict[_Where, int], around: dict[str, str], alike: dict[str, str], least: float
+def _candidate_blocks(
+    own: dict[_Owner, int], parent_of: dict[str, str], repeated: dict[str, str], least: float
 ) -> dict[str, dict[str, int]]:
-    """Blocks that keep enough, by name: those alike together, the outer before the inner.
+    """Return bytes of activations by block, for each common name of blocks, outer ones first.
 
-    Of each block the bytes that are kept for backward in it.
+    Groups with fewer than `least` bytes are left out.
     """
-    kept = {module: own.get((module, ""), 0) for module in around}
-    for module, outer in reversed(around.items()):
+    kept = {module: own.get((module, ""), 0) for module in parent_of}
+    for module, outer in reversed(parent_of.items()):
         if outer:
             kept[outer] += kept[module]
     sums: dict[str, int] = {}
     for block, nbytes in kept.items():
-        name = alike.get(block, block)
+        name = repeated.get(block, block)
         sums[name] = sums.get(name, 0) + nbytes
-    enough = [block for block in kept if sums[alike.get(block, block)] >= least]
+    enough = [block for block in kept if sums[repeated.get(block, block)] >= least]
     choices: dict[str, dict[str, int]] = {}
     for block in sorted(enough, key=lambda block: block.count(".")):
-        choices.setdefault(alike.get(block, block), {})[block] = kept[block]
+        choices.setdefault(repeated.get(block, block), {})[block] = kept[block]
     return choices
 
 
-def _run_once(reading: Reading) -> set[str]:
-    """The modules that are not to run again: a batch norm, or a checkpoint, runs in them."""
+def _modules_not_to_rerun(reading: Reading) -> set[str]:
+    """Return the modules in which a batch norm or a checkpoint runs."""
     titles = reading.by_title.items()
     found = {node.module for title, nodes in titles if "batch_norm" in title for node in nodes}
-    noted = [node for node in reading.graph.nodes if node.note]  # few are
+    noted = [node for node in reading.graph.nodes if node.note]  # few nodes have notes
     return found | {node.module for node in noted if node.is_checkpointed}
 
 
-def _later(reading: Reading) -> list[int]:
-    """By node: the bytes that it and those after it keep."""
+def _bytes_from(reading: Reading) -> list[int]:
+    """Return for each node the bytes of activations that it and all later nodes keep."""
     kept = [0] * (len(reading.graph.nodes) + 1)
     for i, nbytes in reading.activations.items():
         kept[i] = nbytes
     return [*accumulate(reversed(kept))][::-1]
 
 
-def _staying(reading: Reading, home: Sequence[str | None]) -> int:
-    """Bytes that are kept though these blocks run again: of what they are given, and of what they
-    keep together with nodes outside.
+def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
+    """Return the bytes that checkpointed blocks still keep: inputs, and storages shared outside.
 
     Args:
-        home: by node, the block that it is in; None outside of them.
+        home: the block of each node; None for nodes outside of the blocks.
     """
     nodes = reading.graph.nodes
-    staying: set[tuple[object, TensorMeta]] = set()  # by who counts it, or who made it
+    staying: set[tuple[object, TensorMeta]] = set()  # by the node that counts or computed it
     for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
         for saved in node.saved:
             owner = saved.shared_with
             if owner is not None and home[owner] is not None and saved.kind == "activation":
                 staying.add((owner, saved.tensor))
-    given: dict[tuple[int, int], set[int]] = {}  # who keeps it, by who made it
+    given: dict[tuple[int, int], set[int]] = {}  # nodes that keep an input, by its producer
     for edge in [edge for edge in reading.graph.edges if home[edge.source] != home[edge.target]]:
         source, target = edge.source, edge.target
         if home[target] is None or nodes[source].leaf:
@@ -295,7 +305,7 @@ def _staying(reading: Reading, home: Sequence[str | None]) -> int:
     return sum([times * (meta.nbytes or 0) for meta, times in metas.items()])
 
 
-def _run_again(name: str, count: int, less: int) -> str:
+def _checkpoint_text(name: str, count: int, less: int) -> str:
     which = f"each of {name}" if count > 1 else _place(name)
     return (
         f"To trade time for memory, run {which} under torch.utils.checkpoint: backward would keep "
@@ -304,7 +314,7 @@ def _run_again(name: str, count: int, less: int) -> str:
 
 
 def _largest(reading: Reading, nodes: list[Node]) -> str:
-    """The operation in a module that keeps most of what it keeps; outside, its name is said."""
+    """Return the operation of a module that saves most, as "gelu, "; "" outside of modules."""
     largest = max(nodes, key=lambda node: reading.activations[node.id])
     return f"{largest.title}, " if largest.module else ""
 
@@ -315,7 +325,7 @@ def _place(module: str, operation: str = "") -> str:
 
 @rule("warning", of=(RetainedGraphs,), also=("watch",))
 def retained_graph(reading: Reading) -> Iterator[Finding]:
-    """The graphs of earlier steps are still alive, or the graph grows from step to step: a result
+    """Graphs of earlier steps are still in memory, or the graph grows from step to step: a result
     was kept with its history.
 
     ## Why it matters
@@ -429,8 +439,8 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    NumPy computes in float64. One such tensor turns every result that meets it into float64: twice
-    the memory, and on most GPUs 2 to 64 times the time.
+    NumPy computes in float64. Every operation with such a tensor returns float64: twice the
+    memory, and on most GPUs 2 to 64 times the time.
 
     ## Example
 
@@ -482,8 +492,7 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
     if "float64" in dtypes or not dtypes or not wide:
         return
     origins = [i for i in sorted(wide) if not any(e.source in wide for e in reading.inputs[i])]
-    # A cast says what it does; a promotion, or a tensor from NumPy, happens unseen, unless it joins
-    # what was cast.
+    # A cast is explicit. A promotion is not, unless it is on the line of a cast.
     casts = {i for i in origins if graph.nodes[i].name.startswith("ToCopy")}
     lines = {graph.nodes[i].where for i in casts} - {""}
     meant = all(i in casts or graph.nodes[i].where in lines for i in origins)
@@ -491,10 +500,10 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
     yield finding(
         "info" if meant else "warning",
         f"{listing(reading.call(i) for i in origins)} made float64{at(line)}, and {len(wide)} of "
-        f"{len(graph.nodes)} nodes hold it, though the parameters are {listing(sorted(dtypes))}.",
+        f"{len(graph.nodes)} nodes have it, though the parameters are {listing(sorted(dtypes))}.",
         cause="cast to float64" if meant else "promotion to float64",
         advice="Convert what comes from NumPy with torch.as_tensor(array, dtype=torch.float32), "
-        "and make constants in the dtype of what they meet.",
+        "and create constants in the dtype of their operands.",
         where=line,
         nodes=tuple(origins),
     )
@@ -553,8 +562,8 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
     large = [
         (nodes[i], saved)
         for i, nbytes in activations.items()
-        for saved in (nodes[i].saved if nbytes >= WORTH else ())
-        if saved.nbytes >= WORTH and saved.kind == "activation"
+        for saved in (nodes[i].saved if nbytes >= MIN_BYTES else ())
+        if saved.nbytes >= MIN_BYTES and saved.kind == "activation"
     ]
     largest: Counter[int] = Counter()  # tensor saved from the storages counted at a node
     for node in nodes if large else ():
@@ -565,10 +574,10 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
     total = sum(activations.values())
     for node, saved in large:
         needed = max(saved.tensor.nbytes or 0, largest[node.id])
-        if saved.nbytes - needed < WORTH or needed * VIEW_SHARE > saved.nbytes:
+        if saved.nbytes - needed < MIN_BYTES or needed * VIEW_RATIO > saved.nbytes:
             continue
         yield finding(
-            "warning" if saved.nbytes >= SHARE * total else "info",
+            "warning" if saved.nbytes >= MIN_SHARE * total else "info",
             f"{reading.call(node.id)}{at(node.where)} saves {saved.name or 'a tensor'} "
             f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
             f"{bytes_text(saved.nbytes)} alive.",

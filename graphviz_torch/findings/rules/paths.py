@@ -1,4 +1,4 @@
-"""Gradient paths: parameters that a gradient does not reach, or that nothing updates, and why."""
+"""Gradient paths: parameters that no gradient reaches, or that no optimizer updates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...graph.events import (
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, names_of, nodes_of
-from .cuts import explained, module_of, to_learn, upstream
+from ..words import at, group_by_key, names_of, nodes_of
+from .cuts import match_cuts, module_of, to_learn, upstream
 from .lost import is_custom
-from .meaning.roles import idle_targets
+from .meaning.roles import untrained_targets
 
 
 @rule("warning", of=(Parameter,))
@@ -68,15 +68,15 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 
     - [torch.nn.Module](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
     """
-    lost = [p for p in to_learn(reading) if p.module_called is False and p.node is None]
-    if not lost:
+    uncalled = [p for p in to_learn(reading) if p.module_called is False and p.node is None]
+    if not uncalled:
         return
-    alive = _around_all(p for p in reading.graph.parameters if p.module_called is not False)
-    choices = _choices(reading)
+    called = _modules_around(p for p in reading.graph.parameters if p.module_called is not False)
+    twins = _called_twins(reading)
     passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
-    for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):
-        if module in choices:
-            passed_over.append((choices[module], (module, parameters)))
+    for module, parameters in group_by_key((_outermost(module_of(p), called), p) for p in uncalled):
+        if module in twins:
+            passed_over.append((twins[module], (module, parameters)))
             continue
         name = module or "the model"
         yield finding(
@@ -85,7 +85,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
             cause="never called",
             advice=f"Call {name} in forward, or remove it.",
         )
-    for one_called, group in grouped(passed_over):
+    for one_called, group in group_by_key(passed_over):
         modules = listing(module for module, _ in group)
         yield finding(
             "info",
@@ -99,13 +99,13 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Parameter,))
 def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
-    """A parameter got no gradient although its module ran, and nothing cut the way: its result was
-    not part of what backward ran on.
+    """A parameter got no gradient although its module ran and no cut was found: the loss does not
+    depend on the module's result.
 
     ## Why it matters
 
     The module costs time and memory and learns nothing. Often the wrong variable goes to the loss,
-    or a term of the loss was lost in a change.
+    or a term was removed from the loss by mistake.
 
     ## Example
 
@@ -149,18 +149,20 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     if reading.graph.failure is not None or reading.leaf_losses:
-        return  # there was no loss to be part of
-    known = {p.name for _, p in explained(reading)} | _replaced(reading)
+        return  # the loss is missing altogether
+    known = {p.name for _, p in match_cuts(reading)} | _names_before_data(reading)
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
-    lost = [p for p in ran if p.name not in known and p.node not in reading.receivers]
+    unused = [p for p in ran if p.name not in known and p.node not in reading.dropping_nodes]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
-        lost = [p for p in lost if p.node is not None]  # data-assignment may be about the others
-    if not lost:
+        unused = [p for p in unused if p.node is not None]  # data-assignment may explain the rest
+    if not unused:
         return
-    alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
+    learning = _modules_around(
+        p for p in reading.graph.parameters if p.name in reading.parameters_with_gradient
+    )
     custom = next((node for node in reading.graph.nodes if is_custom(node)), None)
     slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
-    for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):
+    for module, parameters in group_by_key((_outermost(module_of(p), learning), p) for p in unused):
         names, name = names_of(parameters), module or "the model"
         severity: Severity = "warning"
         why = f"{name} ran, but the loss does not depend on its result"
@@ -172,24 +174,26 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
             severity = "info"
             why = f"{name} ran, but the loss, which is made from gradients, does not depend on it"
         if any(p.module_called is None and p.node is None for p in parameters):
-            why = "what torch.compile made of the model does not use it, or cuts its gradient"
-            advice = 'Record the step with record(compiled="eager"): it says which, and where.'
-        elif not module and (module in alive or all(p.module_called is None for p in parameters)):
+            why = "the compiled model does not use it, or cuts its gradient"
+            advice = 'Record the step with record(compiled="eager") to see which, and where.'
+        elif not module and (
+            module in learning or all(p.module_called is None for p in parameters)
+        ):
             them = "it" if len(parameters) == 1 else "them"
             why = f"the loss does not depend on {them}"
             advice = (
                 f"Use {names} in forward, or what is computed with it in the loss; else remove it."
             )
-            if custom is not None and module not in alive:
+            if custom is not None and module not in learning:
                 advice = f"{custom.title}{at(custom.where)} is a custom Function: it gives a "
                 advice += (
-                    f"gradient only to what apply() is given. Pass {names} to it; in a module "
+                    f"gradient only to the arguments of apply(). Pass {names} to it; in a module "
                 )
                 advice += "they are registered as attributes or in an nn.ParameterList."
-        elif module in alive:
+        elif module in learning:
             why = f"the loss depends on the rest of {name}, but not on this"
             advice = f"Use {names} in the forward of {name}, or remove what is not used."
-            if slopes:  # a bias adds nothing to a slope
+            if slopes:  # a derivative does not depend on a bias
                 severity, advice = "info", "Nothing, if the loss is made of gradients alone."
         yield finding(
             severity,
@@ -200,13 +204,16 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _replaced(reading: Reading) -> set[str]:
-    """Names of the parameters that lie behind `x.data = h`, which is told by itself."""
-    behind: set[int] = set()
+def _names_before_data(reading: Reading) -> set[str]:
+    """Return the parameters that a value of `x.data = h` was computed from, by name.
+
+    The rule `data-assignment` reports them.
+    """
+    sources: set[int] = set()
     for event in reading.events(DataAssignment):
         if event.value is not None:
-            upstream(reading, event.value.node, behind)
-    return {p.name for p in reading.graph.parameters if p.node in behind} if behind else set()
+            upstream(reading, event.value.node, sources)
+    return {p.name for p in reading.graph.parameters if p.node in sources} if sources else set()
 
 
 @rule("warning", of=(Parameter,))
@@ -261,28 +268,28 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     - [torch.nn.Module.named_parameters](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.named_parameters)
     """
-    told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen
-    strange = [e for e in reading.events(UnregisteredParameters) if e.holder != "outside"]
-    lost = {node for event in strange for node in event.nodes}
-    anew = tuple(f"{event.name}." for event in strange if event.holder == "forward")
+    meant_frozen = {event.owner for event in reading.events(AttributeAssignment)}
+    unregistered = [e for e in reading.events(UnregisteredParameters) if e.holder != "outside"]
+    reported = {node for event in unregistered for node in event.nodes}
+    recreated = tuple(f"{event.name}." for event in unregistered if event.holder == "forward")
     idle = [
         p
         for p in reading.graph.parameters
         if p.requires_grad
         and p.stepped is False
-        and p.name in reading.received
-        and not (p.name in told or p.node in lost or p.name.startswith(anew))
+        and p.name in reading.parameters_with_gradient
+        and not (p.name in meant_frozen or p.node in reported or p.name.startswith(recreated))
         and not p.in_optimizer
     ]
     if idle:
-        targets = idle_targets(reading)  # target-not-detached tells of them
+        targets = untrained_targets(reading)  # target-not-detached reports them
         idle = [p for p in idle if p.node not in targets]
     if not idle or reading.graph.failure is not None:
         return
     names, them = names_of(idle), "it" if len(idle) == 1 else "them"
     steps = reading.events(OptimizerStep)
     step = steps[0] if steps else None
-    # Where no model was given, only what ran is known of it.
+    # Without a model, the recording knows only the modules that ran.
     modules = reading.graph.modules
     whole = not modules or any(not row.path for row in modules)
     others = [event for event in steps if event.foreign and whole]
@@ -302,10 +309,12 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         message = f"{message[:-1]}, and holds {others[0].foreign} that the model does not have: "
         message += "was a layer replaced after the optimizer was made?"
         advice = "Make the optimizer after the model is complete, from its parameters()."
-    elif others and not _has_strangers(reading):
+    elif others and not _has_other_parameters(reading):
         step = others[0]
         message = f"No optimizer updates {names}. {step.optimizer}, stepped{at(step.where)}, holds "
-        message += f"{step.foreign} other parameters: was the model replaced after that was made?"
+        message += (
+            f"{step.foreign} other parameters: was the model replaced after the optimizer was made?"
+        )
         advice = "Make the optimizer after the model is complete, from its parameters()."
     yield finding(
         "warning",
@@ -318,21 +327,21 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_copy(idle: Sequence[Parameter], parameters: Iterable[Parameter]) -> bool:
-    """Has each its like among those that are stepped: in another module, of its name and shape."""
+    """True if each has a stepped parameter of the same name and shape in another module."""
     stepped = {(p.name.partition(".")[2], p.tensor.shape) for p in parameters if p.stepped}
     keys = [(p.name.partition(".")[2], p.tensor.shape) for p in idle]
     return all(name and (name, shape) in stepped for name, shape in keys)
 
 
-def _has_strangers(reading: Reading) -> bool:
-    """Did this backward give a parameter a gradient that the model does not have."""
+def _has_other_parameters(reading: Reading) -> bool:
+    """True if backward reached a parameter that is not the model's."""
     own = {p.node for p in reading.graph.parameters}
     leaves = (n for n in reading.graph.nodes if n.leaf == "parameter" and n.order is not None)
     return any(node.id not in own for node in leaves)
 
 
-def _around_all(parameters: Iterable[Parameter]) -> set[str]:
-    """Their modules, and every module around these."""
+def _modules_around(parameters: Iterable[Parameter]) -> set[str]:
+    """Return the paths of the parameters' modules, and of all modules around them."""
     return {outer for p in parameters for outer in _outwards(module_of(p))}
 
 
@@ -342,13 +351,13 @@ def _outwards(module: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 
 
-def _outermost(module: str, alive: set[str]) -> str:
-    """The outermost module around `module` that is not among those that are `alive`."""
-    return next((outer for outer in _outwards(module) if outer not in alive), module)
+def _outermost(module: str, excluded: set[str]) -> str:
+    """Return the outermost module around `module` that is not in `excluded`, else `module`."""
+    return next((outer for outer in _outwards(module) if outer not in excluded), module)
 
 
-def _choices(reading: Reading) -> dict[str, str]:
-    """For each numbered module (an entry of a list) one that is just like it and was called."""
+def _called_twins(reading: Reading) -> dict[str, str]:
+    """Return, for entries of module lists, an entry with equal parameters that was called."""
     parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     called: set[str] = set()
     for parameter in reading.graph.parameters:

@@ -1,11 +1,11 @@
-"""Experiments: the forward runs again with one thing changed."""
+"""Experiments: repeat the forward with one change, and compare the outputs."""
 
 from __future__ import annotations
 
-from ..rule import described
+from ..rule import external_rule
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def sample_leak() -> None:
     """The output of a sample changes when another sample of the batch does.
 
@@ -70,7 +70,7 @@ def sample_leak() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def future_leak() -> None:
     """An output changes when a later position does, though the model predicts the next position.
 
@@ -152,7 +152,7 @@ def future_leak() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def target_shift() -> None:
     """The targets are the inputs, or the inputs shifted by more than one position.
 
@@ -208,7 +208,7 @@ def target_shift() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def random_in_eval_mode() -> None:
     """In eval mode the output changes with the random seed.
 
@@ -274,7 +274,7 @@ def random_in_eval_mode() -> None:
     """
 
 
-@described("info", "experiment")
+@external_rule("info", "experiment")
 def unused_input() -> None:
     """The output does not depend on an input: no operation uses the input.
 
@@ -337,7 +337,7 @@ def unused_input() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def input_without_effect() -> None:
     """Operations use an input, but the output is the same for other values.
 
@@ -401,7 +401,7 @@ def input_without_effect() -> None:
     """
 
 
-@described("info", "experiment")
+@external_rule("info", "experiment")
 def sum_loss() -> None:
     """The loss doubles when the samples come twice: it is a sum, not a mean.
 
@@ -459,7 +459,7 @@ def sum_loss() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def precision_loss() -> None:
     """An operation loses more than half of the digits of its dtype, and the output shows it.
 
@@ -522,7 +522,7 @@ def precision_loss() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def memory_order() -> None:
     """The output differs if an input has the same values in another memory format.
 
@@ -587,7 +587,7 @@ def memory_order() -> None:
     """
 
 
-@described("warning", "experiment")
+@external_rule("warning", "experiment")
 def compiled_differs() -> None:
     """A compiled module returns other values than the same module does in eager mode.
 

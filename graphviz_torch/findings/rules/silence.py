@@ -1,4 +1,4 @@
-"""Trainings in which nothing moves and nothing raises: gradients, loss or weights stay the same."""
+"""Trainings that fail without an error: gradients are zero, or loss or weights never change."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-FORWARD_ALONE = "no backward"  # the cause of a note that no picture of a forward needs
-_TINY = 1e-12  # the largest element of a gradient that trains nothing
-# Of the largest gradient where parameters are used: what two ways that cancel leave is rounding.
+FORWARD_ALONE = "no backward"  # cause of a finding that pictures of a forward leave out
+_ZERO_BELOW = 1e-12  # a gradient with a smaller largest element trains nothing
+# Gradients that cancel leave rounding errors below this share of the gradients that are added.
 _ROUNDING = 1e-5
 _FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
 _CHOICES = ("where", "masked_fill", "masked_scatter", "maximum", "minimum", "index_put")
@@ -35,8 +35,8 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     The loss is computed, the optimizer steps, and no weight changes. The report names the first
     node from the loss back that received a gradient and passed only zeros: a factor that is zero,
-    an empty tensor, a saturated function. Where one module ran twice on the same values, what the
-    two ways give may cancel.
+    an empty tensor, a saturated function. If one module ran twice on the same values, the gradients
+    of the two runs may cancel.
 
     ## Example
 
@@ -81,18 +81,20 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
-    judged = [(graph, largest) for graph in graphs if (largest := _largest(graph)) is not None]
+    judged = [
+        (graph, largest) for graph in graphs if (largest := _largest_gradient(graph)) is not None
+    ]
     if not judged or any(graph.failure is not None for graph in graphs):
         return
-    if all(largest < _TINY * (graph.step.loss_scale or 1) for graph, largest in judged):
-        yield _zeros(Reading(judged[-1][0]))
-    elif all(largest < _ROUNDING * _scale(graph) for graph, largest in judged):
+    if all(largest < _ZERO_BELOW * (graph.step.loss_scale or 1) for graph, largest in judged):
+        yield _all_zero(Reading(judged[-1][0]))
+    elif all(largest < _ROUNDING * _largest_at_users(graph) for graph, largest in judged):
         reading = Reading(judged[-1][0])
         for event in reading.events(RepeatedForward)[:1]:
-            yield _cancelled(reading, event)
+            yield _cancelling_runs(reading, event)
 
 
-def _largest(graph: Graph) -> float | None:
+def _largest_gradient(graph: Graph) -> float | None:
     """Return the largest element of the parameters' gradients; None where none was recorded."""
     leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
     found = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
@@ -101,7 +103,7 @@ def _largest(graph: Graph) -> float | None:
     return max(float("inf") if stats.nonfinite else stats.max_abs for stats in found)
 
 
-def _scale(graph: Graph) -> float:
+def _largest_at_users(graph: Graph) -> float:
     """Return the largest element of the gradients at the nodes that use parameters."""
     leaves = {p.node for p in graph.parameters if p.node is not None}
     users = {edge.target for edge in graph.edges if edge.source in leaves}
@@ -109,17 +111,17 @@ def _scale(graph: Graph) -> float:
     return max((each.max_abs for each in stats if each is not None), default=0.0)
 
 
-def _zeros(reading: Reading) -> Finding:
+def _all_zero(reading: Reading) -> Finding:
     """Return the finding about the first node that passes only zeros."""
     nodes = reading.graph.nodes
     for node in reversed(nodes):  # users before inputs
-        sources = _given(reading, node)
+        sources = _passed_gradients(reading, node)
         if sources and not _zero(node.grad_outputs) and all(_zero([s]) for _, s in sources):
             why, advice = _reason(reading, node, [edge for edge, _ in sources])
             return finding(
                 "warning",
-                f"Every gradient is zero: {_called(node)}{at(node.where)} received one and "
-                f"passed only zeros, for {why}.",
+                f"Every gradient is zero: {_operation_text(node)}{at(node.where)} received one and "
+                f"passed only zeros: {why}.",
                 cause="a gradient of zeros",
                 advice=advice,
                 where=node.where,
@@ -138,12 +140,12 @@ def _zeros(reading: Reading) -> Finding:
     )
 
 
-def _called(node: Node) -> str:
+def _operation_text(node: Node) -> str:
     return f"{node.title} in {node.module}" if node.module else node.title
 
 
-def _given(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
-    """Return the edges into a node along which it passed a gradient, with that."""
+def _passed_gradients(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
+    """Return the edges along which a node passed a gradient, with the gradient's statistics."""
     if node.leaf or not any(node.grad_outputs):
         return []
     pairs = [(edge, reading.stats(edge.source, edge.output_nr)) for edge in reading.inputs[node.id]]
@@ -152,38 +154,39 @@ def _given(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
 
 def _zero(gradients: Sequence[GradientStats | None]) -> bool:
     return all(
-        stats is None or (stats.max_abs < _TINY and not stats.nonfinite) for stats in gradients
+        stats is None or (stats.max_abs < _ZERO_BELOW and not stats.nonfinite)
+        for stats in gradients
     )
 
 
 def _reason(reading: Reading, node: Node, edges: list[Edge]) -> tuple[str, str]:
-    """Return why a node passes only zeros, and what to do."""
+    """Return why a node passes only zeros, and advice."""
     metas = [reading.meta(edge.source, edge.output_nr) for edge in edges]
     empty = next((meta for meta in metas if meta is not None and 0 in meta.shape), None)
     if empty is not None:
-        return f"its input is empty ({empty})", "Look at what selects its input: nothing is left."
+        return f"its input is empty ({empty})", "Look at the selection of its input: it is empty."
     if any(len(reading.users[edge.source]) > 1 for edge in edges):
-        advice = "Look at the terms that use its input: what they pass back adds up to zero."
-        return "another use of its input passes the opposite", advice
+        advice = "Look at the terms that use its input: their gradients add up to zero."
+        return "another use of its input passes the opposite gradient", advice
     if node.title in _FACTORS:
         return "its other factor is zero", "Look at that factor: a mask, a weight or a scale of 0."
     if node.title in _CHOICES:
         return "every element is taken from elsewhere", "Look at the condition, or the mask."
     if node.title in _BOUNDS:
-        return "every input lies where its slope is 0", "Widen its bounds, or use a leaky one."
+        return "its derivative is 0 for every input", "Widen its bounds, or use a leaky one."
     if node.title in _SLOPES:
-        return "it is saturated", "Lower the scale of its input, or normalise it."
-    return "its slope is zero for this input", f"Look at the input of {node.title}."
+        return "it is saturated", "Lower the scale of its input, or normalize it."
+    return "its derivative is zero for this input", f"Look at the input of {node.title}."
 
 
-def _cancelled(reading: Reading, event: RepeatedForward) -> Finding:
+def _cancelling_runs(reading: Reading, event: RepeatedForward) -> Finding:
     """Return the finding about a module whose two runs give opposite gradients."""
     name = event.module or "the model"
     return finding(
         "warning",
         f"Every gradient is zero but for rounding: {name} ran twice on the same values"
-        f"{at(event.first)} and{at(event.where)}, and what both give cancels.",
-        cause="two ways cancel",
+        f"{at(event.first)} and{at(event.where)}, and the two gradients cancel.",
+        cause="two gradients cancel",
         advice="If one of the two is a reference, make it a frozen copy, copy.deepcopy(model), and "
         "run that under torch.no_grad().",
         where=event.where,
@@ -197,8 +200,8 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The optimizer may step, and something may write the old values back, or round the new ones to
-    them. The report names the line that wrote into the parameters after a step.
+    The optimizer may step, and the program may write the old values back, or round the new values
+    to them. The report names the line that wrote into the parameters after a step.
 
     ## Example
 
@@ -235,7 +238,8 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Gradients may be wanted alone, as for a saliency map: then no optimizer steps, and it is a note.
+    A program may need only the gradients, as for a saliency map: if no optimizer steps, it is a
+    note.
 
     ## Not detected
 
@@ -262,10 +266,10 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{steps} were undone: after each, {event.written_by}{line} put the parameters "
-                "back to what they were.",
+                "back to their old values.",
                 cause="a step is undone",
-                advice="Leave the parameters that the optimizer steps as they are, and write what "
-                f"{event.written_by}{line} writes into a copy that forward uses.",
+                advice="Do not write into parameters that an optimizer steps: let "
+                f"{event.written_by}{line} write into a copy that forward uses.",
                 where=event.written_where,
             )
         else:
@@ -273,8 +277,8 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
                 "warning",
                 f"{steps} left every parameter as it was, in {backwards}{at(event.where)}.",
                 cause="no parameter changes",
-                advice="Look at the learning rate, at the dtype of the parameters, and at what "
-                "writes the old values back.",
+                advice="Look at the learning rate, at the dtype of the parameters, and for code "
+                "that writes the old values back.",
                 where=event.where,
             )
 
@@ -285,7 +289,8 @@ def constant_loss(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Such a loss does not depend on what the steps change: it may be computed from something else.
+    Such a loss does not depend on the parameters that change: it may be computed from another
+    tensor.
 
     ## Example
 
@@ -322,8 +327,8 @@ def constant_loss(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A surrogate loss, as a score function or a ratio of a probability and itself, has one value and
-    a gradient.
+    A surrogate loss, such as a score function or the ratio of a probability to itself, has a
+    constant value and a gradient.
 
     ## Not detected
 
@@ -339,7 +344,7 @@ def constant_loss(reading: Reading) -> Iterator[Finding]:
             f"The loss was {number_text(event.value)} at each of {event.count} backwards"
             f"{at(event.where)}.",
             cause="a constant loss",
-            advice="Nothing, if only its gradient is meant; else look at what it is computed from.",
+            advice="Nothing, if only its gradient is needed; else look at how it is computed.",
             where=event.where,
         )
 
@@ -350,7 +355,7 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Nothing learns: the graph of the forward is kept and freed for nothing.
+    Nothing learns. The graph of the forward takes memory and time, and is freed without use.
 
     ## Example
 
@@ -397,7 +402,7 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
         return
     reading = next((each for each in readings if each.graph.outputs), None)
     if reading is None or not reading.graph.modules:
-        return  # a traced tensor, and no recorded forward
+        return  # a traced tensor, not a recorded forward
     ends = tuple(dict.fromkeys(node for node, _ in reading.graph.outputs))
     where = next((line for end in ends if (line := reading.graph.nodes[end].where)), "")
     steps = [step for each in readings for step in each.events(OptimizerStep)]
@@ -456,7 +461,7 @@ def discarded_forward(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Where something is read of the result, as a validation loss by item(), it is a note: under
+    If a value of the result is read, such as a validation loss by item(), it is a note: under
     `torch.no_grad()` the forward needs less memory.
 
     ## Not detected

@@ -1,4 +1,4 @@
-"""Terms of the loss: those that train nothing."""
+"""Terms of the loss that train nothing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ...graph.events import ConstantTerm
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, names_of
-from .cuts import PLAIN, advice_on, explained, is_fixed_behind, upstream, word_of
+from ..words import at, group_by_key, names_of
+from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstream
 
-# They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
+# The operations between a loss and its terms are linear.
 _SUMS = {"add", "sub", "rsub"}
 _LINEAR = _SUMS | {"neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
 
-# The nodes that the derivative of an activation has, and how the activation is called.
+# Activations by the name of the node that their double backward creates.
 _ACTIVATIONS = {
     "ThresholdBackwardBackward": "ReLU",
     "LeakyReluBackwardBackward": "LeakyReLU",
@@ -26,7 +26,7 @@ _ACTIVATIONS = {
     "HardsigmoidBackwardBackward": "Hardsigmoid",
     "RreluWithNoiseBackwardBackward": "RReLU",
 }
-_STRAIGHT = tuple(_ACTIVATIONS)
+_PIECEWISE_LINEAR = tuple(_ACTIVATIONS)
 
 
 @rule("warning", of=(ConstantTerm, Cut))
@@ -82,10 +82,10 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
-    explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
+    explained_cuts = {id(cut) for cut, p in match_cuts(reading) if p.stepped is not False}
     lines = {cut.where for cut in reading.graph.cuts if id(cut) in explained_cuts}
     sums = _sums(reading)
-    for (how, where), found in grouped(
+    for (how, where), found in group_by_key(
         ((cut.how, cut.where), cut)
         for cut in reading.graph.cuts
         if not sums.isdisjoint(cut.after) and not (cut.where and cut.where in lines)
@@ -93,21 +93,21 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         cut = found[0]
         after = next(i for i in cut.after if i in sums)
         if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
-            continue  # x - x.detach(), which is there to give a gradient and no value
+            continue  # x - x.detach() has the value 0 and a gradient, on purpose
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-        # A value that is used in another way too, as the maximum in a logsumexp, is held fixed.
+        # A value that other operations also use is constant on purpose, as the max in a logsumexp.
         meant = (
             _learns_uncut(reading, cut)
             or not sums.issuperset(cut.after)
-            or all(is_fixed_behind(reading, each) for each in found)
+            or all(is_from_fixed(reading, each) for each in found)
         )
         advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
         yield finding(
             "info" if meant else "warning",
             f"A term of the loss{at(reading.graph.nodes[after].where)} has no gradient and trains "
-            f"nothing: {what} was cut by {word_of(cut)}{at(where)}.",
-            cause=f"cut by {word_of(cut)}",
-            advice="" if meant else advice.format(at=at(where), how=word_of(cut)),
+            f"nothing: {what} was cut by {cause_text(cut)}{at(where)}.",
+            cause=f"cut by {cause_text(cut)}",
+            advice="" if meant else advice.format(at=at(where), how=cause_text(cut)),
             where=where,
             nodes=(after, *(() if cut.before is None else (cut.before,))),
         )
@@ -118,8 +118,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         name = (event.constant and event.constant.label) or "one of the numbers"
         yield finding(
             "info",
-            f"A term of the loss{at(event.where)} trains nothing: {name} has no gradient, and was "
-            "computed from nothing that has one.",
+            f"A term of the loss{at(event.where)} trains nothing: {name} has no gradient, and "
+            "none of its inputs has one.",
             cause="a constant",
             advice=f"Compute {name} from the model's output if it should be learned.",
             where=event.where,
@@ -128,8 +128,9 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
 
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
-    """Does a tensor go to the loss uncut, too: as a code does in the two losses of a codebook, each
-    of which holds one side.
+    """True if the loss also uses the tensor without the cut.
+
+    The two losses of a codebook do so: each detaches one side.
     """
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
     if cut.how not in PLAIN or cut.before is None or single:
@@ -140,13 +141,13 @@ def _learns_uncut(reading: Reading, cut: Cut) -> bool:
 
 @rule("warning", of=(GradientStats,), advanced=True)
 def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
-    """autograd.grad took a second derivative through activations made of straight pieces, such as
-    ReLU: it is zero wherever it is defined, and what is made from it trains nothing.
+    """autograd.grad took a second derivative through piecewise linear activations, such as ReLU: it
+    is zero, so that a loss that is computed from it trains nothing.
 
     ## Why it matters
 
-    ReLU and its kin are piecewise linear, so that their second derivative is zero. A
-    physics-informed loss or a gradient penalty that is made from it has a value and trains nothing.
+    ReLU and LeakyReLU are piecewise linear, so that their second derivative is zero. A
+    physics-informed loss that is computed from it has a value and trains nothing.
 
     ## Example
 
@@ -196,26 +197,33 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """
     nodes = reading.graph.nodes
     if any(node.leaf and node.order is not None for node in nodes):
-        return  # a backward to the parameters: of a gradient penalty, say
-    bent = [node for node in nodes if node.name.startswith(_STRAIGHT) and _norm(node)]
-    asked = [node for node in nodes if node.leaf and any(node.grad_outputs)]
-    if bent and asked and not any(map(_norm, asked)):
+        return  # a backward to the parameters, as of a gradient penalty
+    activations = [
+        node for node in nodes if node.name.startswith(_PIECEWISE_LINEAR) and _norm(node)
+    ]
+    requested = [node for node in nodes if node.leaf and any(node.grad_outputs)]
+    if activations and requested and not any(map(_norm, requested)):
         where = next((nodes[i].where for i, _ in reading.graph.outputs), "")
-        kinds = {_ACTIVATIONS[kind] for kind in _STRAIGHT for n in bent if n.name.startswith(kind)}
+        kinds = {
+            _ACTIVATIONS[kind]
+            for kind in _PIECEWISE_LINEAR
+            for n in activations
+            if n.name.startswith(kind)
+        }
         yield finding(
             "warning",
             f"The second derivative{at(where)} is zero everywhere: "
-            f"{listing(sorted(kinds))} is made of straight pieces. A term of the loss that is made "
+            f"{listing(sorted(kinds))} is piecewise linear. A term of the loss that is computed "
             "from it trains nothing.",
-            cause="a second derivative of straight pieces",
-            advice="Use an activation that is bent: tanh, SiLU, softplus, GELU or sin.",
+            cause="a piecewise linear activation",
+            advice="Use a smooth activation: tanh, SiLU, softplus, GELU or sin.",
             where=where,
-            nodes=tuple(node.id for node in bent),
+            nodes=tuple(node.id for node in activations),
         )
 
 
 def _norm(node: Node) -> float:
-    """Of the gradient that it got; 0 where none is known."""
+    """Return the largest norm of the gradients at a node; 0 if none was recorded."""
     return max((stats.norm for stats in node.grad_outputs if stats is not None), default=0.0)
 
 
@@ -268,36 +276,35 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Terms of a loss that is divided or multiplied after the sum are found; a loss that is not a sum
-    has no terms.
+    A loss that is not a sum: it has no terms. A factor or a divisor of the sum does no harm.
 
     ## See also
 
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     nodes, parameters = reading.graph.nodes, reading.graph.parameters
-    idle = {p.node: p for p in parameters if p.requires_grad and p.stepped is False}
-    if not idle:
+    untrained = {p.node: p for p in parameters if p.requires_grad and p.stepped is False}
+    if not untrained:
         return
     loss: set[int] = set()
     for output, _ in reading.graph.outputs:
         upstream(reading, output, loss)
     if not any(p.stepped and p.node in loss for p in parameters):
-        return  # another loss than that of this step
+        return  # the loss does not train this step's optimizer
     sums = _sums(reading)
     for node in sorted(sums):
         for edge in reading.inputs[node]:
             term = upstream(reading, edge.source, set())
             leaves = [i for i in term if nodes[i].leaf]
-            if edge.source in sums or not leaves or not idle.keys() >= set(leaves):
+            if edge.source in sums or not leaves or not untrained.keys() >= set(leaves):
                 continue
-            names = names_of(idle[i] for i in sorted(leaves))
+            names = names_of(untrained[i] for i in sorted(leaves))
             cut = next((c for c in reading.graph.cuts if not term.isdisjoint(c.after)), None)
-            by = "" if cut is None else f": {cut.label or 'a result'} was cut by {word_of(cut)}"
+            by = "" if cut is None else f": {cut.label or 'a result'} was cut by {cause_text(cut)}"
             line = "" if cut is None else at(cut.where)
             advice = f"Nothing, if another step trains {names}; else leave out the term."
             if cut is not None:
-                advice = advice_on(cut.how).format(at=line, names=names, how=word_of(cut))
+                advice = advice_on(cut.how).format(at=line, names=names, how=cause_text(cut))
             yield finding(
                 "info" if cut is None else "warning",
                 f"A term of the loss{at(nodes[node].where)} reaches only {names}, which the "
@@ -310,7 +317,7 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
 
 def _sums(reading: Reading) -> set[int]:
-    """The nodes that add up the terms of what backward started from, each a single number."""
+    """Return the nodes that add up the terms of the loss, each of one element."""
     if not reading.ran:
         return set()
     nodes = reading.graph.nodes
@@ -319,14 +326,16 @@ def _sums(reading: Reading) -> set[int]:
 
 
 def terms_of(reading: Reading, root: int) -> list[int]:
-    """The nodes of the terms that a loss is the sum of, in the order of the forward."""
+    """Return the nodes of the terms of a loss, in the order of the forward; [] for a single
+    term.
+    """
     linear = _linear(reading, [root])
     terms = {edge.source for node in linear for edge in reading.inputs[node]} - linear
     return sorted(terms)
 
 
 def _linear(reading: Reading, roots: list[int]) -> set[int]:
-    """The nodes between some numbers and the terms that they are sums of."""
+    """Return the linear operations between the roots and the terms that they add up."""
     nodes = reading.graph.nodes
     found: set[int] = set()
     stack = list(roots)

@@ -1,4 +1,4 @@
-"""The life of a gradient: cleared, clipped and stepped with at the right time."""
+"""Training steps: gradients that are cleared, clipped or used by a step at the wrong time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from ..words import at, times
 
 @rule("warning", also=("watch",))
 def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
-    """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
-    them in between.
+    """An optimizer stepped twice with the same gradients: nothing cleared them in between.
 
     ## Why it matters
 
     `backward()` adds to `.grad`. Without clearing, each step uses the sum of all gradients since
-    the beginning: the steps become longer and point to where the loss was long ago, and the loss
-    often oscillates or explodes.
+    the beginning: steps become longer and follow outdated gradients, so that the loss often
+    oscillates or explodes.
 
     ## Example
 
@@ -158,18 +157,18 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
         )
     for event in clearings:
         steps = max(steps, event.steps)
-        # Without a step at all, an optimizer's zero_grad() tells that there should be one.
+        # optimizer.zero_grad() without any step means that a step is missing.
         few = event.times < steps if steps else event.times < 2 or not event.by_optimizer
         if few and not (steps and event.by_optimizer):
             continue
         call = "optimizer.zero_grad()" if event.by_optimizer else "zero_grad()"
         yield finding(
-            "info" if few else "warning",  # what an epoch leaves over may be dropped on purpose
+            "info" if few else "warning",  # a rest at the end of an epoch may be dropped on purpose
             f"{call}{at(event.where)} cleared gradients that no step had used{times(event)}"
             f"{'' if steps else ', and no optimizer ever stepped'}.",
             cause="gradients cleared before the step",
-            advice="Call zero_grad() once for each step(), right after it: what it clears between "
-            "backward() and step() trains nothing."
+            advice="Call zero_grad() once for each step(), right after it: gradients that are "
+            "cleared between backward() and step() train nothing."
             if steps
             else "Call optimizer.step() after backward().",
             where=event.where,
@@ -238,7 +237,7 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
         if known is None or (event.moment == "before backward" and event.where in in_time):
             continue
         if event.moment == "after the step" and event.where in early:
-            continue  # in the next round what is too early comes after a step
+            continue  # a clip that is too early in a loop also follows the previous step
         cause, message, advice = known
         yield finding(
             "warning",
@@ -264,7 +263,7 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
     "before the average": (
         "clipped before the average",
         "clips each rank's gradients by that rank's own norm, before the ranks average them",
-        "Average the gradients first, and clip what comes of it.",
+        "Average the gradients first, and clip the average.",
     ),
     "before backward": (
         "clipped too early",
@@ -277,7 +276,7 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
 @rule("warning", of=(UnusedGradients,))
 def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     """A backward gives gradients to the parameters of an optimizer that never steps, while another
-    one does.
+    optimizer steps.
 
     ## Why it matters
 
@@ -348,8 +347,8 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(MixedLosses,))
 def mixed_losses(reading: Reading) -> Iterator[Finding]:
-    """An optimizer steps with the gradients of two losses, though another optimizer has stepped for
-    the first one already: what that left was not cleared, or was not to be there.
+    """An optimizer steps with the gradients of two losses, though another optimizer has already
+    stepped for the first one: the gradients of that loss were not cleared.
 
     ## Why it matters
 
@@ -407,7 +406,7 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
     """
     for event in reading.events(MixedLosses):
         yield finding(
-            # Else a trunk may learn from the losses of two heads, one after the other.
+            # A trunk may learn from the losses of two heads, one after the other.
             "warning" if event.through else "info",
             f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: of the "
             f"backward{at(event.where)}, after which another optimizer stepped, and of the "

@@ -1,6 +1,6 @@
-"""Transfers: copies between devices that are wasted, repeated, slow, or make the program wait.
+"""Transfers: copies between devices that are wasted, repeated or slow, or make the program wait.
 
-A model's own parameters are left out where one move for the whole run is the normal case.
+Rules of the forward leave out copies of a model's own parameters: one move of them is normal.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, in_code
+from ..words import at, group_by_key, in_code
 
-# A copy is worth a word from here on: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s that PCIe 3
-# and 4 give, as long as several kernel launches.
-LARGE = 1 << 20
-# At about 10 us for a copy, whatever its size, 4 KiB is more than 95 % waiting (CUDA C++ Best
-# Practices Guide, "Data Transfer Between Host and Device": batch many small transfers into one).
-TINY = 4096
-MANY = 16
-# Twice may be two places that need it; three times is a habit.
-REPEATS = 3
-# More nodes than this on the other device are a placement, not a detour.
-DETOUR = 8
+# Bytes of a large copy: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s of PCIe 3 and 4, as long as
+# several kernel launches.
+LARGE_COPY = 1 << 20
+# Bytes of a tiny copy: starting a copy takes about 10 us, more than 95 % of the time for 4 KiB
+# (CUDA C++ Best Practices Guide, "Data Transfer Between Host and Device").
+TINY_COPY = 4096
+MIN_TINY_COPIES = 16
+# Copies of one tensor: two may be for two places of the program.
+MIN_REPEATS = 3
+# More nodes than this on the other device are a placement, not a round trip.
+MAX_ROUND_TRIP_NODES = 8
 
 _READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "print")
-# Calls whose result is as large as its values say: that size is read.
-_SIZES = {
+# Calls whose result's size depends on values, so that the size is read from the device.
+_SIZE_READS = {
     "getitem": "Indexing with",
-    "setitem": "Writing to the places of",
+    "setitem": "Writing to elements selected by",
     "masked_select": "masked_select() with",
     "nonzero": "nonzero() of",
     "where": "where() of",
@@ -40,23 +40,23 @@ _SIZES = {
     "unique_consecutive": "unique_consecutive() of",
 }
 
-_OF_LIBRARIES = {  # what those who call a library can do about its reads
-    "torch.distributions.distribution": "Make the distribution with validate_args=False: then it "
-    "does not check its values.",
+_LIBRARY_ADVICE = {  # on reads inside a library
+    "torch.distributions.distribution": "Create the distribution with validate_args=False: it "
+    "then does not check its values.",
 }
 
-# DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
+# Nodes of DataParallel, which copies the parameters to its replicas in every step.
 _REPLICATED = ("Broadcast", "Gather", "Scatter")
-_REPLICAS = (
+_REPLICA_ADVICE = (
     "These are replicas, copied in each forward: DistributedDataParallel keeps one on each device."
 )
 
-Numbered = list[tuple[int, Transfer]]
+Numbered = list[tuple[int, Transfer]]  # transfers with their indices in the graph
 
 
 @rule("warning", of=(Transfer,))
 def unused_copy(reading: Reading) -> Iterator[Finding]:
-    """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment.
+    """A tensor was copied to a device and the copy never used, as by `x.cuda()` without assignment.
 
     ## Why it matters
 
@@ -104,12 +104,12 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
     - [torch.Tensor.to](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html)
     - [torch.nn.Module.to](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
     """
-    lost = [
+    unused = [
         (i, t)
         for i, t in _forward(reading)
         if t.used is False and t.kind != "DtoH" and not t.library
     ]
-    for _, group in grouped(((t.where, t.label, t.target), (i, t)) for i, t in lost):
+    for _, group in group_by_key(((t.where, t.label, t.target), (i, t)) for i, t in unused):
         first, name = group[0][1], _name_of(group)
         call = f"{name}.{_call(first)}"
         yield finding(
@@ -119,14 +119,14 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
             cause="the copy was not kept",
             advice=f"Replace {call} with {name} = {call}{at(first.where)}: a move returns the copy."
             if any(t.label for _, t in group)
-            else f"Keep what {_call(first)} returns{at(first.where)}, or do not move it.",
-            **_about(group),
+            else f"Assign the result of {_call(first)}{at(first.where)}, or remove the call.",
+            **_fields(group),
         )
 
 
 @rule("warning", of=(Transfer,))
 def repeated_copy(reading: Reading) -> Iterator[Finding]:
-    """The same tensor is copied to the same device again and again.
+    """The same tensor is copied to the same device repeatedly.
 
     ## Why it matters
 
@@ -168,7 +168,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A tensor that is built anew with the same values for each copy.
+    A tensor that is re-created with the same values for each copy.
 
     ## See also
 
@@ -177,33 +177,35 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
     known = [
         (i, t)
         for i, t in _forward(reading)
-        # A number that is read again and again does not waste bytes; it waits.
-        if _origin(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
+        # Reading one number repeatedly is a matter of device-sync.
+        if _data_key(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
     ]
-    for _, group in grouped(((_origin(reading, t), t.source, t.target), (i, t)) for i, t in known):
+    for _, group in group_by_key(
+        ((_data_key(reading, t), t.source, t.target), (i, t)) for i, t in known
+    ):
         first = group[0][1]
-        same = [*(t for _, t in group), *_same_data(reading, first)]  # in the steps before, too
+        same = [*(t for _, t in group), *_copies_in_previous_steps(reading, first)]
         extra = sum(t.nbytes or 0 for t in same[1:])
-        if len(same) < (2 if extra >= LARGE else REPEATS):
+        if len(same) < (2 if extra >= LARGE_COPY else MIN_REPEATS):
             continue
         lines = list(dict.fromkeys(t.where for _, t in group if t.where))
         yield finding(
             "warning",
             f"{_name_of(group)} was copied from {first.source} to {first.target} {len(same)} "
             f"times, {bytes_text(extra)} more than one copy needs{at(listing(lines))}.",
-            cause="copied again and again",
+            cause="copied repeatedly",
             advice=f"Move {_name_of(group)} once, before the loop, and use that copy.",
-            **_about(group),
+            **_fields(group),
         )
 
 
 @rule("warning", of=(Transfer,))
 def round_trip(reading: Reading) -> Iterator[Finding]:
-    """A tensor went to another device and came back with nothing, or next to nothing, computed.
+    """A tensor was copied to another device and back, with few or no operations in between.
 
     ## Why it matters
 
-    Two copies and two waits, for an operation that the device could have done itself in
+    Two copies and two waits, for an operation that the first device could have computed in
     microseconds.
 
     ## Example
@@ -245,30 +247,30 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
 
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
-    went: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
+    outward: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
     for i, t in _forward(reading):
-        there = went.pop((t.data, t.target, t.source), None) if t.data is not None else None
-        if there is None:
-            went.setdefault((t.data, t.source, t.target), (i, t))
+        first = outward.pop((t.data, t.target, t.source), None) if t.data is not None else None
+        if first is None:
+            outward.setdefault((t.data, t.source, t.target), (i, t))
         elif t.operation not in _READS or t.operation == "cpu":
-            small = (t.nbytes or 0) < LARGE
+            small = (t.nbytes or 0) < LARGE_COPY
             if small and t.library:
-                continue  # its own affair
-            yield _detour(reading, there, (i, t), 0, "info" if small else "warning")
+                continue  # made by a library
+            yield _round_trip(reading, first, (i, t), 0, "info" if small else "warning")
     nodes = reading.graph.nodes
     copies = {t.node: (i, t) for i, t in _forward(reading) if t.node is not None}
-    for start, there in copies.items():
-        if there[1].kind != "DtoH" or start is None:
+    for start, first in copies.items():
+        if first[1].kind != "DtoH" or start is None:
             continue
         seen, stack = {start}, [start]
-        while stack and len(seen) <= DETOUR:
+        while stack and len(seen) <= MAX_ROUND_TRIP_NODES:
             for edge in reading.users[stack.pop()]:
                 back = copies.get(edge.target)
-                if back is not None and back[1].target == there[1].source:
-                    yield _detour(reading, there, back, len(seen) - 1, "warning")
+                if back is not None and back[1].target == first[1].source:
+                    yield _round_trip(reading, first, back, len(seen) - 1, "warning")
                     stack = []
                     break
-                if edge.target not in seen and nodes[edge.target].device == there[1].target:
+                if edge.target not in seen and nodes[edge.target].device == first[1].target:
                     seen.add(edge.target)
                     stack.append(edge.target)
 
@@ -328,29 +330,29 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
     large = [
         (i, t)
         for i, t in _forward(reading)
-        if t.kind == "HtoD" and t.pinned is False and (t.nbytes or 0) >= LARGE
+        if t.kind == "HtoD" and t.pinned is False and (t.nbytes or 0) >= LARGE_COPY
     ]
-    for _, group in grouped(((t.where, t.label, t.target), (i, t)) for i, t in large):
+    for _, group in group_by_key(((t.where, t.label, t.target), (i, t)) for i, t in large):
         first, moved = group[0][1], sum(t.nbytes or 0 for _, t in group)
         yield finding(
-            # Once may be the setting up; at one line again and again it is the loop's data.
-            "warning" if first.where and len(group) >= REPEATS else "info",
+            # A single copy may be setup; repeated copies at one line are data of the loop.
+            "warning" if first.where and len(group) >= MIN_REPEATS else "info",
             f"{_name_of(group)} ({bytes_text(moved)}{_times(group)}) was copied to {first.target} "
             f"from pageable memory{at(first.where)}.",
             cause="pageable host memory",
             advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
             f'{_prefix(group)}to("{in_code(first.target)}", non_blocking=True).',
-            **_about(group),
+            **_fields(group),
         )
 
 
 @rule("warning", of=(Transfer,))
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
-    """Many tiny copies in a row; each costs more to start than to do.
+    """Many tiny copies in a row, each of which takes longer to start than to run.
 
     ## Why it matters
 
-    Starting a copy takes microseconds, whatever it moves: 32 copies of 16 bytes take 32 times as
+    Starting a copy takes microseconds, whatever its size: 32 copies of 16 bytes take 32 times as
     long as one of 512.
 
     ## Example
@@ -391,13 +393,13 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
 
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
-    # A run at one line is a loop over pieces; a training loop's batch alternates with other lines,
-    # or with calls of modules.
+    # Consecutive copies at one line are a loop over pieces. Copies of a training loop's batches
+    # alternate with other lines or with calls of modules.
     lines: dict[tuple[str, str, str], list[Numbered]] = {}
-    for key, run in groupby(_forward(reading), _moment):
+    for key, run in groupby(_forward(reading), _run_key):
         lines.setdefault(key[:3], []).append(list(run))
     for (line, *_), runs in lines.items():
-        pieces = [run for run in map(_tiny, runs) if len(run) >= MANY]
+        pieces = [run for run in map(_tiny, runs) if len(run) >= MIN_TINY_COPIES]
         if not pieces:
             continue
         group = pieces[0]
@@ -406,9 +408,9 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             continue
         if len({t.data for _, t in group} - {None}) == 1:
             continue
-        # Those in a forward, and those that are nodes of the graph, are of one step; so are those
-        # between which no module was called, if one was called between others of the line. Else
-        # they may be the small batch of each of many steps that call no module.
+        # Copies in a forward, and nodes of the graph, belong to one step; so do copies without a
+        # module call in between, if others at the line have one. Else they may be the small
+        # batches of many steps that call no module.
         together = (
             bool(first.in_forward)
             or len({run[0][1].moment for run in runs}) > 1
@@ -423,13 +425,13 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             cause="many tiny copies",
             advice=f"{'Join' if together else 'If one step makes them, join'} them with "
             "torch.stack or torch.cat, and copy once.",
-            **_about([each for run in pieces for each in run]),
+            **_fields([each for run in pieces for each in run]),
         )
 
 
 @rule("warning", of=(Transfer,))
 def device_sync(reading: Reading) -> Iterator[Finding]:
-    """A value is read back from a device inside a forward, or in a loop, and the program waits.
+    """A value is read from a device inside a forward or in a loop, and the program waits for it.
 
     ## Why it matters
 
@@ -477,7 +479,7 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Waits that no tensor is read for, such as `torch.cuda.synchronize()`.
+    Waits without a read, such as `torch.cuda.synchronize()`.
 
     ## See also
 
@@ -489,41 +491,41 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
         for i, t in _forward(reading)
         if t.kind == "DtoH" and not t.non_blocking and (t.operation in _READS or _is_size(t))
     ]
-    for _, group in grouped(
+    for _, group in group_by_key(
         ((t.where, t.operation, t.module, t.in_forward, t.library), (i, t)) for i, t in reads
     ):
         first = group[0][1]
         inside = bool(first.in_forward or first.module)
         known = len(group) + sum(
-            _reads_alike(first, t) for g in reading.before for t in g.transfers
+            _is_same_read(first, t) for g in reading.before for t in g.transfers
         )
-        # What a library reads outside of a forward is its own affair, as a GradScaler does.
-        if not inside and (not first.where or known < REPEATS or first.library):
+        # Reads by a library outside of a forward are left out, such as those of a GradScaler.
+        if not inside and (not first.where or known < MIN_REPEATS or first.library):
             continue
         by = f" by {first.library}" if first.library else ""
         place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
         place += f"{at(first.where)}{_times(group)}"
         if _is_size(first):
-            advice = "Where the size can stay as it is, multiply by the mask, or use "
+            advice = "If the size may stay constant, multiply by the mask, or use "
             advice += "torch.where(mask, x, 0)."
-            message = f"{_SIZES[first.operation]} {first.label or 'a tensor'}{by} {place}: each "
-            message += f"waits for all that {first.source} still has to do: the size of the "
-            message += "result is read from there."
+            message = f"{_SIZE_READS[first.operation]} {first.label or 'a tensor'}{by} {place}: "
+            message += f"each call waits for all queued work of {first.source} to read the size of "
+            message += "its result."
         else:
-            message = f"{_name_of(group)} is read{by} with {first.operation}() {place}: each "
-            message += f"waits for all that {first.source} still has to do."
+            message = f"{_name_of(group)} is read{by} with {first.operation}() {place}: each read "
+            message += f"waits for all queued work of {first.source}."
             if not inside:
                 advice = "Keep it a tensor, and read it after the loop or every so many steps."
             elif first.tensor.shape:
-                advice = f"Compute what follows on {first.source} too."
+                advice = f"Compute on {first.source} in place of reading the tensor."
             else:
-                advice = "Keep it a tensor: torch.where and masks do what Python's if does."
+                advice = "Keep it a tensor: use torch.where or a mask in place of Python's if."
         yield finding(
             "warning" if inside and not by and not _is_size(first) else "info",
             message,
             cause="a read waits for the device",
-            advice=_OF_LIBRARIES.get(first.library, "") if by else advice,
-            **_about(group),
+            advice=_LIBRARY_ADVICE.get(first.library, "") if by else advice,
+            **_fields(group),
         )
 
 
@@ -533,7 +535,8 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The graph contains the copy, so that backward copies the gradient back, in every step.
+    The copy is an operation of the graph: its backward is another copy, in every step, and both
+    wait for the devices.
 
     ## Example
 
@@ -577,7 +580,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     inside = [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
-        # What lies before a cut is not run. Another node fetches in backward what hooks put away.
+        # Nodes before a cut do not run. Copies by saved-tensor hooks have another node.
         if t.node is not None
         and (t.phase == "forward" or "copy" in nodes[t.node].name.lower())
         and (nodes[t.node].order is not None or not reading.ran)
@@ -588,7 +591,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         edges = reading.inputs[t.node or 0]
         source = edges[0].source if edges else None
         leaf = "" if source is None else str(nodes[source].leaf)
-        if source is not None and leaf == "parameter" and _is_used_there(reading, source):
+        if source is not None and leaf == "parameter" and _is_used_on_own_device(reading, source):
             leaf = "replica"
         name = reading.names.get(source) if source is not None else None
         kinds.setdefault(leaf, []).append((i, t, name or reading.call(t.node or 0)))
@@ -603,8 +606,8 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
             cause="a copy with a gradient",
             advice={
                 "parameter": "Move the model once with model.to(device) before training.",
-                "replica": _REPLICAS,
-                "tensor": "Make the leaf on the device it is used on, with requires_grad there.",
+                "replica": _REPLICA_ADVICE,
+                "tensor": "Create the leaf on the device it is used on, with requires_grad=True.",
             }.get(kind, "Keep neighbouring modules on one device where memory allows."),
             where=next((t.where for _, t, _ in group if t.where), ""),
             nodes=tuple(node for node in copies if node is not None),
@@ -612,73 +615,74 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _is_used_there(reading: Reading, leaf: int) -> bool:
-    """Is a parameter also used on the device that it lives on, an accelerator."""
+def _is_used_on_own_device(reading: Reading, leaf: int) -> bool:
+    """True if a parameter is on an accelerator and also used there."""
     device = reading.graph.nodes[leaf].device
     uses = [reading.graph.nodes[edge.target] for edge in reading.users[leaf]]
-    there = (node for node in uses if node.device == device and node.operation != "to_copy")
-    return device != "cpu" and any(there)
+    local = (node for node in uses if node.device == device and node.operation != "to_copy")
+    return device != "cpu" and any(local)
 
 
 def _forward(reading: Reading) -> Numbered:
-    """Transfers of the forward with their positions, less those of a whole model and of its own
-    parameters, those of DataParallel to its replicas, and what hooks put away for backward, as
-    `torch.autograd.graph.save_on_cpu` does.
+    """Return the transfers of the forward that rules judge, with their indices.
+
+    Left out are moves of a whole model and of its parameters, DataParallel's copies to replicas,
+    and copies by saved-tensor hooks such as `torch.autograd.graph.save_on_cpu`.
     """
     return [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
         if t.phase == "forward"
-        and t.label not in reading.owned
+        and t.label not in reading.parameter_names
         and not t.operation.startswith("Module.")
         and t.operation not in ("pack", "replicate")
     ]
 
 
-def _moment(each: tuple[int, Transfer]) -> tuple[str, str, str, int | None]:
+def _run_key(each: tuple[int, Transfer]) -> tuple[str, str, str, int | None]:
     transfer = each[1]
     return transfer.where, transfer.module, transfer.kind, transfer.moment
 
 
 def _tiny(run: Numbered) -> Numbered:
-    return [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
+    return [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY_COPY]
 
 
-def _same_data(reading: Reading, first: Transfer) -> list[Transfer]:
-    """The copies of the steps before that moved the same data between the same devices."""
+def _copies_in_previous_steps(reading: Reading, first: Transfer) -> list[Transfer]:
+    """Return copies in earlier steps of the same data between the same devices."""
     key = first.data, first.source, first.target
     known = (t for graph in reading.before for t in graph.transfers if t.phase == "forward")
     return [t for t in known if first.data is not None and (t.data, t.source, t.target) == key]
 
 
-def _reads_alike(one: Transfer, other: Transfer) -> bool:
-    """Are two the same read, made in two steps."""
+def _is_same_read(one: Transfer, other: Transfer) -> bool:
+    """True if two steps made the same read."""
     keys = [(each.where, each.operation, each.kind, each.library) for each in (one, other)]
     return keys[0] == keys[1]
 
 
 def _is_size(transfer: Transfer) -> bool:
-    """Was only the size of a call's result read: of `x[mask]`, `nonzero`, `unique`."""
+    """True if only the size of a result was read, as for `x[mask]`, `nonzero` or `unique`."""
     integer = transfer.tensor.dtype in ("int32", "int64") and not transfer.tensor.shape
-    return transfer.kind == "DtoH" and integer and transfer.operation in _SIZES
+    return transfer.kind == "DtoH" and integer and transfer.operation in _SIZE_READS
 
 
-def _origin(reading: Reading, transfer: Transfer) -> object:
-    """What tells that two transfers moved the same data; None where nothing does."""
+def _data_key(reading: Reading, transfer: Transfer) -> object:
+    """Return a key that is equal for transfers of the same data; None if unknown."""
     if transfer.data is not None:
         return transfer.data
     edges = reading.inputs[transfer.node] if transfer.node is not None else []
     return (edges[0].source, edges[0].output_nr) if edges else None
 
 
-def _detour(
+def _round_trip(
     reading: Reading,
-    there: tuple[int, Transfer],
+    outward: tuple[int, Transfer],
     back: tuple[int, Transfer],
     between: int,
     severity: str,
 ) -> Finding:
-    (i, first), (j, last) = there, back
+    (i, first), (j, last) = outward, back
     node = first.node
     edges = reading.inputs[node] if node is not None else []
     name = _name(first) if first.label or not edges else reading.call(edges[0].source)
@@ -686,15 +690,15 @@ def _detour(
         "warning" if severity == "warning" else "info",
         f"{name} went from {first.source} to {first.target}{at(first.where)} and came back"
         f"{at(last.where)} with {between or 'no'} node{'' if between == 1 else 's'} in between.",
-        cause="there and back",
-        advice=f"Stay on {first.source}: both copies, and the waiting for them, are saved.",
+        cause="a round trip",
+        advice=f"Stay on {first.source}: both copies, and waiting for them, are saved.",
         where=first.where,
         nodes=tuple(t.node for t in (first, last) if t.node is not None),
         transfers=(i, j),
     )
 
 
-def _about(group: Numbered) -> dict[str, object]:
+def _fields(group: Numbered) -> dict[str, object]:
     return {
         "where": group[0][1].where,
         "nodes": tuple(dict.fromkeys(t.node for _, t in group if t.node is not None)),
@@ -703,12 +707,12 @@ def _about(group: Numbered) -> dict[str, object]:
 
 
 def _name_of(group: Numbered) -> str:
-    """The first name that one of them has."""
+    """Return the first label of the transfers, or a description of the tensor."""
     return _name(next((t for _, t in group if t.label), group[0][1]))
 
 
 def _name(transfer: Transfer) -> str:
-    return transfer.label or f"a {transfer.tensor._replace(device='')}"  # on which device
+    return transfer.label or f"a {transfer.tensor._replace(device='')}"
 
 
 def _prefix(group: Numbered) -> str:

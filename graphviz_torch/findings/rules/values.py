@@ -15,45 +15,46 @@ from ..run_findings import SPOILT
 from ..words import at
 from .cuts import is_weight
 
-# Median norm in the deepest quarter of the longest chain over that in the quarter next to the
-# last layer. Freshly initialised GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50 shapes lie between
-# 0.5 and 40, plain stacks of up to 10 Linear + ReLU or Tanh above 1e-4; 8 sigmoid layers give 1e-6,
+# Bounds of the median norm in the deepest quarter of the longest path, divided by that in the
+# quarter next to the last layer. At initialization, GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50
+# have 0.5 to 40, stacks of up to 10 Linear + ReLU or Tanh above 1e-4; 8 sigmoid layers have 1e-6,
 # 20 ReLU layers at twice He's gain 5e4 (He et al. 2015, "Delving deep into rectifiers").
-VANISHES = 1e-5
-# Worth knowing from here on: the first weights learn a thousand times slower than the last.
-SHRINKS = 1e-3
-EXPLODES = 1e3
-_TURNS = ("t", "transpose", "permute", "view")
-# Fewer nodes than this are not a depth: two Linear layers with an activation and a loss have 7.
+VANISHING_RATIO = 1e-5
+SHRINKING_RATIO = 1e-3  # a note: the first weights learn a thousand times slower than the last
+EXPLODING_RATIO = 1e3
+_TRANSPOSES = ("t", "transpose", "permute", "view")
+# A shorter path is not judged: two Linear layers with an activation and a loss have 7 nodes.
 MIN_CHAIN = 8
 # Trained transformers are healthy with 97 of 100 ReLU outputs at zero (Li et al. 2022, "The lazy
-# neuron phenomenon"), so only what lets almost nothing through is dead.
+# neuron phenomenon"), so only a ReLU that passes almost nothing is dead.
 DEAD_ELEMENTS = 0.999
 DEAD_UNITS = 0.9
-# In fewer rows or elements, zeros everywhere are chance.
+# With fewer rows or elements, all of them may be zero by chance.
 MIN_ROWS = 32
 MIN_ELEMENTS = 64
 
-AGAIN = "NaN or Inf in an earlier backward"
+SINCE_EARLIER_BACKWARD = "NaN or Inf in an earlier backward"
 _RELU = ("relu", "threshold", "hardtanh")
-_OF_NUMBERS = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")  # which may be negative
-_SHAPES = ("squeeze", "unsqueeze", "view", "select", "unsafe_view", "clone", "transpose", "t")
-_REGION_ADVICE = 'Record the step with record(compiled="eager"): it says which operation inside.'
+_REGRESSION_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
+_RESHAPES = ("squeeze", "unsqueeze", "view", "select", "unsafe_view", "clone", "transpose", "t")
+_REGION_ADVICE = (
+    'Record the step with record(compiled="eager"): the report then names the operation inside.'
+)
 _NONFINITE_ADVICE = {
-    "sqrt": "Add a small number before sqrt: its slope at 0 is infinite.",
-    "rsqrt": "Add a small number before rsqrt: its slope at 0 is infinite.",
-    "log": "Clamp what goes into log away from 0, or use log_softmax.",
-    **dict.fromkeys(("log2", "log10"), "Clamp what goes into it away from 0."),
-    "log1p": "Clamp what goes into log1p away from -1.",
-    "pow": "Clamp the base away from 0: a power below 1 has an infinite slope there.",
+    "sqrt": "Add a small number before sqrt: its derivative at 0 is infinite.",
+    "rsqrt": "Add a small number before rsqrt: its derivative at 0 is infinite.",
+    "log": "Clamp its input away from 0, or use log_softmax.",
+    **dict.fromkeys(("log2", "log10"), "Clamp its input away from 0."),
+    "log1p": "Clamp its input away from -1.",
+    "pow": "Clamp the base away from 0: a power below 1 has an infinite derivative there.",
     "div": "Add a small number to the divisor.",
     "reciprocal": "Add a small number to the divisor.",
-    "norm": "Add a small number to the tensor: a norm has no slope at 0.",
-    "linalg_vector_norm": "Add a small number to the tensor: a norm has no slope at 0.",
-    "acos": "Clamp the input inside -1 and 1: the slope at the ends is infinite.",
-    "asin": "Clamp the input inside -1 and 1: the slope at the ends is infinite.",
+    "norm": "Add a small number to the tensor: a norm has no derivative at 0.",
+    "linalg_vector_norm": "Add a small number to the tensor: a norm has no derivative at 0.",
+    "acos": "Clamp the input inside -1 and 1: the derivative at the ends is infinite.",
+    "asin": "Clamp the input inside -1 and 1: the derivative at the ends is infinite.",
     "exp": "Subtract the largest value before exp, or use logsumexp.",
-    "mul": "One factor is NaN or Inf already in forward: look at what made it.",
+    "mul": "One factor is NaN or Inf already in forward: look at its source.",
     "where": "torch.where passes 0 * Inf as NaN from the branch not taken: clamp before it.",
 }
 
@@ -62,7 +63,7 @@ _VALUE_ADVICE = {
     "softmax": "Leave one key unmasked in every row, or set the rows that are all masked to 0 "
     "with torch.where before the softmax.",
     "sqrt": "Clamp its input at 0: rounding may make a small number negative.",
-    "mean": "Skip what is empty, or divide a sum by max(count, 1).",
+    "mean": "Skip empty tensors, or divide a sum by max(count, 1).",
     **dict.fromkeys(
         ("nll_loss", "nll_loss2d"),
         "Skip batches without a target, or sum and divide by max(count, 1).",
@@ -77,8 +78,8 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Each layer multiplies the gradient by its slope. Where the product becomes tiny, the first
-    layers hardly move, and the model is as good as one without them.
+    Each layer multiplies the gradient by its derivative. If the product becomes tiny, the first
+    layers hardly change, and the model is as good as one without them.
 
     ## Example
 
@@ -107,12 +108,13 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    At the first step of a model whose last layer begins at zero; the next steps are not reported.
+    At the first step of a model whose last layer is initialized with zeros; later steps are not
+    reported.
 
     ## Not detected
 
-    Gradients that are small everywhere, as with a loss that is divided by a large number: the ratio
-    along depth is judged.
+    Gradients that are small everywhere, as with a loss that is divided by a large number: only the
+    ratio along depth is judged.
 
     ## See also
 
@@ -120,21 +122,21 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """
     chain = _depth(reading)
     ratio = _growth(reading, chain)
-    if ratio is None or ratio >= SHRINKS:
+    if ratio is None or ratio >= SHRINKING_RATIO:
         return
-    vanishes = ratio < VANISHES
+    vanishes = ratio < VANISHING_RATIO
     starved = _fed_only_by(reading, [node for node, _ in chain], len(chain) // 4)
     names = listing(reading.call(node) for node in starved)
     slowly = "learns" if len(starved) == 1 else "learn"
     slowly = f"hardly {slowly}" if vanishes else f"{slowly} slowly"
     yield finding(
-        # Without such parameters, as in an unrolled RNN, later uses of the weights still learn.
+        # The weights of an unrolled RNN still learn through their later uses.
         "warning" if starved and vanishes else "info",
-        f"The gradient {'vanishes' if vanishes else 'shrinks'} along depth: {_ends(reading, chain)}"
-        + (f", and {names} {slowly}." if names else "."),
+        f"The gradient {'vanishes' if vanishes else 'shrinks'} along depth: "
+        f"{_norms_at_ends(reading, chain)}" + (f", and {names} {slowly}." if names else "."),
         cause="vanishing along depth",
-        advice="Try residual connections, normalisation, ReLU or GELU in place of sigmoid or tanh, "
-        "or an initialisation that keeps the scale (nn.init.kaiming_normal_).",
+        advice="Try residual connections, normalization, ReLU or GELU in place of sigmoid or tanh, "
+        "or an initialization that keeps the scale (nn.init.kaiming_normal_).",
         where=reading.graph.nodes[chain[-1][0]].where,
         nodes=(*starved, chain[0][0], chain[-1][0]),
     )
@@ -179,8 +181,8 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Optimizers that normalise gradients, such as Adam, bear a constant factor. Silence the rule if
-    the training is stable.
+    Optimizers that normalize gradients, such as Adam, tolerate a constant factor. Silence the rule
+    if the training is stable.
 
     ## Not detected
 
@@ -193,13 +195,13 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """
     chain = _depth(reading)
     ratio = _growth(reading, chain)
-    if ratio is None or ratio <= EXPLODES:
+    if ratio is None or ratio <= EXPLODING_RATIO:
         return
     yield finding(
         "warning",
-        f"The gradient explodes along depth: {_ends(reading, chain)}.",
+        f"The gradient explodes along depth: {_norms_at_ends(reading, chain)}.",
         cause="exploding along depth",
-        advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalisation, and "
+        advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalization, and "
         "clip with nn.utils.clip_grad_norm_.",
         where=reading.graph.nodes[chain[-1][0]].where,
         nodes=(chain[0][0], chain[-1][0]),
@@ -254,7 +256,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
     - [torch.nn.ReLU](https://docs.pytorch.org/docs/stable/generated/torch.nn.ReLU.html)
     - [torch.nn.LeakyReLU](https://docs.pytorch.org/docs/stable/generated/torch.nn.LeakyReLU.html)
     """
-    for node in reading.of(_RELU):
+    for node in reading.of_operations(_RELU):
         if not reading.inputs[node.id]:
             continue
         edge = reading.inputs[node.id][0]
@@ -276,13 +278,13 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
             else f"{1 - passed:.1%} of its elements"
         )
         loss = _loss_of(reading, node.id)
-        ends = f"It is the last operation before {loss}: leave it out, or use softplus where the "
-        ends += "output must be positive."
+        leave_out = f"It is the last operation before {loss}: leave it out, or use softplus where "
+        leave_out += "the output must be positive."
         yield finding(
             "warning",
             f"{reading.call(node.id)} is dead: {dead} let no gradient through.",
             cause="inputs of the ReLU are negative",
-            advice=ends
+            advice=leave_out
             if loss
             else "Lower the learning rate, check the bias and the scale of the input, or use "
             "LeakyReLU or GELU.",
@@ -292,12 +294,12 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
 
 def _loss_of(reading: Reading, node: int) -> str:
-    """The loss that a result goes into as it is, in whatever shape; "" if none."""
+    """Return the regression loss that takes a result, possibly reshaped; "" if none does."""
     while len(reading.users[node]) == 1:
         user = reading.graph.nodes[reading.users[node][0].target]
-        if user.operation in _OF_NUMBERS:
+        if user.operation in _REGRESSION_LOSSES:
             return user.operation
-        if user.title not in _SHAPES:
+        if user.title not in _RESHAPES:
             return ""
         node = user.id
     return ""
@@ -305,12 +307,12 @@ def _loss_of(reading: Reading, node: int) -> str:
 
 @rule("error", of=(NonfiniteValue,))
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
-    """The forward made NaN or Inf: the first operation that did, and from which values.
+    """The forward computed NaN or Inf; reported is the first operation that did.
 
     ## Why it matters
 
     One NaN in the forward makes the loss NaN, and one step with it makes every parameter NaN. The
-    finding names the first operation that made one from finite values, which is where to look.
+    finding names the first operation that computed one from finite inputs: the place to look at.
 
     ## Example
 
@@ -373,8 +375,8 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
             spoilt = [name for name, norm in norms if not math.isfinite(norm)]
             one = f"{listing(spoilt)} {'is' if len(spoilt) == 1 else 'are'} NaN or Inf already"
             reason = one if spoilt else reason
-            advice = "Look at what made that parameter so: a step with such a gradient, an "
-            advice += "initialisation that divides by zero, or the checkpoint it was loaded from."
+            advice = "Look for the cause: a step with such a gradient, an initialization that "
+            advice += "divides by zero, or the checkpoint that it was loaded from."
         elif event.origin == "operation" and not event.operation:
             name, module, advice = "What backward starts from", "", "Look at what it is made of."
         elif event.origin == "input":
@@ -382,7 +384,7 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
             advice += "what is computed without gradients."
         yield finding(
             "error",
-            f"{name}{f' in {module}' if module else ''}{at(event.where)} {_said(event, reason)}; "
+            f"{name}{f' in {module}' if module else ''}{at(event.where)} {_counts(event, reason)}; "
             f"{loss}.",
             cause=SPOILT if event.origin == "parameter" else "NaN or Inf in forward",
             advice=advice,
@@ -391,7 +393,7 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _said(event: NonfiniteValue, reason: str) -> str:
+def _counts(event: NonfiniteValue, reason: str) -> str:
     """Return "made 2 NaN and 1 Inf: its divisor has 2 zeros", or "has 1 Inf" for an input."""
     counts = (event.nan, "NaN"), (event.inf, "Inf")
     found = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
@@ -400,8 +402,8 @@ def _said(event: NonfiniteValue, reason: str) -> str:
 
 
 def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
-    """The first NaN or Inf of the forward, where it came to the loss or to a gradient."""
-    # Where a parameter is so already, an earlier backward made it so.
+    """Return the first NaN or Inf of the forward that reached the loss or a gradient, or []."""
+    # A parameter that is NaN already is reported for the earlier backward that made it so.
     inherited = reading.graph.step.nonfinite_since is not None
     return [
         event
@@ -416,8 +418,8 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The loss is finite, and still one step makes parameters NaN: the slope of an operation is
-    infinite, or its backward multiplies 0 by infinity. Clipping does not help, for the norm is not
+    The loss is finite, and still one step makes parameters NaN: the derivative of an operation is
+    infinite, or its backward multiplies 0 by infinity. Clipping does not help, as the norm is not
     finite either.
 
     ## Example
@@ -450,7 +452,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A gradient scaler expects such steps and skips them: with one, a single overflow is a note.
+    A gradient scaler expects such steps and skips them: with a scaler, an overflow is a note.
 
     ## Not detected
 
@@ -463,14 +465,14 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     """
     origin = _first_nonfinite(reading)
     if origin is None or _nonfinite_values(reading):
-        return  # what is not finite in backward follows from that
+        return  # nonfinite gradients follow from a nonfinite forward
     first = reading.graph.step.nonfinite_since
     if first is not None:
         yield finding(
             "error",
             f"Gradients are NaN or Inf, and were so before: first in backward {first + 1} of the "
             "recording.",
-            cause=AGAIN,
+            cause=SINCE_EARLIER_BACKWARD,
             advice=f"Look at find(recording.graphs[{first}]): what is not finite here follows.",
             nodes=(origin,),
         )
@@ -480,7 +482,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     if any(stats.nonfinite for stats in received):
         bad = received
         message = f"The gradient that backward started from, at {reading.call(origin)}, is not "
-        message += f"finite: {_all(bad)}."
+        message += f"finite: {_count_text(bad)}."
     else:
         sources = [
             (e, s) for e in reading.sources(origin) if (s := reading.stats(e.source, e.output_nr))
@@ -491,7 +493,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         name = reading.names.get(origin)
         message = f"{node.title}{f' in {node.module}' if node.module else ''}{at(node.where)} "
         message += f"({name}) " if name and name != node.title else ""
-        message += f"received a finite gradient{size} and gave {_all(bad)} to its "
+        message += f"received a finite gradient{size} and gave {_count_text(bad)} to its "
         message += f"input{'' if len(sources) == 1 else 's'} "
         message += f"{listing(_input(reading, edge) for edge, _ in sources)}."
     scaled = reading.graph.step.loss_scale
@@ -516,38 +518,41 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _depth(reading: Reading) -> list[tuple[int, float]]:
-    """The longest chain, from the last layer on.
+    """Return the longest path, from the last layer on.
 
-    What the loss does to the gradient does not count as depth: a mean divides it by the number of
-    samples, and samples that are known by heart give almost none.
+    The operations of the loss are left out: a mean divides the gradient by the number of samples,
+    and samples that the model fits give almost none.
     """
     chain = reading.longest_chain
-    for place, (node, _) in enumerate(chain):
+    for i, (node, _) in enumerate(chain):
         if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
-            return chain[place:]
+            return chain[i:]
     return chain
 
 
 def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
-    """How much larger the gradient is at the deep end of a chain; None if it is too short.
+    """Return the norm at the deep end of a path, relative to the last layer; None if too short.
 
-    In the deepest quarter; and where it is small there, at the last operation, too: inside a branch
-    beside a skip the gradient may be small, and what comes before that branch has the skip's.
+    The median of the deepest quarter is compared, and the last operation if that is larger: in a
+    branch next to a skip connection the gradient may be small, while nodes before the branch get
+    that of the skip.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
         return None
     first = median(n for _, n in chain[:quarter])
     nodes = reading.graph.nodes
-    # A weight that is turned comes after it, whose gradient is of another kind.
-    end = next((n for i, n in reversed(chain) if nodes[i].operation not in _TURNS), chain[-1][1])
+    # The gradient of a transposed weight is not one of an activation.
+    end = next(
+        (n for i, n in reversed(chain) if nodes[i].operation not in _TRANSPOSES), chain[-1][1]
+    )
     deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
     return max(deep, last) if deep < 1 else deep
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
-    """The parameters whose every use enters the chain among its `deep` deepest nodes, in order."""
-    position = {node: place for place, node in enumerate(reversed(chain))}
+    """Return the parameters that are used only by the `deep` deepest nodes of a path, in order."""
+    position = {node: i for i, node in enumerate(reversed(chain))}
     latest = [-1] * len(reading.graph.nodes)
     for node in reversed(reading.graph.nodes):
         users = [latest[edge.target] for edge in reading.users[node.id]]
@@ -556,7 +561,7 @@ def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
     return sorted((i for i in leaves if 0 <= latest[i] < deep), key=latest.__getitem__)
 
 
-def _ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
+def _norms_at_ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
     (first, start), (last, end) = chain[0], chain[-1]
     return (
         f"its norm goes from {start:.2g} at {reading.call(first)} to {end:.2g} at "
@@ -565,18 +570,18 @@ def _ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
 
 
 def _dead_units(reading: Reading, node: int) -> float:
-    """Share of a Linear's or convolution's units without gradient, told by its bias."""
+    """Return the share of a layer's units without gradient, as its bias shows; 0 if unknown."""
     for edge in reading.inputs[node]:
         source, stats = reading.graph.nodes[edge.source], reading.stats(edge.source)
         meta = reading.meta(edge.source)
-        alone = len(reading.users[edge.source]) == 1  # else what several uses give may cancel
+        alone = len(reading.users[edge.source]) == 1  # gradients of several uses may cancel
         if source.leaf and alone and meta is not None and len(meta.shape) == 1 and stats:
             return stats.zero_fraction
     return 0.0
 
 
 def _first_nonfinite(reading: Reading) -> int | None:
-    """The node that made the first NaN or Inf of the backward run."""
+    """Return the node that computed the first NaN or Inf of backward; None if there is none."""
     nodes, bad = reading.graph.nodes, reading.nonfinite
     if not bad:
         return None
@@ -589,7 +594,7 @@ def _first_nonfinite(reading: Reading) -> int | None:
         if not users:
             made = node if node in order else None
         else:
-            # A sum has no culprit of its own: among several, those with infinite slopes.
+            # Of several users, prefer an operation whose derivative may be infinite.
             made = min(users, key=lambda u: (not _is_steep(nodes[u].title), order[u]))
         if made is not None:
             ready = max((order[user] for user in users), default=-1)
@@ -599,7 +604,7 @@ def _first_nonfinite(reading: Reading) -> int | None:
 
 
 def _is_steep(title: str) -> bool:
-    """Has the operation an infinite slope somewhere, whatever it is given."""
+    """True if the derivative of an operation is infinite for some input."""
     return title in _NONFINITE_ADVICE and title not in ("mul", "where")
 
 
@@ -607,7 +612,7 @@ def _input(reading: Reading, edge: Edge) -> str:
     return f"{reading.call(edge.source)} ({reading.meta(edge.source, edge.output_nr)})"
 
 
-def _all(gradients: list[GradientStats]) -> str:
+def _count_text(gradients: list[GradientStats]) -> str:
     """Return the count over all given gradients, such as "2 NaN and 1 Inf"."""
     nan, inf = sum(stats.nan for stats in gradients), sum(stats.inf for stats in gradients)
     return " and ".join(f"{n} {name}" for n, name in ((nan, "NaN"), (inf, "Inf")) if n)

@@ -1,11 +1,11 @@
-"""Whole trainings: `watch` compares each step with the steps before it."""
+"""Whole trainings: `watch` compares each step with earlier steps."""
 
 from __future__ import annotations
 
-from ..rule import described
+from ..rule import external_rule
 
 
-@described("error", "watch")
+@external_rule("error", "watch")
 def nonfinite_loss() -> None:
     """The loss is NaN or Inf, and an optimizer is about to step with its gradients.
 
@@ -68,7 +68,7 @@ def nonfinite_loss() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def no_gradient() -> None:
     """A parameter that an optimizer holds had no gradient, or only zeros, in 20 steps in a row.
 
@@ -127,7 +127,7 @@ def no_gradient() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def gradient_spike() -> None:
     """The norm of the gradients is more than ten times the largest norm of the 50 steps before.
 
@@ -189,7 +189,7 @@ def gradient_spike() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def large_update() -> None:
     """A step changes a weight by more than a tenth of its norm, in three samples of the weight in a
     row.
@@ -247,7 +247,7 @@ def large_update() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def growing_memory() -> None:
     """The memory in use grew in each of eight samples in a row (one every 32 steps), by more than
     64 MiB in all.
@@ -312,7 +312,7 @@ def growing_memory() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def learning_rate_jump() -> None:
     """The learning rate of an optimizer is more than 500 times the largest that it had before.
 
@@ -372,7 +372,7 @@ def learning_rate_jump() -> None:
     """
 
 
-@described("error", "watch")
+@external_rule("error", "watch")
 def replaced_parameters() -> None:
     """The model has other parameters than those that its optimizer holds.
 
@@ -433,7 +433,7 @@ def replaced_parameters() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def stale_average() -> None:
     """A moving average of the weights, or a target network, has not changed although the weights
     have.
@@ -503,7 +503,7 @@ def stale_average() -> None:
     """
 
 
-@described("warning", "watch")
+@external_rule("warning", "watch")
 def collapsed_weight() -> None:
     """The norm of a weight is less than a thousandth of the largest norm that it had.
 

@@ -140,7 +140,7 @@ class Outputs:
             self._lost[path].update(each.number for each in waiting[:-_MAX_UNWRITTEN])
             del waiting[:-_MAX_UNWRITTEN]
         self._news += self._once.add(self._recorded - 1, found, step.graphs)
-        self._found = self._once.all(self._recorded)
+        self._found = self._once.merge(self._recorded)
         self._stale = {*self._files}
         if not self.running:
             return
@@ -185,7 +185,7 @@ class Outputs:
         self._say("experiments", str(found))
         self._experimented = True
         # These findings belong to the run, not to a step.
-        self._found = [*self._once.all(self._recorded), *found.findings]
+        self._found = [*self._once.merge(self._recorded), *found.findings]
 
     def finish(
         self,

@@ -83,7 +83,7 @@ def scheduler_past_its_end(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-out-of-step", "for that one")
+@follows("scheduler-out-of-step", "Create the scheduler with the optimizer")
 def scheduler_of_an_optimizer_that_was_replaced(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -282,7 +282,7 @@ def trained_on(record: Record, batches: Iterable[tuple[Tensor, Tensor]]) -> Tens
     return first
 
 
-@follows("repeated-batch", "Draw by torch", same_loss=False)
+@follows("repeated-batch", "Draw random numbers with torch", same_loss=False)
 def workers_that_draw_the_same(record: Record, followed: bool) -> Tensor:
     return trained_on(record, DataLoader(Drawn(followed), 4, num_workers=2))
 
@@ -326,7 +326,7 @@ def head_that_begins_as_a_copy(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("zero-init-pair", "one zero of the two is enough", "1.weight")
+@follows("zero-init-pair", "one factor of zeros is enough", "1.weight")
 def factors_that_are_both_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False))
     nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
@@ -356,7 +356,7 @@ class Gated(nn.Module):
         return result
 
 
-@follows("zero-init-pair", "Begin with random values for branch.weight", "gate")
+@follows("zero-init-pair", "Initialize branch.weight with random values", "gate")
 def gate_and_branch_that_are_both_zero(record: Record, followed: bool) -> Tensor:
     model = Gated()
     x, y = torch.randn(8, 6), torch.randn(8, 6)
@@ -481,7 +481,7 @@ class Doubling(nn.Module):
         return given + h
 
 
-@follows("self-add", "Add what the branch was given", same_loss=False)
+@follows("self-add", "Add the input of the branch", same_loss=False)
 def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 8), Doubling(followed), nn.Linear(8, 3))
     with record(model):
@@ -490,7 +490,7 @@ def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("recreated-optimizer", "Make the scheduler once, before the loop.")
+@follows("recreated-optimizer", "Create the scheduler once, before the loop.")
 def scheduler_in_the_loop(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -506,7 +506,7 @@ def scheduler_in_the_loop(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("recreated-optimizer", "Make the scaler once, before the loop.")
+@follows("recreated-optimizer", "Create the scaler once, before the loop.")
 def scaler_in_the_loop(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)

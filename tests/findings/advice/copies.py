@@ -56,7 +56,7 @@ def move_that_is_not_kept(record: Record, followed: bool) -> Tensor:
         return loss.cpu()
 
 
-@follows("device-sync", "Make the distribution with validate_args=False")
+@follows("device-sync", "Create the distribution with validate_args=False")
 def distribution_that_looks_at_its_values(record: Record, followed: bool) -> Tensor:
     checked = {"validate_args": not followed}
 
@@ -106,7 +106,7 @@ def weight_moved_in_each_forward(record: Record, followed: bool) -> Tensor:
         return trained(record, sim, model, lambda: torch.ones(8, 6).to(sim))
 
 
-@follows("device-sync", "torch.where and masks")
+@follows("device-sync", "torch.where or a mask")
 def branch_on_a_value(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         if followed:

@@ -22,7 +22,7 @@ def normed() -> nn.Module:
 
 @follows(
     "vanishing-gradient",
-    "normalisation, ReLU or GELU in place of sigmoid",
+    "normalization, ReLU or GELU in place of sigmoid",
     "0.weight",
     same_loss=False,
 )
@@ -34,7 +34,7 @@ def deep_stack_of_sigmoids(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("exploding-gradient", "add normalisation", "0.weight", same_loss=False)
+@follows("exploding-gradient", "add normalization", "0.weight", same_loss=False)
 def weights_that_are_too_large(record: Record, followed: bool) -> Tensor:
     model = tower(20, normed if followed else nn.ReLU, gain=2.0)
     with record(model):
@@ -65,7 +65,7 @@ def relu_on_the_output(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("nonfinite-value", "Clamp what goes into log away from 0", "weight", same_loss=False)
+@follows("nonfinite-value", "Clamp its input away from 0", "weight", same_loss=False)
 def logarithm_of_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)
     with record(model):
@@ -96,7 +96,7 @@ def slice_of_a_large_tensor(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("zero-second-derivative", "Use an activation that is bent", same_loss=False)
+@follows("zero-second-derivative", "Use a smooth activation", same_loss=False)
 def second_derivative_of_a_relu(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(1, 16), nn.Tanh() if followed else nn.ReLU(), nn.Linear(16, 1))
     with record(model):
@@ -194,7 +194,7 @@ def recurrent_layer_made_for_the_batch_first(record: Record, followed: bool) -> 
     return loss
 
 
-@follows("batch-taken-for-time", "Exchange the first two axes", same_loss=False)
+@follows("batch-taken-for-time", "Swap the first two axes", same_loss=False)
 def attention_without_batch_first(record: Record, followed: bool) -> Tensor:
     model = two(OwnAttention(), nn.Linear(8, 3))
     with record(model):

@@ -23,7 +23,7 @@ CASES: dict[str, Case] = {
     "backward-returned-none": Case(
         passed(None, 1.0, 1.0, step="ScaleBackward0"),
         "error",
-        "body.weight got no gradient: scale received one and gave none on the way there.",
+        "body.weight got no gradient: scale received one and passed none on.",
         [passed(1.0, 1.0, 1.0), passed(0.0, 1.0, 1.0), passed(None, None, None)],
     ),
     "zero-gradient": Case(

@@ -33,7 +33,7 @@ CASES: dict[str, Case] = {
     "unintended-float64": Case(
         wide(mul="float64", sum="float64"),
         "warning",
-        "mul made float64, and 2 of 3 nodes hold it, though the parameters are float32.",
+        "mul made float64, and 2 of 3 nodes have it, though the parameters are float32.",
         [wide(), wide(w="float64", mul="float64", sum="float64")],
     ),
     "view-retains-storage": Case(

@@ -141,8 +141,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-buffers": RankCase(
         [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, LATE)],
         "warning",
-        "body.mean differs between the ranks, which train one model: each rank evaluates with its "
-        "own, and a file has those of one rank.",
+        "body.mean differs between the ranks, which train one model: each rank evaluates with its"
+        " own, and a checkpoint has those of one rank.",
         [
             [summed(rank(AVERAGE), *SAME, kind="buffer")] * 2,
             [summed(rank(), *sums, kind="buffer") for sums in (SAME, LATE)],
@@ -152,15 +152,15 @@ RANKS: dict[str, RankCase] = {
     "ddp-unused-parameter (on a rank)": RankCase(
         [model(parameter("head.weight")), model(lost("head.weight", module_called=False))],
         "error",
-        "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
-        "called there.",
+        "Rank 1 has no gradient for head.weight, and other ranks have one: its module was never "
+        "called.",
         [twice(model(lost("head.weight")))],
     ),
     "mismatched-collectives": RankCase(
         [rank(AVERAGE, LOSS), rank(AVERAGE)],
         "error",
-        "The ranks do not ask for the same: number 2 of the collectives of all ranks is all_reduce "
-        "of 4 B float32 at train.py:11 on rank 0, and nothing on rank 1.",
+        "Ranks call different collectives: call 2 of all ranks is all_reduce of 4 B float32 at "
+        "train.py:11 on rank 0, and nothing on rank 1.",
         [
             twice(rank(AVERAGE, LOSS)),
             [rank(AVERAGE, LOSS), failed(rank(AVERAGE))],  # the failure is told by itself
@@ -175,8 +175,8 @@ RANKS: dict[str, RankCase] = {
     "rank-only-sync": RankCase(
         [rank(AVERAGE, READ), rank(AVERAGE, gradient=2)],
         "info",
-        "Rank 0 alone reads values back from a device, 1 time at train.py:12: the other ranks wait "
-        "for that in the next collective.",
+        "Rank 0 alone reads values back from a device, 1 time at train.py:12: the other ranks "
+        "wait for it in the next collective.",
         [
             [rank(AVERAGE, READ), rank(AVERAGE, READ, gradient=2)],
             [rank(READ), rank()],  # each trains a model of its own
@@ -211,8 +211,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-replicas (not averaged)": RankCase(
         [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=3)],
         "error",
-        "head.weight got another gradient on each rank and nothing averages it, while the "
-        "gradients of body.weight are averaged: the ranks' copies drift apart.",
+        "head.weight got different gradients on the ranks and nothing averages them, while those "
+        "of body.weight are averaged: the copies diverge.",
         [
             [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=1)],  # a replica
             [rank(AVERAGE, OTHER, gradient=i, head=i) for i in (1, 2)],
@@ -284,8 +284,8 @@ CASES: dict[str, Case] = {
     "ddp-bypassed": Case(
         model(events=(BYPASS,)),
         "error",
-        "The forward at train.py:7 went past model, and nothing averaged the gradients that the "
-        "optimizer stepped with: each rank trains by itself.",
+        "The forward at train.py:7 did not go through model, and nothing averaged the gradients "
+        "that the optimizer stepped with: each rank trains its own model.",
         [
             sending(AVERAGE, events=(BYPASS,)),  # by hand
             sending(replace(AVERAGE, nbytes=1024, dtype="bfloat16"), events=(BYPASS,)),
@@ -295,16 +295,16 @@ CASES: dict[str, Case] = {
     "ddp-unused-parameter": Case(
         model(events=(event(UnusedInWrapper, parameters=("spare.weight", "spare.bias")),)),
         "error",
-        "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, which the "
-        "loss of the forward at train.py:7 does not depend on: it averages no bucket that they are "
-        "in, and its next forward raises an error.",
+        "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, which "
+        "the loss of the forward at train.py:7 does not depend on: their buckets are not "
+        "averaged, and the next forward raises an error.",
         [model(events=(STEP,))],
     ),
     "redundant-all-reduce": Case(
         sending(BY_DDP, AVERAGE),
         "warning",
-        "The gradients of body.weight, which DistributedDataParallel has averaged in backward, are "
-        "reduced once more at train.py:9: 2.0 KiB are sent for nothing, and a sum that is not "
+        "The gradients of body.weight, which DistributedDataParallel has averaged in backward, "
+        "are reduced again at train.py:9: 2.0 KiB are sent without need, and a sum that is not "
         "divided is 2 times the average.",
         [
             sending(AVERAGE, AVERAGE),  # all by hand
@@ -318,7 +318,7 @@ CASES: dict[str, Case] = {
         model(cuts=(Cut("all_gather", META, 0, (1,), "train.py:9", label="features"),)),
         "warning",
         "all_gather at train.py:9 gives no gradient, and the loss uses its copy of features: no "
-        "gradient comes back through it.",
+        "gradient flows back through it.",
         [
             model(cuts=(Cut("all_gather", META, 0, (), "train.py:9"),)),  # for a log
             model(cuts=(Cut("detach", META, 0, (1,), "train.py:9"),)),
@@ -340,8 +340,8 @@ CASES: dict[str, Case] = {
     "fsdp-single-unit": Case(
         units(CELLS),
         "info",
-        "All 4 parameters, 64.0 MiB, are gathered at once at train.py:8: nothing is computed "
-        "meanwhile, and each rank then has the whole model.",
+        "All 4 parameters, 64.0 MiB, are gathered at once at train.py:8, without any overlap with"
+        " computation, and each rank then has the whole model.",
         [
             units(CELLS[:2], CELLS[2:]),
             units(CELLS, side=2047),
@@ -352,7 +352,7 @@ CASES: dict[str, Case] = {
         BACK,
         "info",
         "The result of mm (Shard(0) on tp) is redistributed at train.py:2 and redistributed back "
-        "at train.py:3, with nothing computed in between: 32 B are sent for nothing.",
+        "at train.py:3, with nothing computed in between: 32 B are sent without need.",
         [
             redistributed(SPLIT, "", WHOLE, WHOLE),
             redistributed(SPLIT, "", "", SPLIT, titles="mm Redistribute relu Redistribute"),
@@ -363,7 +363,7 @@ CASES: dict[str, Case] = {
     "unsynced-batch-norm": Case(
         NORMS,
         "info",
-        "norm normalises the 2 rows of each rank by themselves, while the ranks average gradients.",
+        "norm normalizes the 2 rows of each rank by themselves, while the ranks average gradients.",
         [
             replace(NORMS, collectives=()),
             replace(NORMS, modules=(ModuleRow("norm", "eval"),)),

@@ -55,8 +55,8 @@ CASES: dict[str, Case] = {
     "zero-second-derivative": Case(
         slope("ThresholdBackwardBackward0"),
         "warning",
-        "The second derivative at pinn.py:8 is zero everywhere: ReLU is made of straight pieces. A "
-        "term of the loss that is made from it trains nothing.",
+        "The second derivative at pinn.py:8 is zero everywhere: ReLU is piecewise linear. A term "
+        "of the loss that is computed from it trains nothing.",
         [
             slope("TanhBackwardBackward0"),
             slope("ThresholdBackwardBackward0", asked=0.5),  # the loss has another way to x

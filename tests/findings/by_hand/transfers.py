@@ -115,8 +115,8 @@ CASES: dict[str, Case] = {
     "device-sync": Case(
         moved(read(operation="item", in_forward=True)),
         "warning",
-        "x is read with item() in the forward of the model at train.py:12: each waits for all "
-        "that cuda:0 still has to do.",
+        "x is read with item() in the forward of the model at train.py:12: each read waits for "
+        "all queued work of cuda:0.",
         [
             moved(read(operation="item")),
             moved(sent(operation="item", in_forward=True)),

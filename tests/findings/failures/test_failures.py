@@ -184,7 +184,7 @@ SAID = (
         (
             "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv",
             "waiting 2000ms for recv",
-            "Another rank did not come there",
+            "Another rank did not reach this call",
         ),
     ],
 )

@@ -25,7 +25,7 @@ WAYS = {
     "h += 1": ("add_", "Make a new tensor"),
     "h **= 2": ("pow_", "Make a new tensor"),
     "h[0] = 1": ("setitem", "Change a copy"),
-    "h[:, 0].mul_(2)": ("mul_", "Call clone() on the whole"),
+    "h[:, 0].mul_(2)": ("mul_", "Call clone() on the base tensor"),
     "h.detach().zero_()": ("zero_", "Make a new tensor"),
     "with torch.no_grad(): h.sub_(1)": ("sub_", "Make a new tensor"),
     "with torch.no_grad(): torch.add(h, 1, out=h)": ("add(out=)", "Leave out the out="),

@@ -178,7 +178,7 @@ class OwnAttention(nn.Module):
     "batch-taken-for-time",
     "attention at axes.py:",
     "mixes across the samples that the loss counts",
-    advice="Exchange the first two axes of what goes into it, and again of what comes out.",
+    advice="Swap the first two axes of the input, and those of the output.",
 )
 def attention_of_ones_own_that_is_given_the_batch_first(record: Record) -> None:
     kind = type("MultiheadAttention", (OwnAttention,), {})  # as PyTorch's is called

@@ -299,7 +299,7 @@ class Forgetful(SGD):
                 p = p - group["lr"] * p.grad
 
 
-@says("no-update", "The step at {cause} leaves weight as it was: 100%", severity="warning")
+@says("no-update", "The step at {cause} does not change weight: 100%", severity="warning")
 def step_that_assigns_to_its_own_variable(record: Record) -> None:
     model = nn.Linear(6, 3)
     optimizer = Forgetful(model.parameters(), lr=0.1)

@@ -196,7 +196,7 @@ def scaled_steps(record: Record, anew: bool, enabled: bool = True) -> None:
 @says(
     "recreated-optimizer",
     "The scaler scaler of the step at ",
-    "4 steps: it begins with its first scale",
+    "4 steps: it starts with its first scale",
 )
 def scaler_made_in_each_step(record: Record) -> None:
     scaled_steps(record, anew=True)

@@ -24,7 +24,10 @@ def q_values(model: nn.Module, hold: bool) -> tuple[Tensor, Tensor]:
 
 
 @says(
-    "target-not-detached", "a squared difference at {cause}", "target moves", advice="Detach target"
+    "target-not-detached",
+    "a squared difference at {cause}",
+    "target changes",
+    advice="Detach target",
 )
 def temporal_difference_by_hand(record: Record) -> None:
     model = nn.Linear(4, 3)
@@ -76,7 +79,7 @@ def towards(record: Record, *, held: bool) -> None:
     "The target target of mse_loss",
     "takes gradients through old.weight and old.bias, which no optimizer updates.",
     severity="warning",
-    advice="Detach target, or compute it under torch.no_grad(); if they are to learn, give them to "
+    advice="Detach target, or compute it under torch.no_grad(); if they should learn, give them to "
     "an optimizer.",
 )
 def target_of_a_network_that_nothing_updates(record: Record) -> None:

@@ -39,7 +39,12 @@ def difference_of_a_value_and_itself(record: Record) -> None:
         (out - out).sum().backward()  # cause
 
 
-@says("all-gradients-zero", "at {first} and at {cause}", "cancels", cause="two ways cancel")
+@says(
+    "all-gradients-zero",
+    "at {first} and at {cause}",
+    "gradients cancel",
+    cause="two gradients cancel",
+)
 def reference_that_is_the_policy(record: Record) -> None:
     policy = reference = MLP()
     optimizer = SGD(policy.parameters(), lr=0.1)

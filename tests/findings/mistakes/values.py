@@ -83,8 +83,8 @@ def gradients_that_are_never_cleared(record: Record) -> None:
 @says(
     "nonfinite-value",
     "weight is NaN or Inf already",
-    advice="Look at what made that parameter so: a step with such a gradient, an initialisation "
-    "that divides by zero, or the checkpoint it was loaded from.",
+    advice="Look for the cause: a step with such a gradient, an initialization that "
+    "divides by zero, or the checkpoint that it was loaded from.",
 )
 def parameter_that_is_nan_before_the_step(record: Record) -> None:
     model = nn.Linear(3, 2)
@@ -113,7 +113,7 @@ def second_derivative(activation: nn.Module) -> Program:
 
 
 for straight in (nn.ReLU(), nn.LeakyReLU(), nn.Hardtanh()):
-    says("zero-second-derivative", "at {cause} is zero", f"{type(straight).__name__} is made")(
+    says("zero-second-derivative", "at {cause} is zero", f"{type(straight).__name__} is piecewise")(
         second_derivative(straight)
     )
 for bent in (nn.Tanh(), nn.SiLU(), nn.Softplus()):

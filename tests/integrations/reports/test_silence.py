@@ -138,7 +138,7 @@ def test_a_rules_page_is_printed_and_linked_in_sarif(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rule", "cut-gradient"]) == 0
-    assert capsys.readouterr().out.rstrip() == rules().named("cut-gradient").to_markdown().rstrip()
+    assert capsys.readouterr().out.rstrip() == rules().by_id("cut-gradient").to_markdown().rstrip()
     assert main(["rule"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(rules())
     assert main(["rule", "cut-gradent"]) == 2

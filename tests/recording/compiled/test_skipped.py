@@ -100,7 +100,7 @@ def told(graph: Graph) -> tuple[list[Finding], list[Finding]]:
 SKIPPED = [
     (Branching, "Python branches there on the value of a tensor"),
     (Recurrent, "an RNN, GRU or LSTM is not compiled"),
-    (Asking, "the program asks for a break there"),
+    (Asking, "the program requests a graph break"),
 ]
 
 
@@ -121,7 +121,7 @@ def test_what_is_skipped_is_recorded_as_uncompiled_and_is_said(
         assert said.where == f"test_skipped.py:{first + _line(lines, 'def forward')}"
     else:
         assert why in said.message
-        assert "So it skips forward()" in said.message
+        assert "cannot resume there and skips forward()" in said.message
         assert said.where == f"test_skipped.py:{first + _line(lines, '# here')}"
 
 
@@ -195,8 +195,10 @@ def test_a_function_that_was_compiled_as_often_as_it_may_be_is_said() -> None:
             said.append(told(recording.graph)[0])
     assert [len(each) for each in said] == [0, 0, 1]
     assert counters["stats"]["unique_graphs"] == 2
-    assert said[2][0].message.startswith("torch.compile compiles forward() at test_skipped.py:")
-    assert "no more" in said[2][0].message
+    assert said[2][0].message.startswith(
+        "torch.compile no longer compiles forward() at test_skipped.py:"
+    )
+    assert "as often as" in said[2][0].message
 
 
 @pytest.mark.parametrize("before", [0, 1])

@@ -107,7 +107,7 @@ def ddp_agent() -> Agent:
     return Agent(policy)
 
 
-@says("ddp-bypassed", "went past the wrapper", "nothing averaged", inside=Agent.objective)
+@says("ddp-bypassed", "did not go through the wrapper", "nothing averaged", inside=Agent.objective)
 def method_past_a_wrapper_that_no_variable_holds(repaired: bool) -> None:
     agent = ddp_agent()
     if repaired:
@@ -266,7 +266,7 @@ def features_gathered_without_gradient(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("divided-twice", "divided by 2", "divides them")
+@says("divided-twice", "divided by 2", "also divides by the number")
 def loss_and_gradients_both_divided(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)

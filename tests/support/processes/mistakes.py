@@ -122,7 +122,7 @@ def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
         train(model, steps=2)
 
 
-@says("ddp-bypassed", "went past model,")
+@says("ddp-bypassed", "did not go through model,")
 def forward_past_the_wrapper(record: Record, repaired: bool) -> None:
     """https://github.com/jingyaogong/minimind/pull/854"""
     model = DDP(net())
@@ -150,7 +150,7 @@ class Policy(nn.Module):
         return self.net(x).square().mean()
 
 
-@says("ddp-bypassed", "went past model,")
+@says("ddp-bypassed", "did not go through model,")
 def method_of_what_the_wrapper_holds(record: Record, repaired: bool) -> None:
     model = DDP(Policy())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -161,7 +161,7 @@ def method_of_what_the_wrapper_holds(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
-@says("ddp-bypassed", "went past model,")
+@says("ddp-bypassed", "did not go through model,")
 def method_that_calls_a_part(record: Record, repaired: bool) -> None:
     model = DDP(Policy())
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Arguments: numbers that a dtype does not have."""
+"""Arguments: numbers that underflow in the dtype that they are used with."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 
-# By dtype: half of its least number above 0, which rounds to 0.
-_LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
+# By dtype: half of its smallest positive number, which rounds to 0.
+_ROUNDS_TO_ZERO = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 
 
@@ -96,27 +96,27 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
     - [Automatic mixed precision](https://docs.pytorch.org/docs/stable/amp.html)
     """
     broken = {node for event in reading.events(NonfiniteValue) for node in event.nodes}
-    for node in reading.of(_BOUNDS):
+    for node in reading.of_operations(_BOUNDS):
         key = f"{_BOUNDS[node.operation]}="
         texts = [a.removeprefix(key) for a in node.attributes if a.startswith(key)]
         meta = reading.meta(node.id) if texts else None
-        if meta is None or meta.dtype not in _LEAST:
+        if meta is None or meta.dtype not in _ROUNDS_TO_ZERO:
             continue
         text = texts[0]
         try:
             number = abs(float(text))
         except ValueError:
             continue
-        if not 0 < number <= _LEAST[meta.dtype]:
+        if not 0 < number <= _ROUNDS_TO_ZERO[meta.dtype]:
             continue
-        # By way of an expand it may be the divisor that was 0.
+        # The divisor may be an expand of this node.
         users = {edge.target for edge in reading.users[node.id]}
         users |= {edge.target for user in users for edge in reading.users[user]}
         yield finding(
             "warning" if not broken.isdisjoint(users) else "info",
-            f"{text}, which {node.title}{at(node.where)} was given, is 0 in {meta.dtype}: it "
+            f"{text}, an argument of {node.title}{at(node.where)}, is 0 in {meta.dtype}: it "
             "keeps nothing away from 0.",
-            cause=f"a number that {meta.dtype} does not have",
+            cause=f"a number that underflows in {meta.dtype}",
             advice="Pass a larger one, such as eps=1e-4, or compute this part in float32.",
             where=node.where,
             nodes=(node.id,),

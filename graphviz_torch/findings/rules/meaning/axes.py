@@ -1,4 +1,4 @@
-"""Axes: views, softmaxes and layers that take one axis for another."""
+"""Axes: views, softmaxes, norms and layers that work along the wrong axis."""
 
 from __future__ import annotations
 
@@ -25,17 +25,35 @@ from ...graph_reading import Reading
 from ...rule import finding, finds, rule
 from ...words import at
 
-# Between scores and their softmax, and between that and its product.
-_BESIDE = {"div", "mul", "add", "sub", "masked_fill", "where", "clone", "view", "unsafe_view"}
-_BESIDE |= {"expand", "dropout", "native_dropout", "to_copy", "transpose", "permute", "unsqueeze"}
-_BESIDE |= {"squeeze", "reshape_alias", "t"}
-_WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
+# Operations between scores, their softmax, and its product with the values.
+_BETWEEN_PRODUCTS = {
+    "div",
+    "mul",
+    "add",
+    "sub",
+    "masked_fill",
+    "where",
+    "clone",
+    "view",
+    "unsafe_view",
+}
+_BETWEEN_PRODUCTS |= {
+    "expand",
+    "dropout",
+    "native_dropout",
+    "to_copy",
+    "transpose",
+    "permute",
+    "unsqueeze",
+}
+_BETWEEN_PRODUCTS |= {"squeeze", "reshape_alias", "t"}
+_WEIGHTS = _BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
 _SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_attention
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
-_STEPPED = ("GRU", "RNN")  # they run step by step, where no library has them whole
-_TURNING = (*_STEPPED, "LSTM", "MultiheadAttention")
+_STEPWISE = ("GRU", "RNN")  # computed step by step, unless by cuDNN or MIOpen
+_TRANSPOSING = (*_STEPWISE, "LSTM", "MultiheadAttention")
 _PROJECTION = "in_proj_weight"  # a parameter of PyTorch's attention
-# Of a layer that takes the batch for time, by its batch_first: along what it mixes, what to do.
+# By batch_first of a layer that takes the batch for time: the dimension it mixes, and advice.
 _ORDERS: dict[bool | None, tuple[str, str]] = {
     False: (
         " along dimension 0 of what {0} given,",
@@ -47,7 +65,7 @@ _ORDERS: dict[bool | None, tuple[str, str]] = {
     ),
     None: (
         "",
-        "Exchange the first two axes of what goes into {0}, and again of what comes out.",
+        "Swap the first two axes of the input, and those of the output.",
     ),
 }
 _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
@@ -56,13 +74,13 @@ _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 @rule("warning", of=(*VIEWS, ReorderedView))
 def view_across_axes(reading: Reading) -> Iterator[Finding]:
-    """A view puts a part of one axis together with another axis, where a permute was meant, and
-    mixes samples, positions or channels.
+    """A view joins a part of one axis with another axis and so mixes samples, positions or
+    channels; usually a permute was meant.
 
     ## Why it matters
 
-    The shape is right and the values are at wrong places: heads of an attention get pieces of other
-    positions, or images are mixed up. The model trains, and is much worse.
+    The shape is right and the values are at the wrong positions: attention heads get pieces of
+    other positions, or images are mixed up. The model trains, and is much worse.
 
     ## Example
 
@@ -94,8 +112,8 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Pixel shuffles and patches that are cut by views keep a fixed order: write them with `permute`,
-    or silence the rule at the line.
+    Pixel shuffles and patches by views keep a fixed order: write them with `permute`, or silence
+    the rule at the line.
 
     ## Not detected
 
@@ -106,19 +124,19 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
     - [torch.Tensor.view](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.view.html)
     - [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html)
     """
-    told: set[str] = set()
+    reported: set[str] = set()
     for title, before, after, where, nodes in (*_broken_views(reading), *_data_views(reading)):
-        if not where or where in told:
+        if not where or where in reported:
             continue
-        told.add(where)
+        reported.add(where)
         yield finding(
             "warning",
             f"{title}{at(where)} makes {list(after)} of {list(before)}: it "
             "does not keep the order of the axes, and puts values of several samples or positions "
             "together.",
             cause="a view across axes",
-            advice="Move the axes first, with permute or transpose, and view only what stands side "
-            "by side.",
+            advice="Move the axes first, with permute or transpose, and join only adjacent axes "
+            "in a view.",
             where=where,
             nodes=nodes,
         )
@@ -129,7 +147,7 @@ _View = tuple[str, Sequence[int], Sequence[int], str, tuple[int, ...]]
 
 def _broken_views(reading: Reading) -> Iterator[_View]:
     nodes = reading.graph.nodes
-    for view in () if keeps_order(reading) else _read(reading).broken:
+    for view in () if keeps_order(reading) else _axis_reading(reading).broken:
         node = nodes[view.node]
         source = next((e.source for e in reading.inputs[view.node]), None)
         around = [nodes[e.target].operation for e in reading.users[view.node]]
@@ -138,9 +156,9 @@ def _broken_views(reading: Reading) -> Iterator[_View]:
                 source = reading.inputs[source][0].source
             around.append(nodes[source].operation)
         wide = [size for size in view.before if size > 1]
-        again = [size for size in view.after if size in wide and size > 1]
-        if not again or len(wide) < 2 or any(name in _PADS for name in around):
-            continue  # a relative shift pads, views and cuts
+        kept = [size for size in view.after if size in wide and size > 1]
+        if not kept or len(wide) < 2 or any(name in _PADS for name in around):
+            continue  # a relative shift of attention pads, views and slices
         yield node.title, view.before, view.after, node.where, (node.id,)
 
 
@@ -151,7 +169,7 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 
 @rule("warning", of=("softmax",))
 def normalization_axis(reading: Reading) -> Iterator[Finding]:
-    """A softmax or a norm runs over another axis than the one that the next product sums over.
+    """A softmax or a norm is over another axis than the one that the next product sums over.
 
     ## Why it matters
 
@@ -217,7 +235,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Slot attention normalises over the slots on purpose: silence the rule at the line.
+    Slot attention normalizes over the slots on purpose: silence the rule at the line.
 
     ## Not detected
 
@@ -231,10 +249,10 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
     nodes = reading.graph.nodes
     yield from _weights_over_samples(reading)
     axes: list[Axes] | None = None
-    for node in reading.of(("softmax",)):
+    for node in reading.of_operations(("softmax",)):
         if not _is_of_scores(reading, node.id):
             continue
-        axes = _read(reading).axes if axes is None else axes
+        axes = _axis_reading(reading).axes if axes is None else axes
         dim, own = number(node, "dim"), axes[node.id]
         if dim is None or not own:
             continue
@@ -243,14 +261,14 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
             if not over or not summed or not set(over).isdisjoint(summed):
                 continue
             if any(set(over) & set(later) for _, later in _products(reading, axes, product)):
-                continue  # heads are mixed in between, and then the values are summed
+                continue  # talking heads: a product mixes heads before the values are summed
             yield finding(
                 "warning",
                 f"softmax{at(node.where)} runs over dimension {dim} of "
                 f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].where)} "
                 "sums over another one: the weights of a sum do not add up to 1.",
                 cause="softmax over another dimension than the product's",
-                advice="Normalise over the dimension that the product sums over: mostly dim=-1.",
+                advice="Normalize over the dimension that the product sums over: mostly dim=-1.",
                 where=node.where,
                 nodes=(node.id, product),
             )
@@ -258,20 +276,20 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
 
 def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
-    """Softmaxes over what the loss counts as samples, which weight features."""
+    """Yield softmaxes over the samples that weight features of a layer's input."""
     nodes = reading.graph.nodes
     many = _counts_of_samples(reading)
-    for node in reading.of(("softmax",)):
+    for node in reading.of_operations(("softmax",)):
         dim, shape = number(node, "dim"), _shape(reading, node.id)
         if dim is None or len(shape) < 2:
             continue
         if shape[dim] not in many or shape[dim] == 1 or _is_of_scores(reading, node.id):
             continue
-        axes = _read(reading).axes
+        axes = _axis_reading(reading).axes
         over = axes[node.id][dim]
         if not over or over not in _samples(reading, axes):
             continue
-        weighted = _weighted(reading, node.id)
+        weighted = _weighted_product(reading, node.id)
         if weighted is not None and _goes_to_layer(reading, weighted):
             yield finding(
                 "warning",
@@ -279,15 +297,15 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
                 f"that the loss counts, and weights features{at(nodes[weighted].where)}: what a "
                 "sample gets depends on the others of its batch.",
                 cause="softmax over the samples",
-                advice="Normalise over the dimension that is to share the weight, mostly dim=1 or "
+                advice="Normalize over the dimension that is to share the weight, mostly dim=1 or "
                 "dim=-1.",
                 where=node.where,
                 nodes=(node.id, weighted),
             )
 
 
-def _weighted(reading: Reading, node: int) -> int | None:
-    """The product, element by element, of weights and another result."""
+def _weighted_product(reading: Reading, node: int) -> int | None:
+    """Return the elementwise product of weights and another result; None if there is none."""
     nodes, stack = reading.graph.nodes, [node]
     for each in stack:
         for edge in reading.users[each]:
@@ -300,7 +318,7 @@ def _weighted(reading: Reading, node: int) -> int | None:
 
 
 def _goes_to_layer(reading: Reading, node: int) -> bool:
-    """Does a product with a parameter come after it, before the loss."""
+    """True if a layer with a weight is between the node and the loss."""
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         for edge in reading.users[stack.pop()]:
@@ -315,18 +333,19 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
 
 @finds("normalization-axis", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
-    """Vectors are divided by a norm over another axis than the one that their product sums over, as
-    by F.normalize without dim on (batch, tokens, features).
+    """Report vectors whose norm is over another axis than the one that their product sums over.
+
+    F.normalize of (batch, tokens, features) without `dim` is an example.
     """
     nodes = reading.graph.nodes
-    for node in reading.of(("linalg_vector_norm",)):
+    for node in reading.of_operations(("linalg_vector_norm",)):
         if len(numbers(node, "dim")) != 1:
             continue
         source = next((e.source for e in reading.inputs[node.id]), None)
         division = _division(reading, node.id, source)
         if source is None or division is None:
             continue
-        axes = _read(reading).axes
+        axes = _axis_reading(reading).axes
         dim, own = numbers(node, "dim")[0], axes[source]
         if len(own) < 2:
             continue
@@ -338,7 +357,7 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
                     f"The norm{at(node.where)} runs over dimension {dim} of "
                     f"{list(_shape(reading, source))}, and the product"
                     f"{at(nodes[product].where)} sums over another one: it is not the cosine of "
-                    "normalised vectors.",
+                    "normalized vectors.",
                     cause="a norm over another dimension than the product's",
                     advice="Pass dim=-1, or the dimension that holds the features.",
                     where=node.where,
@@ -349,8 +368,8 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=_LOSSES)
 def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
-    """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
-    one does without batch_first=True that is given the batch first.
+    """A recurrent layer or an attention mixes the samples of the batch: it was given the batch
+    first without `batch_first=True`, or the time first with it.
 
     ## Why it matters
 
@@ -389,11 +408,11 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A model that is meant to mix samples, as attention over a support set.
+    Attention over a support set mixes samples on purpose.
 
     ## Not detected
 
-    Losses that do not tell which axis has the samples.
+    Losses from which the axis of the samples cannot be inferred.
 
     ## See also
 
@@ -401,16 +420,16 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     - [torch.nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
     """
     nodes = reading.graph.nodes
-    # Only an axis as long as the samples are many can be theirs: of most models none is.
+    # Most models have no mixed axis of the length of the batch, and need no further check.
     many = _counts_of_samples(reading)
     mixing = [node for node in nodes if _mixes(reading, node) and _length(reading, node) in many]
     if not mixing:
         return
-    axes = _read(reading).axes
+    axes = _axis_reading(reading).axes
     counted = _samples(reading, axes)
-    taken: dict[str, list[Node]] = {}  # by line: blocks alike are one finding
+    taken: dict[str, list[Node]] = {}  # by line: repeated blocks are one finding
     for node in mixing:
-        pair = _mixed(reading, axes, node.id)
+        pair = _mixing_axes(reading, axes, node.id)
         if pair is None:
             continue
         along, beside = pair
@@ -434,13 +453,13 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_batch_first(reading: Reading, node: Node) -> bool | None:
-    """Was the layer that a node is of made with `batch_first=True`; None where that is not known.
+    """Return `batch_first` of the layer that a node belongs to; None if unknown.
 
-    PyTorch's layers that have no such attribute in their node turn their result at the end.
+    PyTorch layers whose node has no such attribute transpose their result at the end if it is True.
     """
     if (known := attribute(node, "batch_first")) != "":
         return known == "True"
-    if node.module and _kind(reading, node) not in _TURNING:
+    if node.module and _torch_class(reading, node) not in _TRANSPOSING:
         return None
     nodes = reading.graph.nodes
     own = [one for one in nodes if one.module == node.module and one.operation == "transpose"]
@@ -452,32 +471,34 @@ def _is_batch_first(reading: Reading, node: Node) -> bool | None:
 
 
 def _mixes(reading: Reading, node: Node) -> bool:
-    """Is it what a recurrent layer returns, or the attention of a layer."""
+    """True for the result of a recurrent layer, and for the attention of a layer."""
     return (
         is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
         or (
             node.operation == "stack"
-            and _kind(reading, node) in _STEPPED
+            and _torch_class(reading, node) in _STEPWISE
             and number(node, "dim") == 0
         )
     )
 
 
-def _kind(reading: Reading, node: Node) -> str:
-    """The class of the module that a node is of, if it is a layer of PyTorch's: "GRU".
+def _torch_class(reading: Reading, node: Node) -> str:
+    """Return the class of the node's PyTorch layer, such as "GRU"; "" for other modules.
 
-    A recurrent layer of PyTorch's has its sizes in `Node.module_class`.
+    `Node.module_class` of PyTorch's recurrent layers contains their sizes.
     """
     name, sizes, _ = node.module_class.rpartition("/")[2].partition("(")
     path = f"{node.module}.{_PROJECTION}" if node.module else _PROJECTION
     return name if sizes or any(p.name == path for p in reading.graph.parameters) else ""
 
 
-def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:
-    """The axis along which a layer mixes, and the one beside it that stays."""
+def _mixing_axes(
+    reading: Reading, axes: list[Axes], node: int
+) -> tuple[Dimension, Dimension] | None:
+    """Return the axis along which a layer mixes, and its batch axis; None if unknown."""
     own, operation = axes[node], reading.graph.nodes[node].operation
-    if operation == "stack":  # of the steps, one after the other
+    if operation == "stack":  # of the results of all time steps
         return (own[0], own[1]) if len(own) == 3 and own[0] and own[1] else None
     if _is_attention(reading.graph.nodes[node]):
         query, key = ([e for e in reading.inputs[node] if e.input_nr == i] for i in (0, 1))
@@ -486,7 +507,7 @@ def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Di
         own = axes[query[0].source]
         if len(own) < 3 or len(own) != len(axes[key[0].source]):
             return None
-        same = own[-2] == axes[key[0].source][-2]  # of self-attention
+        same = own[-2] == axes[key[0].source][-2]  # self-attention
         return (own[-2], own[0]) if same and own[-2] and own[0] else None
     if operation not in _SOFTMAX:
         one = next((axes[e.source] for e in reading.inputs[node] if e.input_nr == 0), own)
@@ -494,12 +515,12 @@ def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Di
         known = len(own) == 3 and own[1 - beside] and one[beside]
         return (own[1 - beside], one[beside]) if known else None
     if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
-        return None  # of self-attention queries and keys are the same
+        return None  # not self-attention: queries and keys differ in number
     return (own[-2], own[0]) if own[-2] and own[0] else None
 
 
 def _length(reading: Reading, node: Node) -> int:
-    """How long the axis is along which it mixes; 0 where the one beside it holds one thing."""
+    """Return the length of the mixed axis; 0 if the batch axis has length 1."""
     shape = _shape(reading, node.id)
     attends = node.operation in _SOFTMAX or _is_attention(node)
     along, beside = (-2, 0) if attends else (1 - batch_axis(node), batch_axis(node))
@@ -511,13 +532,13 @@ def _losses(reading: Reading) -> list[Node]:
 
 
 def _counts_of_samples(reading: Reading) -> set[int]:
-    """How many samples the losses count."""
+    """Return the batch sizes of the losses."""
     shapes = (_first_shape(reading, node.id) for node in _losses(reading))
     return {shape[0] for shape in shapes if shape}
 
 
 def _samples(reading: Reading, axes: list[Axes]) -> list[Dimension]:
-    """The axes that the losses count as samples."""
+    """Return the first axis of each loss's input: its samples."""
     every = (_sample_axes(reading, axes, node.id) for node in _losses(reading))
     return [dims[0] for dims in every if dims and dims[0]]
 
@@ -536,11 +557,11 @@ def _sample_axes(reading: Reading, axes: list[Axes], node: int) -> Axes:
     return () if source is None else axes[source]
 
 
-def _read(reading: Reading) -> AxisReading:
-    """The axes of a graph, read once."""
+def _axis_reading(reading: Reading) -> AxisReading:
+    """Return the axes of a graph, computed once."""
     found: AxisReading | None = reading.__dict__.get("_axes")
     if found is None:
-        # It lives as long as the reading, and holds it weakly: no cycle of garbage.
+        # A weak reference to the reading avoids a reference cycle.
         found = reading.__dict__["_axes"] = AxisReading(weakref.proxy(reading))
     return found
 
@@ -551,14 +572,14 @@ def _shape(reading: Reading, node: int) -> tuple[int, ...]:
 
 
 def _is_of_scores(reading: Reading, node: int) -> bool:
-    """Is it a softmax of products of two results, none of them a parameter."""
+    """True for a softmax of attention scores: of a product of two results without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
         for edge in reading.inputs[stack.pop()]:
             before = nodes[edge.source]
             if before.operation in ("bmm", "mm"):
                 return len(reading.inputs[before.id]) == 2 and not _has_weight(reading, before.id)
-            if before.operation in _BESIDE and before.id not in seen:
+            if before.operation in _BETWEEN_PRODUCTS and before.id not in seen:
                 seen.add(before.id)
                 stack.append(before.id)
     return False
@@ -578,7 +599,7 @@ def _has_weight(reading: Reading, product: int) -> bool:
 
 
 def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[int, Dimension]]:
-    """The first products that a result goes into, with the axis of it that they sum over."""
+    """Yield the next products that use a result, with the axis of it that they sum over."""
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         source = stack.pop()
@@ -594,7 +615,7 @@ def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[i
 
 
 def _division(reading: Reading, norm: int, source: int | None) -> int | None:
-    """The node that divides something by its own norm."""
+    """Return the node that divides a tensor by its own norm; None if there is none."""
     nodes, stack = reading.graph.nodes, [norm]
     for node in stack:
         for edge in reading.users[node]:

@@ -1,4 +1,4 @@
-"""Calls: those whose effect is not the intended one, and batches that repeat."""
+"""Calls that have another effect than intended, and batches that repeat."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..cuts import upstream
 
 _PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
 _VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
-_ENOUGH = 8  # calls on one slice each
-_KEEPS = {
+_MIN_CALLS = 8  # with one slice each
+_RETAIN_ADVICE = {
     "retain_graph": "Leave out retain_graph=True.",
-    "create_graph": "If these gradients are to be learned through, look for what cuts them before "
+    "create_graph": "If the loss differentiates through these gradients, look for a cut before "
     "the loss: detach(), .data, no_grad, load_state_dict(). Else leave out create_graph=True.",
 }
 
@@ -29,7 +29,7 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Predictions and validation scores are then random, and worse than they need to be.
+    Predictions and validation scores are random, and worse than necessary.
 
     ## Example
 
@@ -94,15 +94,14 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
             + ("" if attention else ", or make an nn.Dropout in __init__")
-            + "; do nothing if it is to drop in evaluation, as Monte Carlo dropout does.",
+            + "; do nothing if dropout in evaluation is intended, as Monte Carlo dropout.",
             where=event.where,
         )
 
 
 @rule("warning", reads="end", of=(ineffective_calls.UnneededRetainGraph,))
 def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
-    """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
-    it.
+    """A backward keeps its graph with retain_graph or create_graph, and no later backward uses it.
 
     ## Why it matters
 
@@ -161,8 +160,8 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{copy.operation}{at(copy.where)} copies values and leaves their history behind: "
-                f"nothing learns through what backward{at(event.where)} gives with "
-                "create_graph=True.",
+                f"nothing learns through the gradients of backward{at(event.where)} "
+                "with create_graph=True.",
                 cause="values copied out of a history",
                 advice="Run the module with the tensors themselves: torch.func.functional_call("
                 "model, tensors, (x,)).",
@@ -174,22 +173,21 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
             "info",
             f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, and "
             f"nothing runs through it again{memory}.",
-            cause="a graph kept for nothing",
-            advice=_KEEPS[event.by],
+            cause="a graph kept without need",
+            advice=_RETAIN_ADVICE[event.by],
             where=event.where,
         )
 
 
 @rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
 def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
-    """Clipping shortens each gradient to a small part of it, so that its length no longer
-    matters; or its bound is far above all of them.
+    """The bound of gradient clipping is far below all norms, so that every step has the same
+    length, or far above all of them, so that it has no effect.
 
     ## Why it matters
 
-    A bound far below all norms makes every gradient equally long: the size of the gradient no
-    longer matters, and the learning rate alone sets the length of a step. A bound far above never
-    acts.
+    A bound far below all norms makes every gradient equally long: only the learning rate sets the
+    length of a step. A bound far above never acts.
 
     ## Example
 
@@ -227,7 +225,7 @@ def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Normalised gradient descent clips every step on purpose, and a high bound may be a safety net.
+    Normalized gradient descent clips every step on purpose, and a high bound may be a safety net.
 
     ## Not detected
 
@@ -241,22 +239,22 @@ def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
         low, values = event.share < 1, event.function == "clip_grad_value_"
         yield finding(
             "info",
-            f"{event.function}(){at(event.where)} {_clipped(event, low=low, values=values)}",
+            f"{event.function}(){at(event.where)} {_clip_text(event, low=low, values=values)}",
             cause="a bound that is always reached" if low else "a bound that is never reached",
-            advice=_RAISE[values] if low else "",
+            advice=_CLIP_ADVICE[values] if low else "",
             where=event.where,
         )
 
 
-_RAISE = {
-    False: "Raise max_norm to about the norm that most gradients have, so that it "
+_CLIP_ADVICE = {
+    False: "Raise max_norm to about the norm of most gradients, so that it "
     "clips only those that are far larger.",
-    True: "Raise clip_value to the size of the largest values that most gradients have, so that "
-    "it cuts only what is far larger.",
+    True: "Raise clip_value to about the largest value of most gradients, so that "
+    "it clips only values that are far larger.",
 }
 
 
-def _clipped(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: bool) -> str:
+def _clip_text(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: bool) -> str:
     count, share = event.count, f"{event.share:.2g}"
     if values and low:
         return (
@@ -277,8 +275,8 @@ def _clipped(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: boo
 
 @rule("info", reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"), advanced=True)
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
-    """A module or a function is called once for each sample of a batch, on one slice of a tensor
-    after the other.
+    """A module or a function is called once for each sample of a batch, each time with one slice of
+    the same tensor.
 
     ## Why it matters
 
@@ -328,10 +326,10 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     - [torch.func.vmap](https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html)
     """
     calls = [(e.module, e.count, e.where) for e in reading.events(ineffective_calls.CallPerSample)]
-    for what, count, where in calls or _products_of_slices(reading):
+    for name, count, where in calls or _products_of_slices(reading):
         yield finding(
             "info",
-            f"{what} ran {count} times{at(where)}, on one slice after the "
+            f"{name} ran {count} times{at(where)}, on one slice after the "
             "other of the same tensor: one call for all of them does the same work in less time.",
             cause="a call for each sample",
             advice="Call it once, on the whole tensor: dimension 0 is the batch.",
@@ -340,24 +338,26 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
 
 
 def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
-    """Products of one weight with each row of one result, none of which needs another: how they
-    are called, how many there are, and where.
+    """Yield independent products of one weight with each row of a result.
+
+    Yields:
+        The name of the module or weight, the number of products, and their line.
     """
     rows: dict[tuple[int, int, str], list[int]] = {}
-    for node in reading.of(_PRODUCTS):
-        sources = [_origin(reading, edge) for edge in reading.inputs[node.id]]
+    for node in reading.of_operations(_PRODUCTS):
+        sources = [_base(reading, edge) for edge in reading.inputs[node.id]]
         weights = [i for i, _ in sources if reading.graph.nodes[i].leaf == "parameter"]
         sliced = [i for i, is_row in sources if is_row]
         if weights and len(sliced) == 1:
             rows.setdefault((sliced[0], weights[-1], node.where), []).append(node.id)
     for (_, weight, where), ids in rows.items():
-        if len(ids) >= _ENOUGH and upstream(reading, ids[-1], set()).isdisjoint(ids[:-1]):
+        if len(ids) >= _MIN_CALLS and upstream(reading, ids[-1], set()).isdisjoint(ids[:-1]):
             product = f"The product with {reading.call(weight)}"
             yield reading.graph.nodes[ids[0]].module or product, len(ids), where
 
 
-def _origin(reading: Reading, edge: Edge) -> tuple[int, bool]:
-    """What a tensor is a view of, and is it one row of that: a vector."""
+def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
+    """Return the base of a view, and whether the view is a row of it: a vector."""
     for _ in range(8):
         node = reading.graph.nodes[edge.source]
         before = reading.inputs[node.id]
@@ -484,12 +484,12 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
                 "are never seen."
             )
             cause = "a new pass for each step"
-            advice = "Loop over it, for batch in loader; or keep one iter(loader), and make a new "
-            advice += "one at its end."
+            advice = "Loop over it, for batch in loader; or keep one iter(loader) and create "
+            advice += "another at its end."
         else:
             text = (
                 f"{event.count} of {event.among} batches of the DataLoader{at(event.where)} are "
-                f"equal to one that another of its {event.workers} workers had just given."
+                f"equal to a batch that another of its {event.workers} workers had just returned."
             )
             cause, advice = _WORKERS[event.what]
         yield finding("warning", text, cause=cause, advice=advice, where=event.where)
@@ -497,12 +497,12 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
 
 _WORKERS = {
     "stream": (
-        "workers that each go through all of the data",
+        "workers that each return all of the data",
         "Let each worker yield a part of it, by torch.utils.data.get_worker_info() in __iter__.",
     ),
     "workers": (
         "workers that draw the same numbers",
-        "Draw by torch, which each worker seeds for itself; or seed what draws in worker_init_fn, "
-        "by torch.initial_seed().",
+        "Draw random numbers with torch, which seeds each worker differently; or seed other "
+        "generators in worker_init_fn, with torch.initial_seed().",
     ),
 }

@@ -1,6 +1,4 @@
-"""What `torch.compile` did that takes time: regions that end early, functions that it skips or
-compiles again.
-"""
+"""Compilation: graph breaks, functions that `torch.compile` skips, and recompilations."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ from ....graph import Finding
 from ....graph.events import BreakingCall, GraphBreak, Recompilation, SkippedFunction
 from ...graph_reading import Reading
 from ...rule import finding, rule
-from ...words import at, grouped
+from ...words import at, group_by_key
 
-# What could not be compiled, and what to write instead.
+# By kind of call that Dynamo cannot trace: the reason, and advice.
 _CALLS: dict[BreakingCall, tuple[str, str]] = {
     "print": (
         "print() is not compiled",
@@ -43,11 +41,11 @@ _CALLS: dict[BreakingCall, tuple[str, str]] = {
     ),
     "recurrent": (
         "an RNN, GRU or LSTM is not compiled",
-        "Compile the parts around it by themselves, or set torch._dynamo.config.allow_rnn = True.",
+        "Compile the modules around it one by one, or set torch._dynamo.config.allow_rnn = True.",
     ),
     "asked": (
-        "the program asks for a break there",
-        "Move it out of the loop or block that it stands in.",
+        "the program requests a graph break",
+        "Move it out of the loop or block around it.",
     ),
 }
 _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
@@ -118,13 +116,13 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
     - [torch.compile: fixing graph breaks](https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html)
     - [torch.cond](https://docs.pytorch.org/docs/stable/cond.html)
     """
-    for (where, call), events in grouped(
+    for (where, call), events in group_by_key(
         ((event.where, event.call), event) for event in reading.events(GraphBreak)
     ):
         why, advice = _CALLS.get(call, (events[0].reason, ""))
         yield finding(
             "info",
-            f"A compiled region ends{at(where)}, and what follows is compiled apart: {why}.",
+            f"Graph break{at(where)}: {why}. Code after it is compiled as another region.",
             cause="a graph break",
             advice=advice,
             where=where,
@@ -197,24 +195,25 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
 
     - [torch.compile troubleshooting](https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html)
     """
-    for (where, name, call), events in grouped(
+    for (where, name, call), events in group_by_key(
         ((event.where, event.function, event.call), event)
         for event in reading.events(SkippedFunction)
     ):
         why, advice = _CALLS.get(call, (events[0].reason, ""))
-        runs = "Python runs it, and at most what it calls is compiled."
+        runs = "Python runs it, and only functions that it calls may be compiled."
         if call == "limit":
             message = (
-                f"torch.compile compiles {name}(){at(where)} no more: it has done so as often as "
-                "torch._dynamo.config.recompile_limit allows. Where none of that fits, Python runs "
-                "it."
+                f"torch.compile no longer compiles {name}(){at(where)}: it was recompiled as often "
+                "as torch._dynamo.config.recompile_limit allows. Python runs calls that no "
+                "compiled version fits."
             )
-            advice = "Record a step in which it is compiled again: find says what differs."
+            advice = "Record a step in which it is recompiled to see the guard that fails."
         elif why:
-            message = f"torch.compile cannot go on{at(where)}: {why}. So it skips {name}(): {runs}"
+            message = f"Graph break{at(where)}: {why}. torch.compile cannot resume there and skips "
+            message += f"{name}(): {runs}"
         else:
             message = f"torch.compile skipped {name}(){at(where)} before this recording: {runs}"
-            advice = "Record the first call of the compiled model to see what it cannot compile."
+            advice = "Record the first call of the compiled model to see the reason."
         yield finding(
             "info",
             message,
@@ -287,23 +286,25 @@ def compile_recompile(reading: Reading) -> Iterator[Finding]:
     - [Recompilation](https://docs.pytorch.org/docs/stable/compile/programming_model.recompilation.html)
     - [Dynamic shapes](https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html)
     """
-    for (where, name), events in grouped(
+    for (where, name), events in group_by_key(
         ((event.where, event.function), event) for event in reading.events(Recompilation)
     ):
         last = events[-1]
         advice = ""
         if "size mismatch" in last.reason:
             advice = (
-                "Compile it for all sizes with torch.compile(dynamic=True), or give it sizes that "
-                "stay: pad, and drop the last batch of an epoch."
+                "Compile it for all sizes with torch.compile(dynamic=True), or keep sizes "
+                "constant: pad, and drop the last batch of an epoch."
             )
         elif number := _NUMBER.match(last.reason):
-            advice = f"Pass {number[1]} as a tensor: a number is compiled in."
+            advice = (
+                f"Pass {number[1]} as a tensor: a number becomes a constant of the compiled code."
+            )
         yield finding(
             "info",
-            f"{name}(){at(where)} was compiled {last.count + 1} times. At last this no longer "
-            f"held: {last.reason}.",
-            cause="compiled again",
+            f"{name}(){at(where)} was compiled {last.count + 1} times. The last failed guard: "
+            f"{last.reason}.",
+            cause="a recompilation",
             advice=advice,
             where=where,
         )

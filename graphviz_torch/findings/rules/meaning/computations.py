@@ -1,4 +1,4 @@
-"""Computations: a result added to itself, and layers outside of autocast."""
+"""Computations: results that are added to themselves, and layers outside of autocast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 
 @rule("warning", of=("add",))
 def self_add(reading: Reading) -> Iterator[Finding]:
-    """A result is added to itself, as by a residual connection whose branch was lost on the way.
+    """A result is added to itself: usually the input of a residual connection was overwritten.
 
     ## Why it matters
 
@@ -75,20 +75,19 @@ def self_add(reading: Reading) -> Iterator[Finding]:
 
     - [torch.add](https://docs.pytorch.org/docs/stable/generated/torch.add.html)
     """
-    for node in reading.of(("add",)):
+    for node in reading.of_operations(("add",)):
         given = reading.inputs[node.id]
         if len(given) != 2 or given[0].source != given[1].source:
             continue
         if given[0].output_nr != given[1].output_nr:
             continue
         name = reading.call(given[0].source)
-        inside = bool(node.module)  # elsewhere it may be meant
+        inside = bool(node.module)  # outside of modules it is often intended
         yield finding(
             "warning" if inside else "info",
             f"add{at(node.where)} adds {name} to itself, which only doubles it.",
             cause="a result added to itself",
-            advice="Add what the branch was given to what it returned: keep both under names of "
-            "their own."
+            advice="Add the input of the branch to its output: keep both in different variables."
             if inside
             else "",
             where=node.where,
@@ -98,8 +97,8 @@ def self_add(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", of=_LOW)
 def outside_autocast(reading: Reading) -> Iterator[Finding]:
-    """A layer computes in float32, while others of the step have their float32 weights cast to a
-    smaller dtype, as autocast does: it ran outside of autocast.
+    """A layer ran outside of autocast: it computes in float32, while the float32 weights of other
+    layers are cast to a smaller dtype.
 
     ## Why it matters
 
@@ -150,7 +149,7 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     """
     nodes = reading.graph.nodes
     cast, plain = list[int](), list[int]()
-    for node in reading.of(_PRODUCTS):
+    for node in reading.of_operations(_PRODUCTS):
         meta = reading.meta(node.id)
         if meta is None or not node.module:
             continue
@@ -175,7 +174,7 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
 
 
 def _weight(reading: Reading, product: int) -> tuple[str, bool]:
-    """The dtype of the parameter that a product takes, "" for none, and whether it is cast."""
+    """Return the dtype of a product's weight, or "", and whether the weight is cast."""
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node, casts = edge.source, False

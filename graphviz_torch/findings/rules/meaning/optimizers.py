@@ -1,4 +1,4 @@
-"""Optimizers: their groups of parameters, learning rates and epsilon."""
+"""Optimizers: parameter groups, learning rates, and optimizers that are re-created."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ....graph.text import listing
 from ...graph_reading import Reading
 from ...rule import finding, finds, rule
 from ...words import at
-from ..cuts import explained
+from ..cuts import match_cuts
 
 
 @rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,), also=("watch",))
 def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
-    """An optimizer that keeps moments, a scheduler or a scaler is made anew for each step, and
-    loses what it has learnt or counted.
+    """An optimizer with moments, a scheduler or a scaler is re-created for each step and loses its
+    state.
 
     ## Why it matters
 
@@ -58,40 +58,42 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An inner loop of meta-learning, which begins anew for each task.
+    An inner loop of meta-learning, which starts again for each task.
 
     ## Not detected
 
-    An optimizer that is made once in each epoch.
+    An optimizer that is re-created once in each epoch.
 
     ## See also
 
     - [Constructing an optimizer](https://docs.pytorch.org/docs/stable/optim.html#constructing-it)
     """
     for event in reading.events(ineffective_calls.RecreatedObject):
-        steps = f"{event.name}, which steps{at(event.where)}, was made anew for each of "
+        steps = f"{event.name}, which steps{at(event.where)}, was re-created for each of "
         if event.what != "optimizer":
-            steps = f"The {event.what} {event.name} of the step{at(event.where)} was made anew for "
+            steps = (
+                f"The {event.what} {event.name} of the step{at(event.where)} was re-created for "
+            )
             steps += "each of "
         yield finding(
             "warning",
-            f"{steps}{event.count} steps: {_LOSES[event.what]}.",
-            cause=f"{'a' if event.what[0] == 's' else 'an'} {event.what} made anew",
-            advice=f"Make the {event.what} once, before the loop.",
+            f"{steps}{event.count} steps: {_LOST_STATE[event.what]}.",
+            cause=f"{'a' if event.what[0] == 's' else 'an'} {event.what} that is re-created",
+            advice=f"Create the {event.what} once, before the loop.",
             where=event.where,
         )
 
 
-_LOSES = {
-    "optimizer": "its moments begin at zero each time",
-    "scheduler": "it begins at its first rate each time, and never comes to the next",
-    "scaler": "it begins with its first scale each time, and learns none",
+_LOST_STATE = {
+    "optimizer": "its moments start at zero each time",
+    "scheduler": "it starts at its first rate each time, and never reaches the next",
+    "scaler": "it starts with its first scale each time, and never adapts it",
 }
 
 
 @rule("warning", reads="end", of=(ineffective_calls.StepWithoutGradients,))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
-    """An optimizer steps, and no backward has given any of its parameters a gradient.
+    """An optimizer steps although none of its parameters has a gradient.
 
     ## Why it matters
 
@@ -137,8 +139,8 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A warm-up in which one network waits: do not step its optimizer, so that its state stays as it
-    is.
+    A warm-up in which one network waits: do not step its optimizer, so that its state does not
+    change.
 
     ## Not detected
 
@@ -150,14 +152,14 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """
     if reading.leaf_losses:
         return
-    told = {parameter.node for _, parameter in explained(reading)}
+    reported = {parameter.node for _, parameter in match_cuts(reading)}
     for event in reading.events(ineffective_calls.StepWithoutGradients):
-        if event.nodes and told.issuperset(event.nodes):
-            continue  # cut-gradient tells why
+        if event.nodes and reported.issuperset(event.nodes):
+            continue  # reported as cut-gradient
         yield finding(
             "warning",
             f"{event.optimizer} stepped {event.count} times{at(event.where)}, and none of its "
-            "parameters had a gradient then: no backward had reached them.",
+            "parameters had a gradient: no backward had reached them.",
             cause="steps without gradients",
             where=event.where,
             nodes=event.nodes,
@@ -170,8 +172,8 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Groups are often picked by name, such as "LayerNorm" or "bias". Where no name fits, the group is
-    empty, and its learning rate or weight decay applies to nothing.
+    Groups are often selected by name, such as "LayerNorm" or "bias". If no name matches, the group
+    is empty, and its learning rate or weight decay applies to nothing.
 
     ## Example
 
@@ -223,10 +225,10 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
-            f"steps{at(event.where)}, is empty: no parameter fitted it, and its options apply to "
+            f"steps{at(event.where)}, is empty: no parameter matched, and its options apply to "
             "nothing.",
             cause="an empty group",
-            advice="Compare the names by which parameters are picked with "
+            advice="Compare the names by which parameters are selected with "
             "dict(model.named_parameters()).",
             where=event.where,
         )
@@ -234,7 +236,7 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
 def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
-    """A group decays biases and weights of norms, while another group is there to not decay.
+    """A group with weight decay contains biases or norms, though another group has no decay.
 
     ## Why it matters
 
@@ -295,9 +297,9 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
                 "info",
                 f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
                 f"steps{at(event.where)}, decays {names} by {event.decay:g}, while another group "
-                "is there for biases and norms that are not to decay.",
+                "exists for biases and norms without decay.",
                 cause="biases and norms that decay",
-                advice="Pick by the number of dimensions, p.ndim < 2, rather than by names.",
+                advice="Select by the number of dimensions, p.ndim < 2, rather than by names.",
                 where=event.where,
                 nodes=event.nodes,
             )
@@ -305,8 +307,8 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
 def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
-    """Two optimizers that step hold the same parameter: each of them changes it, by its own
-    moments and rate.
+    """Two optimizers that step hold the same parameter: both change it, each with its own moments
+    and learning rate.
 
     ## Why it matters
 
@@ -360,7 +362,7 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     for event in reading.events(ineffective_calls.SharedParameters):
-        # Under one name, as in a function that steps several, they cannot be told apart.
+        # Optimizers of the same name, as in a function that steps several, look the same.
         if event.nodes and event.other != event.optimizer:
             yield finding(
                 "info",
@@ -453,21 +455,21 @@ _RATES = {
     "end": "{name} stepped{at} with a learning rate of 0 in the last {count} of {steps} steps: "
     "they change nothing.",
     "group": "Group {group} of the {groups} groups of {name}, which steps{at}, had a learning rate "
-    "of 0 in each of {count} steps: its parameters stay as they are.",
+    "of 0 in each of {count} steps: its parameters do not change.",
     "negative": "{name} stepped{at} with a learning rate below 0, in {count} of {steps} steps: "
-    "they go up where the loss is to go down.",
+    "they increase the loss.",
 }
 
 
 @finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
+    """Report an optimizer whose eps is 0 in float16: its step divides by 0 for zero gradients."""
     for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(
             "warning",
             f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}: in "
             "float16 that is 0, and a step divides by 0 where the gradients were 0.",
-            cause="a number that float16 does not have",
+            cause="a number that underflows in float16",
             advice="Keep the parameters in float32 and compute under torch.autocast; or pass "
             "eps=1e-4.",
             where=event.where,

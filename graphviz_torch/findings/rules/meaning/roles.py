@@ -1,4 +1,4 @@
-"""Roles: what is a target, a weight or a term, and takes a gradient as if it were to learn."""
+"""Targets and weights of a loss that take gradients although they should be constant."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...words import at, names_of
 from ..cuts import upstream
 
 _REGRESSION = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "l1_loss": 2}
-# What stands between a network's values and a target that is computed from them.
+# Operations that compute a bootstrapped target from a network's values.
 _BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum", "squeeze", "unsqueeze"}
 _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", "select"}
-# What a comparison ends with that is written by hand, and what leads from it to the loss.
+# Last operations of a comparison that is written by hand.
 _BY_HAND = ("pow", "abs", "mul")
 _PRODUCT = "a product"
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
-# Of a density with a covariance, from its logarithm to the square, and from there to the draw.
+# Operations in the log-density of a multivariate normal distribution, from the square to the draw.
 _SOLVED = {"linalg_solve_triangular", "view", "permute", "unsqueeze"}
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
 _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
@@ -31,9 +31,8 @@ _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 @rule("warning", of={*_REGRESSION, *_BY_HAND})
 def target_not_detached(reading: Reading) -> Iterator[Finding]:
-    """Both arguments of a regression or similarity, also of one written by hand, take gradients
-    through the same parameters, or the target does through a network that the optimizer of this
-    step does not hold.
+    """The target of a regression or similarity takes gradients: through the same parameters as the
+    prediction, or through a network that this step does not train.
 
     ## Why it matters
 
@@ -78,7 +77,7 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Targets that pass through a library that the recording does not see.
+    Targets that another library computes.
 
     ## See also
 
@@ -86,42 +85,44 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
     - [Reinforcement learning (DQN) tutorial](https://docs.pytorch.org/tutorials/intermediate/reinforcement_q_learning.html)
     """
     parameters = reading.graph.parameters
-    for compared in _compared(reading):
+    for compared in _compared_pairs(reading):
         node, sides = compared.node, compared.sides
-        labels = [_called(reading, side) for side in sides]
+        labels = [_label(reading, side) for side in sides]
         shared = compared.leaves[0] & compared.leaves[1]
         if names := names_of(p for p in parameters if p.node in shared):
-            moving = [i for i in (0, 1) if _is_bootstrapped(reading, sides[i])]
-            target = f"{labels[moving[0]]} moves" if moving else ""
+            bootstrapped = [i for i in (0, 1) if _is_bootstrapped(reading, sides[i])]
+            target = f"{labels[bootstrapped[0]]} changes" if bootstrapped else ""
             yield finding(
-                "warning" if len(moving) == 1 else "info",
+                "warning" if len(bootstrapped) == 1 else "info",
                 f"Both arguments of {compared.title}{at(node.where)} take gradients through "
-                f"{names}: {target + ' with what learns' if target else _pulled(labels)}.",
+                f"{names}: {target + ' with the parameters' if target else _mutual_text(labels)}.",
                 cause="both arguments learn",
-                advice=f"Detach {labels[moving[0]]}, or compute it under torch.no_grad()."
-                if len(moving) == 1
+                advice=f"Detach {labels[bootstrapped[0]]}, or compute it under torch.no_grad()."
+                if len(bootstrapped) == 1
                 else "",
                 where=node.where,
                 nodes=(node.id, *sides),
             )
         elif compared.target is not None:
             label = labels[compared.target]
-            idle = [p for p in parameters if p.node in compared.leaves[compared.target]]
+            untrained = [p for p in parameters if p.node in compared.leaves[compared.target]]
             second = compared.target == 1 and node.operation not in _BY_HAND
-            what = f"The target {label} of" if second else f"{label} in"
+            target = f"The target {label} of" if second else f"{label} in"
             whose = "which the optimizer of this step does not hold"
             advice = f"Detach {label}, or compute it under torch.no_grad()"
-            lost = compared.is_target and not any(p.in_optimizer for p in idle)
-            if lost:
+            forgotten = compared.is_target and not any(p.in_optimizer for p in untrained)
+            if forgotten:
                 whose = "which no optimizer updates"
                 is_to = (
-                    "it is to learn, give it" if len(idle) == 1 else "they are to learn, give them"
+                    "it should learn, give it"
+                    if len(untrained) == 1
+                    else "they should learn, give them"
                 )
                 advice += f"; if {is_to} to an optimizer"
             yield finding(
-                "warning" if lost else "info",
-                f"{what} {compared.title}{at(node.where)} takes gradients through "
-                f"{names_of(idle)}, {whose}.",
+                "warning" if forgotten else "info",
+                f"{target} {compared.title}{at(node.where)} takes gradients through "
+                f"{names_of(untrained)}, {whose}.",
                 cause="a target with history",
                 advice=f"{advice}.",
                 where=node.where,
@@ -129,51 +130,53 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
             )
 
 
-class _Compared(NamedTuple):
+class _Comparison(NamedTuple):
     """Two results that a loss compares."""
 
     title: str
     node: Node
-    sides: tuple[int, int]  # what made them
-    leaves: tuple[set[int], set[int]]  # the parameters that each takes gradients through
-    target: int | None  # the side whose parameters all stay as they are in this step, as a target's
+    sides: tuple[int, int]  # the nodes that computed them
+    leaves: tuple[set[int], set[int]]  # parameters that each side takes gradients through
+    target: int | None  # the side whose parameters this step does not train
 
     @property
     def is_target(self) -> bool:
-        """Is that side what the other is to meet, and no prediction or factor."""
+        """True if that side is a target rather than a prediction or a factor."""
         if self.target is None or self.title == _PRODUCT:
             return False
         return self.target == 1 or self.node.operation in _BY_HAND
 
 
-def idle_targets(reading: Reading) -> set[int]:
-    """The parameters, by their node, that stay as they are in this step and make a target."""
-    every = _compared(reading)
+def untrained_targets(reading: Reading) -> set[int]:
+    """Return the nodes of the parameters that compute a target and that this step does not
+    train.
+    """
+    every = _compared_pairs(reading)
     return {i for each in every if each.is_target for i in each.leaves[each.target or 0]}
 
 
-def _compared(reading: Reading) -> Iterator[_Compared]:
+def _compared_pairs(reading: Reading) -> Iterator[_Comparison]:
     nodes = reading.graph.nodes
-    idle = {p.node for p in reading.graph.parameters if p.stepped is False}
+    untrained = {p.node for p in reading.graph.parameters if p.stepped is False}
     for title, node, edges in _comparisons(reading):
         sides = edges[0].source, edges[1].source
-        behind = upstream(reading, sides[0], set()), upstream(reading, sides[1], set())
-        common = any(not nodes[i].leaf for i in behind[0] & behind[1])
+        sources = upstream(reading, sides[0], set()), upstream(reading, sides[1], set())
+        common = any(not nodes[i].leaf for i in sources[0] & sources[1])
         if node.operation in _BY_HAND and common and not _are_other_rows(reading, *edges):
-            continue  # made of one result: an entropy, a norm, a gate
-        one, other = ({i for i in ids if nodes[i].leaf == "parameter"} for ids in behind)
+            continue  # both are computed from one result: an entropy, a norm, a gate
+        one, other = ({i for i in ids if nodes[i].leaf == "parameter"} for ids in sources)
         target = None
-        if one.isdisjoint(other) and one and other and (one <= idle) != (other <= idle):
-            target = 0 if one <= idle else 1
-            if not any(nodes[i].operation in LAYERS for i in behind[target]):
-                target = None  # learned centers, say, which no network computes
-        yield _Compared(title, node, sides, (one, other), target)
+        if one.isdisjoint(other) and one and other and (one <= untrained) != (other <= untrained):
+            target = 0 if one <= untrained else 1
+            if not any(nodes[i].operation in LAYERS for i in sources[target]):
+                target = None  # no network computes it: learned centers, for example
+        yield _Comparison(title, node, sides, (one, other), target)
 
 
 def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge]]]:
-    """What compares two results: how it is called, its node, and the edges from both results."""
+    """Yield comparisons of two results: a name, the node, and the edges from both results."""
     nodes = reading.graph.nodes
-    for node in reading.of(_REGRESSION):
+    for node in reading.of_operations(_REGRESSION):
         if node.order is not None:
             sides = {edge.input_nr: edge for edge in reading.inputs[node.id]}
             if set(sides) == {0, 1}:
@@ -202,7 +205,7 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge
 
 
 def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
-    """Are they parts of one result with no row in common: of batches that one call computed."""
+    """True for disjoint row ranges of one result: two batches that one call computed."""
     parts = [_rows(reading, one), _rows(reading, other)]
     if None in parts:
         return False
@@ -211,7 +214,7 @@ def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
 
 
 def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
-    """The result that a tensor is a part of, and which of its rows or parts: from, and below."""
+    """Return the base of a slice or split, and its range of rows or parts; None if unknown."""
     nodes = reading.graph.nodes
     for _ in range(8):
         node, before = nodes[edge.source], reading.inputs[edge.source]
@@ -228,8 +231,8 @@ def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
     return None
 
 
-def _called(reading: Reading, node: int) -> str:
-    """What the user calls a result, or what it was made of by scaling; else what made it."""
+def _label(reading: Reading, node: int) -> str:
+    """Return the label of a result, or of the result that it scales; else its operation."""
     nodes = reading.graph.nodes
     made = node
     while not nodes[made].label and nodes[made].operation in _SCALING:
@@ -240,15 +243,15 @@ def _called(reading: Reading, node: int) -> str:
     return nodes[made].label or reading.call(made)
 
 
-def _pulled(labels: list[str]) -> str:
+def _mutual_text(labels: list[str]) -> str:
     one, other = labels
     names = one.split(", ") if one == other else labels  # those of all results of one node
-    what = " and ".join(names) if len(names) > 1 else f"two results of {one}"
-    return f"{what} are pulled towards each other"
+    both = " and ".join(names) if len(names) > 1 else f"two results of {one}"
+    return f"{both} are pulled towards each other"
 
 
 def _is_bootstrapped(reading: Reading, start: int) -> bool:
-    """Is it a discounted value, r + 0.99 * q, of a network: the target of temporal differences."""
+    """True for a discounted value r + 0.99 * q of a network, as in temporal differences."""
     nodes, node = reading.graph.nodes, start
     discounted = False
     while nodes[node].operation in _BOOTSTRAP:
@@ -261,7 +264,7 @@ def _is_bootstrapped(reading: Reading, start: int) -> bool:
 
 
 def _constant(node: Node) -> float:
-    """The number that a node was given as its other operand; 0 where it is a tensor."""
+    """Return the number that is the other operand of a node; 0 if that is a tensor."""
     given = (text.removeprefix("other=") for text in node.attributes if text.startswith("other="))
     text = next(given, "")
     try:
@@ -272,8 +275,8 @@ def _constant(node: Node) -> float:
 
 @rule("warning", of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
 def undetached_advantage(reading: Reading) -> Iterator[Finding]:
-    """The log-probability of a drawn sample is weighted by a value that has a history, so that the
-    policy's loss trains what estimates the value, too.
+    """The log-probability of a sample is weighted by a value that requires grad: the loss of the
+    policy also trains the network that estimates the value.
 
     ## Why it matters
 
@@ -317,7 +320,7 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Reparameterised policies differentiate through the critic: they call `rsample()` and use no
+    Reparameterized policies differentiate through the critic: they call `rsample()` and use no
     log-probability as a weight.
 
     ## Not detected
@@ -330,7 +333,7 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
     """
     nodes = reading.graph.nodes
     owner = {p.node: p.name for p in reading.graph.parameters}
-    for node in reading.of(("mul",)):
+    for node in reading.of_operations(("mul",)):
         if node.order is None:
             continue
         sides = [edge.source for edge in reading.inputs[node.id]]
@@ -356,7 +359,7 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_log_prob(reading: Reading, node: int) -> bool:
-    """Is it one of the log-probabilities of a categorical distribution, picked by a sample."""
+    """True for the log-probability of a sample from a categorical distribution."""
     nodes = reading.graph.nodes
     for _ in range(8):
         inputs = [edge.source for edge in reading.inputs[node]]
@@ -372,9 +375,7 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
 
 
 def _is_density(reading: Reading, node: int) -> bool:
-    """Is it the log-density of a normal distribution, of one or many dimensions, or that of a
-    Bernoulli, at a draw from it.
-    """
+    """True for the log-density of a normal or Bernoulli distribution at a sample from it."""
     nodes = reading.graph.nodes
     drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
     negative = False
@@ -393,7 +394,7 @@ def _is_density(reading: Reading, node: int) -> bool:
 
 
 def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
-    """Is it what a draw differs by from the mean, be it divided by a covariance's root."""
+    """True for the difference of a sample and the mean, possibly divided by a covariance root."""
     for _ in range(10):
         if node in drawn:
             return True

@@ -1,4 +1,4 @@
-"""Schedulers: learning rates that step at other times than their optimizers."""
+"""Schedulers: learning rate schedules that do not step together with their optimizers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A schedule counts its own steps. Where it steps more often than the optimizer, the rate falls
-    too fast; where its optimizer never steps, the schedule has no effect; where it steps first, the
-    first rate is skipped; past its end a cosine rises again.
+    A schedule counts its own steps. If it steps more often than the optimizer, the rate falls too
+    fast; if its optimizer never steps, it has no effect; if it steps first, the first rate is
+    skipped; past its end a cosine rises again.
 
     ## Example
 
@@ -144,8 +144,8 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
-            f"{event.optimizer} stepped {event.steps} times: the rate changes faster than the "
-            "schedule was made for.",
+            f"{event.optimizer} stepped {event.steps} times: the rate changes faster than "
+            "intended.",
             cause="a scheduler steps more often than its optimizer",
             advice=f"Call {event.scheduler}.step() once for each step of the optimizer, or once "
             "for each epoch.",
@@ -164,13 +164,13 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
 
 @finds("scheduler-out-of-step", reads="end", of=(ineffective_calls.UnusedScheduler,))
 def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
-    """A scheduler steps, and the optimizer that it was made for never does."""
+    """Report a scheduler that steps while its optimizer never does."""
     for event in reading.events(ineffective_calls.UnusedScheduler):
         yield finding(
             "warning",
-            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but the optimizer "
-            "that it was made for never did: nothing uses its rates.",
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but its "
+            "optimizer never did: nothing uses the rates.",
             cause="a scheduler of an optimizer that never steps",
-            advice="Make the scheduler after the optimizer that steps, and for that one.",
+            advice="Create the scheduler with the optimizer that steps.",
             where=event.where,
         )

@@ -1,4 +1,4 @@
-"""Targets: labels that a loss ignores, does not take, or that are all the same."""
+"""Targets: labels that a loss ignores, labels out of its range, and constant labels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 
-# By loss: what it takes, what becomes of others, and what to pass.
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
+# By loss: the targets that it takes, and advice on others.
 _TAKES = {
     "cosine_embedding_loss": _SIGNS,
     "margin_ranking_loss": _SIGNS,
@@ -36,13 +36,13 @@ _TAKES = {
 
 @rule("warning", reads="end", of=(LossTarget,))
 def target_out_of_range(reading: Reading) -> Iterator[Finding]:
-    """A loss was given what it does not take, as targets of 0 where it takes 1 and -1, or scores
-    for log-probabilities; PyTorch says nothing of them.
+    """A loss got values that it does not take, without an error of PyTorch: targets of 0 where it
+    takes 1 and -1, or scores in place of log-probabilities.
 
     ## Why it matters
 
-    PyTorch does not check the range of these targets. The loss is a number that falls, and the
-    optimum is not the one that was meant.
+    PyTorch does not check the range of these targets. The loss falls, but to an optimum that
+    is not the intended one.
 
     ## Example
 
@@ -76,8 +76,8 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Label smoothing gives targets between 0 and 1, which the losses of probabilities take: they are
-    not reported.
+    Label smoothing gives targets between 0 and 1. Losses of probabilities take them, so that they
+    are not reported.
 
     ## Not detected
 
@@ -89,7 +89,7 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
     - [PoissonNLLLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.PoissonNLLLoss.html)
     """
     for event in reading.events(LossTarget):
-        if event.what == "input" and not _is_share(reading, event):
+        if event.what == "input" and not _is_probability(reading, event):
             yield finding(
                 "warning",
                 f"{event.function}{at(event.where)} takes log-probabilities, which are not above "
@@ -170,12 +170,11 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
         if event.what == "ignored":
             yield finding(
                 "warning",
-                f"All targets in {_name(event)} are ones that {event.function}{at(event.where)} "
-                f"ignores, in {event.count} of {event.among} calls: a mean over none is NaN, and a "
-                "sum is 0.",
-                cause="targets that are ignored",
-                advice="Leave out batches without a target, and look at what sets the labels to "
-                "ignore_index.",
+                f"{event.function}{at(event.where)} ignores all targets in {_name(event)}, in "
+                f"{event.count} of {event.among} calls: a mean over none is NaN, and a sum is 0.",
+                cause="ignored targets",
+                advice="Leave out batches without a target, and look for code that sets labels "
+                "to ignore_index.",
                 where=event.where,
             )
 
@@ -233,15 +232,15 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
         if event.what == "constant":
             yield finding(
                 "info",
-                f"All {event.count} targets in {_name(event)}, which {event.function}"
-                f"{at(event.where)} was given, are {event.index:g}.",
-                cause="targets that are all the same",
+                f"All {event.count} targets in {_name(event)} that {event.function}"
+                f"{at(event.where)} got are {event.index:g}.",
+                cause="constant targets",
                 where=event.where,
             )
 
 
-def _is_share(reading: Reading, event: LossTarget) -> bool:
-    """Is it a probability, as loss-input tells."""
+def _is_probability(reading: Reading, event: LossTarget) -> bool:
+    """True if the input is a probability, which `loss-input` reports."""
     node = None if event.target is None else event.target.node
     return node is not None and reading.graph.nodes[node].operation in ("softmax", "sigmoid")
 

@@ -1,4 +1,4 @@
-"""Weights: copies that were to be tied, two zeros on one way, and what learns alone."""
+"""Weights: untied copies, zero and symmetric initialization, and weights that do not change."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from ...words import at, names_of, nodes_of
 from ..cuts import upstream
 
 _PRODUCTS = ("mm", "addmm", "linear", "bmm")
-_SAME = 1e-7  # of a norm: of other values it is further away
+_NORM_TOLERANCE = 1e-7  # relative: norms of different values differ by more
 
 
 @rule("warning", of=("embedding",), advanced=True)
 def untied_weights(reading: Reading) -> Iterator[Finding]:
-    """An output layer begins with the values of the embedding, but is a parameter of its own: a
-    copy, which each step makes less like it.
+    """An output layer starts with the values of the embedding, but is a separate parameter: after
+    each step the two differ more.
 
     ## Why it matters
 
-    Tied weights save a table of the vocabulary and share what they learn. A copy begins equal and
-    drifts away with each step, so that the model has twice the parameters and is not the one that
-    was meant.
+    Tied weights save a table of the vocabulary and share what they learn. A copy starts equal and
+    drifts away with each step: the model has twice the parameters, and is not the intended one.
 
     ## Example
 
@@ -61,7 +60,7 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An output layer that begins with the values of the embedding and learns apart from it.
+    An output layer that starts with the values of the embedding and learns separately.
 
     ## Not detected
 
@@ -83,14 +82,14 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
             product = next((node for node in products if node.operation in _PRODUCTS), None)
             if head is table or product is None or head.tensor.shape != table.tensor.shape:
                 continue
-            if abs((head.norm or 0) - (table.norm or 0)) > _SAME * (table.norm or 0):
+            if abs((head.norm or 0) - (table.norm or 0)) > _NORM_TOLERANCE * (table.norm or 0):
                 continue
             yield finding(
                 "warning",
-                f"{head.name}{at(product.where)} has the same values as {table.name}, and is a "
-                "parameter of its own: a copy, and each step makes the two differ more.",
+                f"{head.name}{at(product.where)} has the same values as {table.name}, but is a "
+                "separate parameter: with each step the two differ more.",
                 cause="a copy where tied weights belong",
-                advice=f"Tie them: {head.name} = {table.name}, after both layers are made.",
+                advice=f"Tie them: {head.name} = {table.name}, after both layers are created.",
                 where=product.where,
                 nodes=(*nodes_of((head, table)), product.id),
             )
@@ -98,13 +97,13 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(GradientStats,), advanced=True)
 def zero_init_pair(reading: Reading) -> Iterator[Finding]:
-    """Two weights on one way are both zero, as the two factors of a LoRA, or a gate and the last
-    layer of what it opens: neither gets a gradient but zeros, and both stay as they are.
+    """Two weights that are multiplied are both zero, such as the two factors of a LoRA, or a gate
+    and the last layer of its branch: both get only zeros as gradients and never change.
 
     ## Why it matters
 
     The gradient of each factor is a product with the other one, which is zero: neither ever
-    changes. One of two zeros is enough to begin as the identity.
+    changes. One factor of zeros is enough to start as the identity.
 
     ## Example
 
@@ -152,7 +151,7 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
         for p in reading.graph.parameters
         if p.node is not None and p.norm == 0 and p.requires_grad
     ]
-    zeros = [p for p in zeros if _gets_zeros(reading, p) and _is_factor(reading, p)]
+    zeros = [p for p in zeros if _has_zero_gradient(reading, p) and _is_factor(reading, p)]
     for first in zeros:
         for second in zeros:
             weight = max(first, second, key=lambda p: len(p.tensor.shape))
@@ -174,8 +173,8 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
                 f"{names_of((first, second))} are both zero, and meet{at(line)}: each gets a "
                 "gradient of zeros only.",
                 cause="both are zero",
-                advice=f"Begin with random values for {weight.name}, as by "
-                "nn.init.kaiming_uniform_: one zero of the two is enough, if no other layer is "
+                advice=f"Initialize {weight.name} with random values, such as "
+                "nn.init.kaiming_uniform_: one factor of zeros is enough, if no other layer is "
                 "zero.",
                 where=line,
                 nodes=(first.node or 0, second.node, product),
@@ -185,12 +184,12 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(SymmetricRows,))
 def symmetric_init(reading: Reading) -> Iterator[Finding]:
-    """All rows of a weight have the same values and get the same gradient: its units compute the
-    same, and stay alike.
+    """All rows of a weight have the same values and get the same gradient: all units of the layer
+    compute the same, and stay equal.
 
     ## Why it matters
 
-    Units that begin equal get equal gradients and stay equal for ever: a layer of 1,000 units
+    Units that start equal get equal gradients and stay equal forever: a layer of 1,000 units
     computes as much as one unit.
 
     ## Example
@@ -229,8 +228,8 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A last layer may begin with zeros, as a zero-initialised gate: it gets different gradients, and
-    is not reported.
+    A last layer may start with zeros, such as a zero-initialized gate: its rows get different
+    gradients, and it is not reported.
 
     ## Not detected
 
@@ -248,9 +247,9 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"All rows of {names} have the same values, also after the step: they get the "
-                "same gradients, so the units stay alike.",
-                cause="units that are alike",
-                advice=f"Begin with random values for {'it' if one else 'them'}, as by "
+                "same gradients, so the units stay equal.",
+                cause="equal units",
+                advice=f"Initialize {'it' if one else 'them'} with random values, such as "
                 "nn.init.kaiming_uniform_.",
                 where=next(filter(None, lines), ""),
                 nodes=event.nodes,
@@ -259,8 +258,8 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(UnchangedParameters,), also=("watch",))
 def no_update(reading: Reading) -> Iterator[Finding]:
-    """An optimizer's step leaves parameters as they were, though they have a gradient and a rate:
-    in bfloat16 a small update is rounded away.
+    """An optimizer's step does not change parameters that have a gradient and a learning rate: in
+    bfloat16, for example, a small update is rounded away.
 
     ## Why it matters
 
@@ -306,7 +305,7 @@ def no_update(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Optimizers with stochastic rounding or a master copy in float32 keep what is rounded away.
+    Optimizers with stochastic rounding or a master copy in float32 do not lose small updates.
 
     ## Not detected
 
@@ -322,7 +321,7 @@ def no_update(reading: Reading) -> Iterator[Finding]:
             continue
         metas = [reading.meta(node) for node in event.nodes]
         wide = any(meta is not None and len(meta.shape) > 1 for meta in metas)
-        sure = event.share == 1 and event.steps > 1 and wide  # a bias before a norm is idle
+        sure = event.share == 1 and event.steps > 1 and wide  # a bias before a norm has no effect
         low = event.dtype in ("bfloat16", "float16")
         why, advice = "", ""
         if low:
@@ -330,14 +329,14 @@ def no_update(reading: Reading) -> Iterator[Finding]:
             advice = "Keep the parameters in float32, and compute under torch.autocast."
         elif not event.contiguous:
             why = ", and in memory they are not contiguous"
-            advice = "Make them contiguous() before the optimizer is made."
+            advice = "Make them contiguous() before the optimizer is created."
         one = len(event.nodes) == 1
-        they_were, they_have = ("it was", "it has") if one else ("they were", "they have")
+        they_have = "it has" if one else "they have"
         names = listing(reading.call(node) for node in event.nodes)
         yield finding(
             "warning" if sure else "info",
-            f"The step{at(event.where)} leaves {names} as {they_were}: {event.share:.0%} of the "
-            f"elements that were looked at did not change, though {they_have} a gradient and a "
+            f"The step{at(event.where)} does not change {names}: {event.share:.0%} of the "
+            f"sampled elements are the same, though {they_have} a gradient and a "
             f"rate of {event.rate:g}{why}.",
             cause=f"an update that {event.dtype} rounds away" if low else "a step without effect",
             advice=advice,
@@ -352,11 +351,11 @@ def _line(reading: Reading, node: int) -> str:
 
 @rule("info", of=(Parameter,))
 def only_norms_train(reading: Reading) -> Iterator[Finding]:
-    """The steps change norms and biases alone: no weight of more than one dimension learns.
+    """Steps change only norms and biases: no weight with two or more dimensions learns.
 
     ## Why it matters
 
-    Norms and biases have few parameters: a model of which nothing else learns hardly changes.
+    Norms and biases have few parameters: a model in which nothing else learns hardly changes.
 
     ## Example
 
@@ -405,13 +404,12 @@ def only_norms_train(reading: Reading) -> Iterator[Finding]:
     learning = [p for p in reading.graph.parameters if p.stepped and p.requires_grad]
     if len(learning) < 2 or any(len(p.tensor.shape) > 1 for p in learning):
         return
-    # None of these is in `learning`.
     still = [p for p in reading.graph.parameters if p.module_called and len(p.tensor.shape) > 1]
     if len(still) < 2:
         return
     frozen = sum(not p.requires_grad for p in still)
     counts = {"are frozen": frozen, "are in no optimizer that steps": len(still) - frozen}
-    why = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+    why = " and ".join(f"{count} {state}" for state, count in counts.items() if count)
     yield finding(
         "info",
         f"Only norms and biases learn: {names_of(learning)}. Of the {len(still)} weights with more "
@@ -421,19 +419,19 @@ def only_norms_train(reading: Reading) -> Iterator[Finding]:
     )
 
 
-def _gets_zeros(reading: Reading, parameter: Parameter) -> bool:
+def _has_zero_gradient(reading: Reading, parameter: Parameter) -> bool:
     stats = None if parameter.node is None else reading.stats(parameter.node)
     return stats is not None and stats.zero_fraction == 1
 
 
 def _is_factor(reading: Reading, parameter: Parameter) -> bool:
-    """Is it multiplied with what comes to it, not added: a matrix, a kernel, or a gate."""
+    """True if the parameter is multiplied with an input: a matrix, a kernel or a gate."""
     uses = (reading.graph.nodes[edge.target] for edge in _uses(reading, parameter.node))
     return len(parameter.tensor.shape) > 1 or any(node.operation == "mul" for node in uses)
 
 
 def _uses(reading: Reading, node: int | None) -> Iterator[Edge]:
-    """What uses a parameter, or a view of it."""
+    """Yield the edges from a parameter, or a view of it, to the nodes that use it."""
     found = [] if node is None else [node]
     for each in found:
         for edge in reading.users[each]:

@@ -1,1 +1,1 @@
-"""Rules of programs of many ranks, and of many steps."""
+"""Rules about programs with several ranks or several steps."""

@@ -1,4 +1,4 @@
-"""Many processes: what a rank gathers, averages or redistributes in vain, or does not average."""
+"""Collectives: gradients and parameters that ranks send without need, or fail to average."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...rule import finding, finds, rule
 from ...words import at
 
 MIB = 1 << 20
-_LITTLE = MIB  # sent for nothing
-_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB
-# Batch norm is worse from here on (Wu and He 2018, "Group Normalization").
-_FEW_ROWS = 16
-_SAME_TENSOR = ("_ToTorchTensor", "_FromTorchTensor")
+_MIN_WASTE = MIB  # bytes sent without need; less is a note
+_MIN_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB  # parameters of one fully_shard call
+# Batch norm is worse with fewer rows (Wu and He 2018, "Group Normalization").
+_MIN_ROWS = 16
+_DTENSOR_CASTS = ("_ToTorchTensor", "_FromTorchTensor")
 
 
 @rule("error", reads="end", of=(WrapperBypass,))
@@ -86,16 +86,16 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
     sent = sum(c.nbytes for c in graph.collectives if c.phase != "forward")
     sizes = {p.node: p.tensor.nbytes or 0 for p in graph.parameters}
     for event in reading.events(WrapperBypass):
-        # Who averages by hand may send half precision.
+        # A program that averages gradients itself may send them in half precision.
         if 2 * sent < sum(sizes.get(node, 0) for node in event.nodes):
             name = event.wrapper or "the wrapper"
             yield finding(
                 "error",
-                f"The forward{at(event.where)} went past {name}, and nothing averaged the "
-                "gradients that the optimizer stepped with: each rank trains by itself.",
+                f"The forward{at(event.where)} did not go through {name}, and nothing averaged the "
+                "gradients that the optimizer stepped with: each rank trains its own model.",
                 cause="forward past the wrapper",
-                advice=f"Call {name}(...) in place of {name}.module(...) or what it holds: "
-                "DistributedDataParallel averages after forwards of its own.",
+                advice=f"Call {name}(...) in place of {name}.module(...): "
+                "DistributedDataParallel averages only after its own forward.",
                 where=event.where,
                 nodes=event.nodes,
             )
@@ -202,9 +202,9 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "error",
             f"DistributedDataParallel waits for the gradients of {listing(event.parameters)}, "
-            f"which the loss of the forward{at(event.where)} does not depend on: it averages no "
-            "bucket that they are in, and its next forward raises an error.",
-            cause="waits for what nothing uses",
+            f"which the loss of the forward{at(event.where)} does not depend on: their buckets "
+            "are not averaged, and the next forward raises an error.",
+            cause="unused parameters",
             advice="Use them, remove them, set their requires_grad to False before the model is "
             "wrapped, or pass find_unused_parameters=True.",
             where=event.where,
@@ -213,36 +213,33 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 
 @finds("redundant-all-reduce", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Each of several backwards averages the gradients over the ranks before one step of the
-    optimizer uses them: all but the last do it for nothing.
-    """
+    """Report backwards that each average gradients before one step: only the last needs to."""
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)
     rounds = [[c for c in graph.collectives if _is_average(c)] for graph in graphs[: first + 1]]
     names = (dict.fromkeys(n for c in sent for n in c.parameters) for sent in rounds)
     times = Counter(name for each in names for name in each)
-    again = [name for name, count in times.items() if count > 1]
-    if not again:
+    repeated = [name for name, count in times.items() if count > 1]
+    if not repeated:
         return
-    names_again = set(again)
-    vain = [c for sent in rounds[:-1] for c in sent if not names_again.isdisjoint(c.parameters)]
-    size, sharded = sum(each.nbytes for each in vain), vain[0].kind == "reduce_scatter"
+    waste = [c for sent in rounds[:-1] for c in sent if not set(repeated).isdisjoint(c.parameters)]
+    size, sharded = sum(each.nbytes for each in waste), waste[0].kind == "reduce_scatter"
     yield finding(
         "info" if sharded else _severity(size),
-        f"The gradients of {listing(again)} are {'reduced' if sharded else 'averaged'} "
-        f"{max(times.values())} times{at(vain[0].where)} before an optimizer steps with them: "
+        f"The gradients of {listing(repeated)} are {'reduced' if sharded else 'averaged'} "
+        f"{max(times.values())} times{at(waste[0].where)} before an optimizer steps with them: "
         + (
             f"one reduction would send {bytes_text(size)} less."
             if sharded
-            else f"{bytes_text(size)} are sent for nothing."
+            else f"{bytes_text(size)} are sent without need."
         ),
         cause="averaged in every backward",
         advice="Call model.set_requires_gradient_sync(False) before all but the last micro-batch: "
-        "each rank then keeps whole gradients until that one, which takes memory."
+        "each rank then keeps unsharded gradients until that one, which takes memory."
         if sharded
         else "Run the forward and the backward of all but the last micro-batch inside "
         "`with model.no_sync():`; the backward alone is not enough.",
-        where=vain[0].where,
+        where=waste[0].where,
     )
 
 
@@ -348,30 +345,30 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     - [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync)
     """
     sent = reading.graph.collectives
-    own = {(name, c.group, c.group_size) for c in sent if _is_average(c) for name in c.parameters}
-    again = [
+    averaged = {(n, c.group, c.group_size) for c in sent if _is_average(c) for n in c.parameters}
+    repeated = [
         each
         for each in sent
         if each.kind in ("all_reduce", "reduce") and each.gradients and each.phase == "other"
-        if any((name, each.group, each.group_size) in own for name in each.parameters)
+        if any((name, each.group, each.group_size) in averaged for name in each.parameters)
     ]
-    if again:
-        names = list(dict.fromkeys(name for each in again for name in each.parameters))
-        size, ranks = sum(each.nbytes for each in again), again[0].group_size
+    if repeated:
+        names = list(dict.fromkeys(name for each in repeated for name in each.parameters))
+        size, ranks = sum(each.nbytes for each in repeated), repeated[0].group_size
         large = f", and a sum that is not divided is {ranks} times the average" * (ranks > 1)
         yield finding(
             "warning",
             f"The gradients of {listing(names)}, which DistributedDataParallel has averaged in "
-            f"backward, are reduced once more{at(again[0].where)}: {bytes_text(size)} are sent for "
-            f"nothing{large}.",
+            f"backward, are reduced again{at(repeated[0].where)}: {bytes_text(size)} are sent "
+            f"without need{large}.",
             cause="averaged, and reduced by hand",
             advice="Leave the reduction by hand out, or train without DistributedDataParallel.",
-            where=again[0].where,
+            where=repeated[0].where,
         )
 
 
 def _is_average(collective: Collective) -> bool:
-    """Does it average gradients in the backward of the graph that has its node."""
+    """True if the collective averages gradients in the backward of its own graph."""
     return collective.kind in REDUCING and collective.own and bool(collective.gradients)
 
 
@@ -448,18 +445,18 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
     sent = [c for c in last.collectives if _is_average(c) and c.group_size > 1]
     if not (sent and all(steps) and len(last.outputs) == 1):
-        return  # several backwards in a step may be what it is divided by
+        return  # the divisor may be the number of backwards in a step
     node, reading = last.nodes[last.outputs[0][0]], Reading(last)
     ranks, inputs = sent[0].group_size, reading.inputs[node.id]
     mean_of_terms = any(last.nodes[edge.source].title == "add" for edge in inputs)
     if node.title == "div" and f"other={ranks}" in node.attributes and not mean_of_terms:
         yield finding(
             "info",
-            f"The loss is divided by {ranks}{at(node.line)}, and {ranks} ranks train: what "
-            f"averages the gradients{at(sent[0].where)} divides them by the number of ranks, too.",
+            f"The loss is divided by {ranks}{at(node.line)}, and {ranks} ranks train: the "
+            f"average of the gradients{at(sent[0].where)} also divides by the number of ranks.",
             cause="divided twice",
-            advice="Where that number is the number of ranks, leave the division out; it changes "
-            "nothing but the size of the gradients.",
+            advice="If that number is the number of ranks, leave out the division: it only makes "
+            "the gradients smaller.",
             where=node.line,
             nodes=(node.id,),
         )
@@ -538,11 +535,11 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"all_gather{at(cut.where)} gives no gradient, and the loss uses its copy of {name}"
-                f"{at(reading.graph.nodes[cut.after[0]].line)}: no gradient comes back through "
-                "it.",
+                f"{at(reading.graph.nodes[cut.after[0]].line)}: no gradient flows back "
+                "through it.",
                 cause="all_gather without gradient",
                 advice="Use torch.distributed.nn.functional.all_gather, which sends gradients "
-                "back, or put the rank's own tensor in the place of its copy.",
+                "back, or replace the copy by the rank's own tensor.",
                 where=cut.where,
                 nodes=cut.after,
             )
@@ -610,7 +607,7 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
 
     - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)
     """
-    for sent, times in _gathered(reading.graph.collectives):
+    for sent, times in _repeated_gathers(reading.graph.collectives):
         if any(_is_later_call(node, sent.module) for node in reading.graph.nodes):
             size = sent.nbytes * sent.group_size * (times - 1)
             yield finding(
@@ -624,8 +621,8 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
             )
 
 
-def _gathered(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, int]]:
-    """Whose parameters a forward gathers more than once before a backward, and how often."""
+def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, int]]:
+    """Yield parameters that a forward gathers more than once, as a collective and a count."""
     times: dict[tuple[str, ...], list[Collective]] = {}
     known: set[tuple[str, ...]] = set()
     for each in collectives:
@@ -640,7 +637,7 @@ def _gathered(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, i
 
 
 def _is_later_call(node: Node, module: str) -> bool:
-    """Did a second or later call of this module make the node: "cell#2.fc" of "cell"."""
+    """True if a second or later call of a module created the node, as "cell#2.fc" of "cell"."""
     parts = node.scope.split(".")[: module.count(".") + 1]
     plain = ".".join([part.partition("#")[0] for part in parts])
     return bool(module) and plain == module and "#" in "".join(parts)
@@ -713,13 +710,13 @@ def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
     names, where = set(gathers[0].parameters), gathers[0].where
     sizes = [p.tensor.nbytes or 0 for p in reading.graph.parameters if p.name in names]
     total = sum(sizes)
-    if total < _UNIT or 2 * max(sizes) > total:
+    if total < _MIN_UNIT or 2 * max(sizes) > total:
         return
     yield finding(
         "info" if total < _LARGE_UNIT else "warning",
-        f"All {len(names)} parameters, {bytes_text(total)}, are gathered at once{at(where)}: "
-        "nothing is computed meanwhile, and each rank then has the whole model.",
-        cause="one unit",
+        f"All {len(names)} parameters, {bytes_text(total)}, are gathered at once{at(where)}, "
+        "without any overlap with computation, and each rank then has the whole model.",
+        cause="a single unit",
         advice="Call fully_shard on each block before the model: a block's parameters are gathered "
         "while the one before it runs, and freed after it.",
         where=where,
@@ -804,9 +801,9 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
                 _severity(size),
                 f"The result of {reading.call(source.id)} ({placement}) is redistributed"
                 f"{at(node.line)} and redistributed back{at(back.line)}, with nothing computed in "
-                f"between: {bytes_text(size)} are sent for nothing.",
+                f"between: {bytes_text(size)} are sent without need.",
                 cause="redistributed back",
-                advice="Leave both out; or give what stands before and after the same layout "
+                advice="Leave out both, or give the modules before and after the same layout "
                 "(output_layouts, input_layouts).",
                 where=back.where,
                 nodes=(source.id, node.id, back.id),
@@ -814,13 +811,13 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
 
 def _only_user(reading: Reading, node: Node) -> Node | None:
-    """What alone uses the result of a node, beyond what leaves or makes a DTensor of it."""
+    """Return the only user of a node's result, past to_local and from_local; None if several."""
     while True:
         users = reading.users[node.id]
         if len(users) != 1:
             return None
         node = reading.graph.nodes[users[0].target]
-        if node.title not in _SAME_TENSOR:
+        if node.title not in _DTENSOR_CASTS:
             return node
 
 
@@ -892,16 +889,16 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
         own = node.module_class.rpartition("/")[2].startswith("BatchNorm")
         meta = reading.meta(node.id)
         if own and "batch_norm" in node.title and modes.get(node.module) == "train" and meta:
-            rows.setdefault(meta.shape[0] if meta.shape else _FEW_ROWS, []).append(node)
+            rows.setdefault(meta.shape[0] if meta.shape else _MIN_ROWS, []).append(node)
     for count, found in rows.items():
-        if count < _FEW_ROWS:
+        if count < _MIN_ROWS:
             names = list(dict.fromkeys(node.module for node in found))
             yield finding(
                 "info",
-                f"{listing(names)} normalise{'s' if len(names) == 1 else ''} the {count} rows of "
+                f"{listing(names)} normalize{'s' if len(names) == 1 else ''} the {count} rows of "
                 "each rank by themselves, while the ranks average gradients.",
                 cause="statistics of each rank",
-                advice="On a GPU nn.SyncBatchNorm.convert_sync_batchnorm(model) takes the rows of "
+                advice="On a GPU nn.SyncBatchNorm.convert_sync_batchnorm(model) uses the rows of "
                 "all ranks; nn.GroupNorm needs no batch.",
                 where=found[0].where,
                 nodes=tuple(node.id for node in found),
@@ -909,4 +906,4 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
 
 
 def _severity(size: int) -> Severity:
-    return "info" if size < _LITTLE else "warning"
+    return "info" if size < _MIN_WASTE else "warning"

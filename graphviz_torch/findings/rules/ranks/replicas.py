@@ -1,4 +1,4 @@
-"""Ranks that drift apart: weights that were the same, and buffers that each rank has of its own."""
+"""Diverged ranks: weights and buffers that should be equal on all ranks and are not."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ....graph import Finding, Graph, Severity
 from ....graph.events import GradientClip, OptimizerStep, UnusedInWrapper, WrapperBypass
 from ....graph.text import listing, ranks_text
 from ...graph_reading import REDUCING, averages
-from ...replica_reading import Parted, parted
+from ...replica_reading import DivergedReplica, find_diverged
 from ...rule import finding, rule
 from ...words import at
-from .steps_and_ranks import unaveraged
+from .steps_and_ranks import unaveraged_names
 
 _DDP = "DistributedDataParallel"
 
 
-class _Reason(NamedTuple):
-    """Why the ranks came apart, as far as that is known."""
+class _Divergence(NamedTuple):
+    """The likely reason why ranks diverged, and the finding's other parts."""
 
     severity: Severity
-    text: str  # behind "differ between the ranks since step 2"
+    text: str  # follows "differ between the ranks since step 2"
     advice: str
     where: str
     cause: str
@@ -142,19 +142,19 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
     - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
     - [Internal design of DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html)
     """
-    if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
+    if any(_has_other_reason(graph) for graph in graphs) or _ranks_without_step(graphs):
         return
-    known = set(unaveraged(graphs))
-    every = list(parted(graphs, "parameter"))
+    known = set(unaveraged_names(graphs))
+    every = list(find_diverged(graphs, "parameter"))
     own = _own_modules(graphs, [each.name for each in every if not each.since])
     found = [
         each
         for each in every
-        if each.since and each.name not in known and own.isdisjoint(_around(each.name))
+        if each.since and each.name not in known and own.isdisjoint(_modules_around(each.name))
     ]
-    groups: dict[tuple[str, _Reason], list[str]] = {}
+    groups: dict[tuple[str, _Divergence], list[str]] = {}
     for each in found:
-        reason = None if each.again else _reason(graphs, each)
+        reason = None if each.diverged_before else _reason(graphs, each)
         if reason is not None:
             groups.setdefault((each.since, reason), []).append(each.name)
     for (since, reason), names in groups.items():
@@ -169,47 +169,49 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _own_modules(graphs: Sequence[Graph], different: Sequence[str]) -> set[str]:
-    """Return the paths of modules that each rank has of its own, such as its experts.
+    """Return the paths of modules that differ between ranks on purpose, such as experts.
 
-    Some of the parameters of such a module differ from the start, and the gradient of none is
-    averaged: its biases of zeros and norms of ones were the same at the start alone.
+    Some of the parameters of such a module differ from the start, and no gradient of them is
+    averaged. Biases of zeros and norms of ones are equal only at the start.
 
     Args:
-        graphs: one of each rank.
-        different: names of the parameters that the ranks never had the same.
+        graphs: one for each rank.
+        different: names of the parameters that were never equal.
     """
-    averaged = {path for each in map(averages, graphs) for name in each for path in _around(name)}
-    return {path for name in different for path in _around(name)} - averaged
+    averaged = {
+        path for each in map(averages, graphs) for name in each for path in _modules_around(name)
+    }
+    return {path for name in different for path in _modules_around(name)} - averaged
 
 
-def _around(name: str) -> list[str]:
+def _modules_around(name: str) -> list[str]:
     """Return the paths of the modules around a parameter: "a" and "a.b" of "a.b.weight"."""
     parts = name.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _has_other_reason(graph: Graph) -> bool:
-    """Does another rule say why."""
+    """True if another rule reports the reason."""
     ends = WrapperBypass, UnusedInWrapper
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 
 
-def _reason(graphs: Sequence[Graph], found: Parted) -> _Reason | None:
+def _reason(graphs: Sequence[Graph], found: DivergedReplica) -> _Divergence | None:
     reduced = [averages(graph) for graph in graphs]
     own = [each[found.name].where for each in reduced if found.name in each]
     if all(found.name in each for each in reduced):
-        return _of_averaged(graphs, f", though the gradients are averaged{at(own[0])}")
+        return _reason_after_average(graphs, f", though the gradients are averaged{at(own[0])}")
     if found.wrapper == "DTensor":
-        return _of_averaged(graphs, ", which have the same part of a DTensor")
+        return _reason_after_average(graphs, ", which have the same shard of a DTensor")
     if any(found.name in each for each in reduced):
-        return None  # ranks that do not send the same are told of
-    used = _used(graphs, found.name)
+        return None  # reported as mismatched-collectives
+    used = _first_use(graphs, found.name)
     if found.wrapper:
-        return _Reason(
+        return _Divergence(
             "error",
             f": {found.wrapper} wraps the model, and nothing averages the gradients",
-            f"{_DDP} averages after forwards of its own, outside of no_sync(): call the wrapper, "
-            "not what it holds, and leave no_sync() for the last micro-batch.",
+            f"{_DDP} averages only after its own forward, outside of no_sync(): call the wrapper "
+            "rather than its module, and leave no_sync() for the last micro-batch.",
             used,
             "not averaged",
         )
@@ -217,61 +219,62 @@ def _reason(graphs: Sequence[Graph], found: Parted) -> _Reason | None:
         others = reduced[0] or next(filter(None, reduced))
         first = next(iter(others.values()))
         by_hand = first.phase != "backward"
-        return _Reason(
+        return _Divergence(
             "error",
-            f": nothing averages the gradients, as it does those of {listing(others)}"
-            f"{at(first.where)}",
+            f": nothing averages the gradients, unlike those of {listing(others)}{at(first.where)}",
             "Average these gradients with the others."
             if by_hand
             else f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
             first.where if by_hand else used,
             "not averaged",
         )
-    return _of_nothing(graphs, found, used)
+    return _reason_without_average(graphs, found, used)
 
 
-def _of_nothing(graphs: Sequence[Graph], found: Parted, used: str) -> _Reason:
-    """Why, where no gradient is averaged that is known."""
+def _reason_without_average(
+    graphs: Sequence[Graph], found: DivergedReplica, used: str
+) -> _Divergence:
+    """Return the reason why a parameter diverged whose gradient is not averaged."""
     sizes = {p.name: p.tensor.nbytes or 0 for p in graphs[0].parameters}
     sent = [c for c in graphs[0].collectives if c.kind in REDUCING and not c.parameters]
     by_hand = [c for c in sent if c.phase == "other"]
     if any(4 * each.nbytes >= sizes.get(found.name, 0) for each in by_hand):
         where = max(by_hand, key=lambda each: each.nbytes).where
-        return _Reason(
+        return _Divergence(
             "warning",
-            f": nothing averages the gradients. What is reduced{at(where)} is not the .grad of a "
-            "parameter, and is not put back there",
+            f": nothing averages the gradients. The tensor that is reduced{at(where)} is not the "
+            ".grad of a parameter, and is not written back to it",
             "Reduce parameter.grad itself, or copy the result into it before the optimizer steps.",
             where,
             "not averaged",
         )
     others = [c.where for c in sent if c.phase == "backward"]
     if others:
-        return _Reason(
+        return _Divergence(
             "error",
             f": no {_DDP} wraps the model, while one averages gradients{at(others[0])}",
             f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
             used,
             "not averaged",
         )
-    return _Reason(
+    return _Divergence(
         "info",
-        ": they began with the same, and nothing averages gradients",
-        f"Wrap the model in {_DDP}, or average the gradients by hand. Where each rank is to train "
-        "by itself, or weights are averaged now and then, it is as it should be.",
+        ": they started with equal values, and nothing averages gradients",
+        f"Wrap the model in {_DDP}, or average the gradients by hand. Do nothing if each rank is "
+        "to train its own model, or if weights are averaged now and then.",
         used,
         "not averaged",
     )
 
 
-def _of_averaged(graphs: Sequence[Graph], averaged: str) -> _Reason:
-    """Why, where the gradients are averaged, or should be the same without."""
+def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> _Divergence:
+    """Return the reason why a parameter diverged though its gradient is averaged."""
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
     lines = [step.where for row in steps for step in row]
     where = lines[0] if lines else ""
-    rates = _other_rates([[step.learning_rates for step in row] for row in steps])
+    rates = _different_rates([[step.learning_rates for step in row] for row in steps])
     if rates:
-        return _Reason(
+        return _Divergence(
             "error",
             f"{averaged}: the learning rate is {listing(rates)}",
             "Give the optimizer the same learning rate on every rank.",
@@ -280,27 +283,29 @@ def _of_averaged(graphs: Sequence[Graph], averaged: str) -> _Reason:
         )
     clips = [e.where for g in graphs for e in g.events if _clips_by_given_norm(e)]
     if clips:
-        return _Reason(
+        return _Divergence(
             "error",
-            f"{averaged}: clip_grads_with_norm_(){at(clips[0])} clips by a norm that each rank "
-            "gives it",
-            "Average the gradients first, and compute the norm of what comes of it.",
+            f"{averaged}: clip_grads_with_norm_(){at(clips[0])} clips by each rank's own norm",
+            "Average the gradients first, and compute the norm of the average.",
             clips[0],
             "clipped by each rank's own norm",
         )
-    return _Reason(
+    return _Divergence(
         "error",
         averaged,
-        "Look for what a rank does by itself between that average and the next step: an "
-        "optimizer's state or weights that one rank alone loads, a step that one rank skips, "
-        "gradients that it changes.",
+        "Look for code that only one rank runs between that average and the next step: "
+        "loading an optimizer state or weights, skipping a step, changing gradients.",
         where,
         "other weights on a rank",
     )
 
 
-def _other_rates(rates: Sequence[Sequence[Sequence[float | None]]]) -> list[str]:
-    """The first two rates that are not the same, by rank; `rates[i]` are rank i's, by step."""
+def _different_rates(rates: Sequence[Sequence[Sequence[float | None]]]) -> list[str]:
+    """Return the first two learning rates that differ, as text; [] if there are none.
+
+    Args:
+        rates: `rates[i]` has the rates of rank i, by step and parameter group.
+    """
     first, *others = [[rate for step in row for rate in step] for row in rates]
     for rank, row in enumerate(others, 1):
         for one, other in zip(first, row, strict=False):
@@ -315,8 +320,8 @@ def _clips_by_given_norm(event: object) -> bool:
     return event.function == "clip_grads_with_norm_" and event.moment == "in time"
 
 
-def _used(graphs: Sequence[Graph], name: str) -> str:
-    """The line at which the forward uses a parameter."""
+def _first_use(graphs: Sequence[Graph], name: str) -> str:
+    """Return the line at which the forward uses a parameter; "" if unknown."""
     for graph in graphs:
         node = next((p.node for p in graph.parameters if p.name == name), None)
         for edge in graph.edges if node is not None else ():
@@ -327,7 +332,7 @@ def _used(graphs: Sequence[Graph], name: str) -> str:
 
 @rule("error", reads="ranks", advanced=True)
 def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Some ranks stepped with the averaged gradients and others did not: from then on each of them
+    """A step with averaged gradients ran on some ranks and not on others: from then on each of them
     trains a model of its own.
 
     ## Why it matters
@@ -397,23 +402,22 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
     - [torch.distributed.all_reduce](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce)
     """
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
-    stood = _still(graphs)
-    if not stood:
+    idle = _ranks_without_step(graphs)
+    if not idle:
         return
     first = next(rank for rank, row in enumerate(steps) if row)
     yield finding(
         "error",
-        f"{ranks_text(stood).capitalize()} did not step after the last backward, and rank {first} "
+        f"{ranks_text(idle).capitalize()} did not step after the last backward, and rank {first} "
         f"did{at(steps[first][-1].where)}, while all average the gradients.",
         cause="a step that some ranks skip",
-        advice="Decide on all ranks alike: reduce what decides (dist.all_reduce(flag)) before the "
-        "step.",
+        advice="Decide the same on all ranks: call dist.all_reduce(flag) before the step.",
         where=steps[first][-1].where,
     )
 
 
-def _still(graphs: Sequence[Graph]) -> list[int]:
-    """The ranks that did not step, where others did, and all average."""
+def _ranks_without_step(graphs: Sequence[Graph]) -> list[int]:
+    """Return the ranks that did not step while others did, if all average gradients."""
     if any(graph.failure is not None or not averages(graph) for graph in graphs):
         return []
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
@@ -493,7 +497,11 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     - [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html)
     """
     together = all(map(averages, graphs))
-    names = [each.name for each in parted(graphs, "buffer") if together and not each.again]
+    names = [
+        each.name
+        for each in find_diverged(graphs, "buffer")
+        if together and not each.diverged_before
+    ]
     if not names:
         return
     owner = names[0].rpartition(".")[0]
@@ -503,9 +511,9 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     yield finding(
         "warning",
         f"{listing(names)} {verb} between the ranks, which train one model{at(where)}: each "
-        "rank evaluates with its own, and a file has those of one rank.",
-        cause="buffers of each rank",
-        advice=f"Leave {_DDP}(broadcast_buffers=True) as it is, convert BatchNorm to "
+        "rank evaluates with its own, and a checkpoint has those of one rank.",
+        cause="diverged buffers",
+        advice=f"Leave {_DDP}(broadcast_buffers=True) at its default, convert BatchNorm to "
         "SyncBatchNorm, or broadcast the buffers before the model is evaluated or saved.",
         where=where,
     )

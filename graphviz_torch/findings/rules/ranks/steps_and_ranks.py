@@ -1,4 +1,4 @@
-"""Several graphs: one that grows from step to step, and ranks that do not do the same."""
+"""Several graphs: a graph that grows from step to step, and ranks that differ."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from ....graph import Collective, Finding, GradientStats, Graph, Parameter
 from ....graph.text import listing, ranks_text
 from ....graph.units import bytes_text, count_text
 from ...graph_reading import averages, largest_unnamed_average
-from ...replica_reading import parted
+from ...replica_reading import find_diverged
 from ...rule import finding, finds, rule
 from ...words import at
 
-# Two sizes are a difference, three a trend; of so many as there are, all must go along.
-STEPS = 3
-_MOST = 5
+STEPS = 3  # steps whose graph must grow
+_MAX_STEPS_COMPARED = 5
 
-# Norms of the same weights differ by less where ranks have other devices; of weights drawn from
-# another seed, by more.
-_SAME = 1e-5
-_COMPRESSED = 4  # bytes of a gradient for one that is sent
-# Of these kinds all ranks of a group give as many bytes.
-_ALIKE = ("all_reduce", "broadcast", "reduce")
+# Relative difference of norms: equal weights on other devices differ by less, weights of another
+# seed by more.
+_NORM_TOLERANCE = 1e-5
+_MAX_COMPRESSION = 4  # bytes of a gradient, divided by the bytes that are sent for it
+# Kinds for which all ranks of a group pass the same number of bytes.
+_SAME_SIZE_KINDS = ("all_reduce", "broadcast", "reduce")
 
 
 @finds("retained-graph", reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The graph grows by the same amount from step to step: a result was kept with its history."""
+    """Report a graph that grows by the same amount in each step, as a result keeps its history."""
     if graphs[-1].step.retained is not None:
-        return  # told by that graph alone
+        return  # retained_graph reports it
     if graphs[-1].step.continues_previous is False:
-        return  # a longer sequence, say: nothing was kept
-    if any(map(_asked_for_inputs, graphs[-STEPS:])):
-        return  # what is computed from gradients goes on through them: steps inside a step
+        return  # nothing is carried over: the sequence is longer, for example
+    if any(map(_is_grad_call, graphs[-STEPS:])):
+        return  # steps of an inner loop, whose gradients are part of the graph
     if len({sum(bool(node.leaf) for node in graph.nodes) for graph in graphs[-STEPS:]}) > 1:
-        return  # more of the model learns than before
-    counts = [len(graph.nodes) for graph in graphs[-_MOST:]]
+        return  # more parameters are trained than before
+    counts = [len(graph.nodes) for graph in graphs[-_MAX_STEPS_COMPARED:]]
     growth = counts[-1] - counts[-2] if len(counts) >= STEPS else 0
-    # Of episodes of any length, three may grow alike by chance.
+    # Episodes have any length, so that three may grow by the same amount by chance.
     if growth <= 0 or any(after - before != growth for before, after in pairwise(counts)):
         return
-    # Leaves stay; what is added in each step is made at the lines of the loop.
-    made, before = (
+    # Nodes that are added in each step are created at the lines of the loop.
+    created, before = (
         Counter((n.title, n.where, n.module) for n in g.nodes if not n.leaf) for g in graphs[:-3:-1]
     )
-    added = set(made - before)
+    added = set(created - before)
     newest = graphs[-1].nodes
     new = [n for n in newest if (n.title, n.where, n.module) in added]
-    # The history hangs on the first step's result: a sum, or a state that is carried on.
+    # The carried result is a sum, or the first new node.
     kept = next((n for n in new if n.title == "add" and not n.module), new[0] if new else None)
     where = kept.where if kept is not None else ""
     sizes = listing(map(str, counts[-STEPS:]))
@@ -58,21 +57,24 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         f"The graph grows by {growth} nodes in each step ({sizes} nodes): a "
         f"result is kept with its history{at(where)}.",
         cause="history kept from step to step",
-        advice="Add numbers, not tensors (total += loss.item()), or detach() what is carried over.",
+        advice="Add numbers, not tensors (total += loss.item()), or detach() the tensor that is "
+        "carried over.",
         where=where,
         nodes=() if kept is None else (kept.id,),
     )
 
 
-def _asked_for_inputs(graph: Graph) -> bool:
-    """Was it `torch.autograd.grad` that ran: no leaf did."""
+def _is_grad_call(graph: Graph) -> bool:
+    """True if `torch.autograd.grad` ran rather than `backward()`: no leaf node ran."""
     ran = [node.leaf for node in graph.nodes if node.order is not None]
     return bool(ran) and not any(ran)
 
 
 @finds("ddp-unused-parameter", reads="ranks")
 def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A rank has no gradient for a parameter that has one on other ranks: DDP waits for it."""
+    """Report parameters without a gradient on a rank that have one on others, which DDP waits
+    for.
+    """
     having = [{p.name for p in graph.parameters if p.has_grad} for graph in graphs]
     known = [{p.name for p in graph.parameters if p.requires_grad} for graph in graphs]
     everywhere = dict.fromkeys(p.name for graph in graphs for p in graph.parameters)
@@ -86,11 +88,11 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
         uncalled = all(
             p.module_called is False for r in ranks for p in graphs[r].parameters if p.name in names
         )
-        which = f"Rank{'s' if len(ranks) > 1 else ''} {listing(map(str, ranks), most=8)}"
+        has = f"{ranks_text(ranks).capitalize()} {'has' if len(ranks) == 1 else 'have'}"
         yield finding(
             "error",
-            f"{which} skipped {listing(names)}, which other ranks have a gradient for"
-            f"{': its module was never called there' if uncalled else ''}.",
+            f"{has} no gradient for {listing(names)}, and other ranks have one"
+            f"{': its module was never called' if uncalled else ''}.",
             cause="never called on that rank" if uncalled else "no gradient on that rank",
             advice="Run the same modules on every rank"
             + (
@@ -171,20 +173,21 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """
     for size, members in _groups(graphs).values():
         if len(members) != size:
-            continue  # not all that are in it are known, or several groups have this name
+            continue  # a rank of the group is missing, or several groups have this name
         for i in range(max(map(len, members.values()))):
-            asked = {rank: row[i] if i < len(row) else None for rank, row in members.items()}
-            first, one = next((rank, each) for rank, each in asked.items() if each is not None)
-            other = next((rank for rank in asked if not _match(one, asked[rank])), None)
+            calls = {rank: row[i] if i < len(row) else None for rank, row in members.items()}
+            first, one = next((rank, each) for rank, each in calls.items() if each is not None)
+            other = next((rank for rank in calls if not _match(one, calls[rank])), None)
             if other is None:
                 continue
-            if asked[other] is not None or graphs[other].failure is None:  # else that says why
+            # A rank whose program failed calls no more collectives.
+            if calls[other] is not None or graphs[other].failure is None:
                 yield finding(
                     "error",
-                    "The ranks do not ask for the same: number "
-                    f"{i + 1} of the collectives of {one.group or 'all ranks'} is {_asked(one)} "
-                    f"on rank {first}, and {_asked(asked[other])} on rank {other}.",
-                    cause="other collectives on a rank",
+                    f"Ranks call different collectives: call {i + 1} of {one.group or 'all ranks'} "
+                    f"is {_call_text(one)} on rank {first}, and {_call_text(calls[other])} on rank "
+                    f"{other}.",
+                    cause="different collectives",
                     advice="Call the same collectives in the same order on every rank: not inside "
                     "`if rank == 0`, and over a list rather than a set.",
                     where=one.where,
@@ -193,13 +196,13 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Collective]]]]:
-    """By group: its size, and what each rank of it asks for. Messages between two are left out."""
+    """Return the size of each group and the collectives of its ranks, without send and recv."""
     sent = [[c for c in graph.collectives if c.kind not in ("send", "recv")] for graph in graphs]
     timeless = {each.group for row in sent for each in row if not each.times}
     found: dict[str, tuple[int, dict[int, list[Collective]]]] = {}
     for rank, row in enumerate(sent):
         for each in row:
-            # Several groups have the name of a mesh dimension; the times tell which it is.
+            # Groups of one mesh dimension share its name; their times differ.
             name = each.group if each.group in timeless else f"{each.group} {each.times[0].group}"
             size = each.group_size if each.group else len(graphs)
             _, members = found.setdefault(name, (size, {}))
@@ -210,24 +213,26 @@ def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Coll
 
 
 def _match(a: Collective | None, b: Collective | None) -> bool:
-    """Can these two be what two ranks of a group ask for at the same time."""
+    """True if two ranks of a group may call these collectives at the same time."""
     if a is None or b is None:
         return a is b
-    if (a.kind, a.dtype) != (b.kind, b.dtype) or (a.kind in _ALIKE and a.nbytes != b.nbytes):
+    if (a.kind, a.dtype) != (b.kind, b.dtype) or (
+        a.kind in _SAME_SIZE_KINDS and a.nbytes != b.nbytes
+    ):
         return False
-    # Which parameters a bucket of DDP holds is read of their sizes, and may be wrong.
+    # The parameters of a DDP bucket are inferred from sizes, and may be wrong.
     exact = a.phase != "backward" or a.kind != "all_reduce"
     return not (exact and a.parameters and b.parameters) or a.parameters == b.parameters
 
 
-def _asked(collective: Collective | None) -> str:
+def _call_text(collective: Collective | None) -> str:
     """Return a collective and its line, such as "all_reduce of fc.weight at train.py:9"."""
     if collective is None:
         return "nothing"
-    what = listing(collective.parameters)
-    if not what and collective.kind != "barrier":
-        what = f"{bytes_text(collective.nbytes)} {collective.dtype}"
-    return f"{collective.kind}{f' of {what}' if what else ''}{at(collective.where)}"
+    payload = listing(collective.parameters)
+    if not payload and collective.kind != "barrier":
+        payload = f"{bytes_text(collective.nbytes)} {collective.dtype}"
+    return f"{collective.kind}{f' of {payload}' if payload else ''}{at(collective.where)}"
 
 
 @rule("info", reads="ranks", advanced=True)
@@ -306,8 +311,8 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
                 "info",
                 f"{ranks_text(ranks).capitalize()} alone read{'s' * (len(ranks) == 1)} values back "
                 f"from a device, {count_text(times, 'time')}{at(where)}: the other ranks wait for "
-                "that in the next collective.",
-                cause="a read of some ranks",
+                "it in the next collective.",
+                cause="a read on some ranks only",
                 advice="Read less often, or after the step: keep x.detach() and call item() on it "
                 "once for many steps.",
                 where=where,
@@ -316,16 +321,14 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @finds("diverged-replicas", reads="ranks")
 def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The ranks average the gradients of a parameter whose values differ from rank to rank: each
-    trains another model with the mean of gradients that do not fit it.
-    """
+    """Report ranks that average the gradients of a parameter whose values differ between them."""
     names = []
-    later = {each.name for each in parted(graphs, "parameter") if each.since}
-    for name, copies in _averaged(graphs):
+    later = {each.name for each in find_diverged(graphs, "parameter") if each.since}
+    for name, copies in _averaged_copies(graphs):
         norms = [each.norm for each in copies]
         known = [norm for norm in norms if norm is not None]
         whole = len(known) == len(norms) and not any(each.extent for each in copies)
-        if whole and name not in later and max(known) - min(known) > _SAME * max(known):
+        if whole and name not in later and max(known) - min(known) > _NORM_TOLERANCE * max(known):
             names.append(name)
     if not names:
         return
@@ -336,11 +339,11 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
             "error",
             f"The values of {listing(names)} differ between the ranks, which average the gradients "
             f"in backward{at(where)}.",
-            cause="other weights on a rank",
-            advice="DistributedDataParallel made them equal when it was made: look for what "
-            "changes them on one rank since then, as weights that are set after the model was "
-            "wrapped, gradients that are clipped by each rank's own norm, a step that one rank "
-            "skips. Where hooks of your own average, broadcast the weights from rank 0 first.",
+            cause="different weights on a rank",
+            advice="DistributedDataParallel makes them equal when it wraps the model: look for "
+            "code that changes them on one rank since then, such as weights that are loaded later, "
+            "gradients that are clipped by each rank's own norm, or a step that one rank skips. "
+            "If your own hooks average, broadcast the weights from rank 0 first.",
             where=where,
         )
     else:
@@ -348,20 +351,20 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
             "error",
             f"The values of {listing(names)} differ between the ranks, which average the gradients"
             f"{at(where)}.",
-            cause="other weights on a rank",
-            advice="Begin with the same weights on every rank: broadcast them from rank 0 "
+            cause="different weights on a rank",
+            advice="Start with the same weights on every rank: broadcast them from rank 0 "
             "(dist.broadcast(parameter.detach(), src=0)), set the same seed before the model is "
-            "made, or use DistributedDataParallel, which does it.",
+            "created, or use DistributedDataParallel, which does it.",
             where=where,
         )
 
 
 @finds("repeated-batch", reads="ranks")
 def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """All ranks computed the same gradients before they averaged them: each had the same batch."""
+    """Report ranks that computed equal gradients before averaging: all had the same batch."""
     rows = [
         [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
-        for _, copies in _averaged(graphs)
+        for _, copies in _averaged_copies(graphs)
     ]
     known = [row for row in rows if None not in row]
     if not known or not all(_equal(row) for row in known):
@@ -381,24 +384,24 @@ def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @finds("diverged-replicas", reads="ranks")
 def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A parameter is the same on every rank and its gradients are not, and nothing averages them,
-    as it does those of others: from this step on the copies drift apart.
-    """
-    names = unaveraged(graphs)
+    """Report equal parameters with different gradients that are not averaged, unlike others."""
+    names = unaveraged_names(graphs)
     if names:
         yield finding(
             "error",
-            f"{listing(names)} got another gradient on each rank and nothing averages it, while "
-            f"the gradients of {listing(averages(graphs[0]))} are averaged: the ranks' copies "
-            "drift apart.",
+            f"{listing(names)} got different gradients on the ranks and nothing averages them, "
+            f"while those of {listing(averages(graphs[0]))} are averaged: the copies diverge.",
             cause="not averaged",
-            advice="Give the parameter to what averages the others: fully_shard(model) after its "
-            "blocks, or one DistributedDataParallel around the whole model.",
+            advice="Include the parameter in the average: call fully_shard(model) after its "
+            "blocks, or wrap the whole model in one DistributedDataParallel.",
         )
 
 
-def unaveraged(graphs: Sequence[Graph]) -> list[str]:
-    """The parameters of replicas whose gradients differ, while those of others are averaged."""
+def unaveraged_names(graphs: Sequence[Graph]) -> list[str]:
+    """Return names of replicated parameters whose differing gradients are not averaged.
+
+    Empty unless the gradients of other parameters are averaged.
+    """
     reduced = [averages(graph) for graph in graphs]
     if len(graphs) < 2 or not all(reduced):
         return []
@@ -406,7 +409,7 @@ def unaveraged(graphs: Sequence[Graph]) -> list[str]:
     names = []
     for name, copies in _copies(graphs):
         size = copies[0].tensor.nbytes or 0
-        if any(name in averages for averages in reduced) or unnamed >= size // _COMPRESSED:
+        if any(name in averages for averages in reduced) or unnamed >= size // _MAX_COMPRESSION:
             continue
         norms = {each.norm for each in copies}
         gradients = [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
@@ -418,7 +421,7 @@ def unaveraged(graphs: Sequence[Graph]) -> list[str]:
 
 
 def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
-    """The parameters that all of several ranks have, by name, as each rank has them."""
+    """Yield each parameter that all ranks have: its name, and its copy on each rank."""
     first, *others = [{each.name: each for each in graph.parameters} for graph in graphs] or [{}]
     for name, parameter in first.items() if others else ():
         copies = [parameter, *(table[name] for table in others if name in table)]
@@ -426,8 +429,8 @@ def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
             yield name, copies
 
 
-def _averaged(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
-    """Those of them whose gradients all these ranks average with each other."""
+def _averaged_copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
+    """Yield the parameters of `_copies` whose gradients all ranks average with each other."""
     reduced = [averages(graph) for graph in graphs]
     for name, copies in _copies(graphs):
         found = [each[name] for each in reduced if name in each]
@@ -437,11 +440,11 @@ def _averaged(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
 
 
 def _stats(graph: Graph, parameter: Parameter) -> GradientStats | None:
-    """The gradient that its last backward gave it on its own rank; None where that is not known."""
+    """Return statistics of a parameter's gradient from the last backward; None if unknown."""
     gradients = () if parameter.node is None else graph.nodes[parameter.node].grad_outputs
     return gradients[0] if gradients else None
 
 
 def _equal(gradients: Sequence[GradientStats | None]) -> bool:
-    """Are they the same, as far as what was recorded of them tells."""
+    """True if the recorded statistics of the gradients are equal."""
     return len({(g.norm, g.max_abs, g.mean, g.zero_fraction) for g in gradients if g}) == 1

@@ -79,7 +79,7 @@ class Judge:
         ids = {id for part in _COMMENT.findall(line) for id in _split([part])}
         for id in ids - {finding.rule}:
             try:
-                rules().named(id)
+                rules().by_id(id)
             except ValueError as error:
                 self.mistyped[f"{finding.where}: {error}"] = None
         return finding.rule in ids
@@ -123,7 +123,7 @@ def _table(file: Path, text: str) -> dict[str, list[str]]:
 def _check_ids(ids: Iterable[str]) -> frozenset[str]:
     """Return the ids as a set; raise ValueError for an id that is not a rule's."""
     known = rules()
-    return frozenset(known.named(id).id for id in ids)
+    return frozenset(known.by_id(id).id for id in ids)
 
 
 def _split(values: Sequence[str]) -> list[str]:

@@ -15,5 +15,5 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
 
 
 def _rule(parsed: argparse.Namespace) -> int:
-    print(rules() if parsed.id is None else rules().named(parsed.id).to_markdown().rstrip())
+    print(rules() if parsed.id is None else rules().by_id(parsed.id).to_markdown().rstrip())
     return 0

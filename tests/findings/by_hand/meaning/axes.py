@@ -68,8 +68,8 @@ CASES: dict[str, Case] = {
     "normalization-axis (norm)": Case(
         normed(1),
         "warning",
-        "The norm at net.py:3 runs over dimension 1 of [4, 2, 8], and the product at net.py:6 sums "
-        "over another one: it is not the cosine of normalised vectors.",
+        "The norm at net.py:3 runs over dimension 1 of [4, 2, 8], and the product at net.py:6 "
+        "sums over another one: it is not the cosine of normalized vectors.",
         [normed(2)],
     ),
     "batch-taken-for-time": Case(

@@ -33,29 +33,29 @@ CASES: dict[str, Case] = {
             ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o", count=8, steps=4
         ),
         "warning",
-        "s stepped 8 times at train.py:7, while o stepped 4 times: the rate changes "
-        "faster than the schedule was made for.",
+        "s stepped 8 times at train.py:7, while o stepped 4 times: the rate changes faster than "
+        "intended.",
         [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
     "recreated-optimizer": Case(
         idle(ineffective_calls.RecreatedObject, name="o", count=4),
         "warning",
-        "o, which steps at train.py:7, was made anew for each of 4 steps: its moments begin at "
+        "o, which steps at train.py:7, was re-created for each of 4 steps: its moments start at "
         "zero each time.",
         [idle(ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o")],
     ),
     "step-without-gradients": Case(
         idle(ineffective_calls.StepWithoutGradients, optimizer="o", count=4, nodes=(0,)),
         "warning",
-        "o stepped 4 times at train.py:7, and none of its parameters had a gradient then: no "
-        "backward had reached them.",
+        "o stepped 4 times at train.py:7, and none of its parameters had a gradient: no backward "
+        "had reached them.",
         [idle(ineffective_calls.EmptyParameterGroup, optimizer="o")],
     ),
     "empty-parameter-group": Case(
         idle(ineffective_calls.EmptyParameterGroup, optimizer="o", group=1, groups=2),
         "info",
-        "Group 1 of the 2 groups of o, which steps at train.py:7, is empty: no parameter fitted "
-        "it, and its options apply to nothing.",
+        "Group 1 of the 2 groups of o, which steps at train.py:7, is empty: no parameter matched,"
+        " and its options apply to nothing.",
         [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
     "weight-decay-on-norms": Case(
@@ -64,7 +64,7 @@ CASES: dict[str, Case] = {
         ),
         "info",
         "Group 1 of the 2 groups of o, which steps at train.py:7, decays body.weight by 0.1, "
-        "while another group is there for biases and norms that are not to decay.",
+        "while another group exists for biases and norms without decay.",
         [
             idle(ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2),
             idle(ineffective_calls.EmptyParameterGroup, optimizer="o"),
@@ -96,8 +96,7 @@ CASES: dict[str, Case] = {
     "scheduler-out-of-step (no steps)": Case(
         idle(ineffective_calls.UnusedScheduler, scheduler="s", count=4),
         "warning",
-        "s stepped 4 times at train.py:7, but the optimizer that it was made for never did: "
-        "nothing uses its rates.",
+        "s stepped 4 times at train.py:7, but its optimizer never did: nothing uses the rates.",
         [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
     "extreme-clip-norm": Case(
@@ -117,8 +116,8 @@ CASES: dict[str, Case] = {
     "repeated-batch": Case(
         told(event(RepeatedBatch, what="workers", count=4, among=8, workers=2)),
         "warning",
-        "4 of 8 batches of the DataLoader at train.py:7 are equal to one that another of its 2 "
-        "workers had just given.",
+        "4 of 8 batches of the DataLoader at train.py:7 are equal to a batch that another of its "
+        "2 workers had just returned.",
         [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
 }

@@ -11,21 +11,22 @@ CASES: dict[str, Case] = {
     "compile-graph-break": Case(
         told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item")),
         "info",
-        "A compiled region ends at train.py:7, and what follows is compiled apart: item() gives a "
-        "number to Python.",
+        "Graph break at train.py:7: item() gives a number to Python. Code after it is compiled as"
+        " another region.",
         [told(), told(event(Recompilation, function="forward", reason=SIZE))],
     ),
     "compile-skipped": Case(
         told(event(SkippedFunction, function="forward", reason="generic_jump", call="branch")),
         "info",
-        "torch.compile cannot go on at train.py:7: Python branches there on the value of a tensor. "
-        "So it skips forward(): Python runs it, and at most what it calls is compiled.",
+        "Graph break at train.py:7: Python branches there on the value of a tensor. torch.compile"
+        " cannot resume there and skips forward(): Python runs it, and only functions that it "
+        "calls may be compiled.",
         [told(), told(event(GraphBreak, reason="generic_jump", call="branch"))],
     ),
     "compile-recompile": Case(
         told(event(Recompilation, function="forward", reason=SIZE, count=2)),
         "info",
-        f"forward() at train.py:7 was compiled 3 times. At last this no longer held: {SIZE}.",
+        f"forward() at train.py:7 was compiled 3 times. The last failed guard: {SIZE}.",
         [told(), told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item"))],
     ),
 }

@@ -39,8 +39,8 @@ CASES: dict[str, Case] = {
     "target-not-detached": Case(
         bootstrapped("w"),
         "warning",
-        "Both arguments of mse_loss at net.py:6 take gradients through w: add moves "
-        "with what learns.",
+        "Both arguments of mse_loss at net.py:6 take gradients through w: add changes with the "
+        "parameters.",
         [bootstrapped("v"), replace(bootstrapped("w"), parameters=())],
     ),
     "undetached-advantage": Case(

@@ -25,14 +25,14 @@ CASES: dict[str, Case] = {
     "ignored-targets": Case(
         given("cross_entropy", "ignored", count=1, among=2),
         "warning",
-        "All targets in y are ones that cross_entropy at train.py:7 ignores, in 1 of 2 calls: a "
-        "mean over none is NaN, and a sum is 0.",
+        "cross_entropy at train.py:7 ignores all targets in y, in 1 of 2 calls: a mean over none "
+        "is NaN, and a sum is 0.",
         [given("cross_entropy", "constant", count=16, among=1)],
     ),
     "constant-targets": Case(
         given("cross_entropy", "constant", index=2, count=16, among=1),
         "info",
-        "All 16 targets in y, which cross_entropy at train.py:7 was given, are 2.",
+        "All 16 targets in y that cross_entropy at train.py:7 got are 2.",
         [given("cross_entropy", "ignored", count=1, among=2)],
     ),
 }

@@ -54,8 +54,8 @@ CASES: dict[str, Case] = {
     "untied-weights": Case(
         language_model(3.0),
         "warning",
-        "v at net.py:4 has the same values as w, and is a parameter of its own: a copy, and each "
-        "step makes the two differ more.",
+        "v at net.py:4 has the same values as w, but is a separate parameter: with each step the "
+        "two differ more.",
         [language_model(3.001), language_model(3.0, reads="sin")],
     ),
     "zero-init-pair": Case(
@@ -73,15 +73,15 @@ CASES: dict[str, Case] = {
         told(event(SymmetricRows, nodes=(0,))),
         "warning",
         "All rows of body.weight have the same values, also after the step: they get the same "
-        "gradients, so the units stay alike.",
+        "gradients, so the units stay equal.",
         [told(event(SymmetricRows))],
     ),
     "no-update": Case(
         told(event(UnchangedParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
         "warning",
-        "The step at train.py:7 leaves body.weight as it was: 100% of the elements that were "
-        "looked at did not change, though it has a gradient and a rate of 0.0001: the update is "
-        "too small for bfloat16 and is rounded away.",
+        "The step at train.py:7 does not change body.weight: 100% of the sampled elements are the"
+        " same, though it has a gradient and a rate of 0.0001: the update is too small for "
+        "bfloat16 and is rounded away.",
         [told(event(UnchangedParameters, dtype="bfloat16"))],
     ),
     "only-norms-train": Case(
