@@ -41,7 +41,7 @@ def device_rows() -> list[dict[str, str]]:
             rows.append(
                 {
                     "device": str(device),
-                    "what it is": torch.cuda.get_device_properties(device).name,
+                    "model": torch.cuda.get_device_properties(device).name,
                     "memory": f"{total / 2**30:.0f} GiB",
                     "in use by all programs": f"{(total - free) / 2**30:.1f} GiB",
                 }
@@ -49,7 +49,7 @@ def device_rows() -> list[dict[str, str]]:
         else:
             what = platform.processor() or platform.machine()
             what += f", {os.cpu_count()} cores"
-            rows.append({"device": str(device), "what it is": what, "memory": _main_memory()})
+            rows.append({"device": str(device), "model": what, "memory": _main_memory()})
     return rows
 
 

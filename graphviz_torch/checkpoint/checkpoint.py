@@ -353,9 +353,9 @@ def _refusal(path: Path, message: str) -> str:
     wanted = re.search(r"(?:GLOBAL|class|function)\s+`?([\w.]+\.[\w.]+)", message)
     if wanted is None:
         first = printable(message.splitlines()[0])
-        return f"{path} is not a checkpoint of PyTorch's, or a damaged one: {first}"
+        return f"{path} is not a PyTorch checkpoint, or is damaged: {first}"
     return (
-        f"{path} was refused: it asks to load {wanted[1]}, and a pickle that names more than "
+        f"{path} was refused: it would load {wanted[1]}, and a pickle that names more than "
         "tensors and plain values can run any code. Nothing was run. Ask whoever made it for a "
         "state_dict."
     )

@@ -309,7 +309,7 @@ def _node_text(node: Node) -> str:
 def _renaming(old: str, new: str) -> str:
     if not old:
         return f"= all is now in {new}"
-    return f"= {old} is now {new}" if new else f"= what was in {old} stands outside it now"
+    return f"= {old} is now {new}" if new else f"= nodes of {old} are outside of it now"
 
 
 def _describe(node: Node) -> str:

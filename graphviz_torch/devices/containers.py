@@ -98,7 +98,7 @@ def unmovable_reason(thing: Any) -> str:
     if isinstance(thing, _SKIPPED):
         return ""
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-        return "a NumPy array lives on the CPU; torch.from_numpy makes a tensor of it"
+        return "a NumPy array is always on the CPU; convert it with torch.from_numpy"
     if isinstance(thing, types.GeneratorType):
         return "a generator; move what it yields"
     names = [name for name, _ in tensors_in(thing)]

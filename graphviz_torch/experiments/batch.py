@@ -25,15 +25,15 @@ from .loss_terms import Term, has_one_term_per_sample, is_forward_output, sums_o
 from .memory_order import without_dropout
 from .subject import Subject
 
-_CHANGED = "the samples of the loss came twice"
-_ADVICE = "With a mean a learning rate fits more sizes of batches."
-_SIZE = "gradients, and what a learning rate means, grow with the batch."
+_CHANGED = "the samples of the loss were duplicated"
+_ADVICE = "With a mean, one learning rate fits more batch sizes."
+_SIZE = "gradients, and the effect of a learning rate, grow with the batch."
 
 
 def batch_twice(subject: Subject) -> Iterator[Experiment]:
     """Duplicate the batch: a mean stays the same, a sum doubles."""
     if not _trains(subject.graph):
-        message = "no parameter got a gradient from what the recorded backward began with"
+        message = "the recorded backward gave no parameter a gradient"
         yield Experiment("batch_twice", "", None, message)
         return
     found = (

@@ -18,14 +18,14 @@ _ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the gr
 
 def eager(subject: Subject) -> Iterator[Experiment]:
     """Run compiled modules eagerly: the output stays the same."""
-    changed = "what was compiled ran eagerly"
+    changed = "compiled modules ran eagerly"
     if not any(map(is_compiled, subject.module.modules())):
         yield Experiment("eager", "", None, "nothing of the module is compiled")
         return
     seeds = Comparison()
     subject.run(seeds, other_seed=1)
     if seeds.rows:
-        message = "it draws random numbers, and a compiled region draws others"
+        message = "it draws random numbers, which a compiled region draws differently"
         yield Experiment("eager", changed, None, message)
         return
     compiled = run_forward(subject.call, eager=False)

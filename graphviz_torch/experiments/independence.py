@@ -122,9 +122,9 @@ def _intended_reason(row: Row, path: list[Row]) -> str:
     if any(each.crosses for each in path[:4]):
         return "it compares all pairs of samples"
     if row.is_integer or any(each in row.name for each in _INDEXED):
-        return "integers say which ones meet, as in routing and graphs"
+        return "integers define which ones are combined, as in routing and graphs"
     if row.square:
-        return "a matrix says which ones meet, as in graphs"
+        return "a matrix defines which ones are combined, as in graphs"
     return ""
 
 
@@ -155,7 +155,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
     many = "the inputs themselves" if not shift else f"the inputs shifted by {shift}"
     message = f"the targets are {many}, and no output has seen a later position"
     advice = (
-        "The model copies what it is given: shift the targets by one, once."
+        "The model can copy its input: shift the targets by one, once."
         if not shift
         else "Were they shifted in the data and again in the model? Shift them once."
     )
@@ -225,7 +225,7 @@ def _judge_positions(
     """Change later positions; with `own`, the output at the first of them may differ."""
     count = given.tensor.shape[1]
     first = max(count // 2, 1)
-    changed = f"positions {first} to {count - 1} of {given.name} became others"
+    changed = f"positions {first} to {count - 1} of {given.name} were changed"
     comparison = Comparison(count, range(first + (not own), count), in_pairs=True)
     run = subject.run(
         comparison,

@@ -22,7 +22,7 @@ _MAPPED = "Look at what this operation is given: values that it maps to one, as 
 # Their results are constant for large arguments, which a training step may change.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
 _SATURATED = (
-    "It is saturated: scale down what it is given, or lower the learning rate. A softmax over one "
+    "It is saturated: scale down its input, or lower the learning rate. A softmax over one "
     "value is always 1."
 )
 

@@ -17,7 +17,7 @@ from .comparison import Comparison, Row, readable, row_of
 from .subject import Subject
 
 _ADVICE = (
-    "It subtracts what is nearly equal, or leaves the range of its dtype: compute it in another "
+    "It subtracts nearly equal numbers, or leaves the range of its dtype: compute it in another "
     "way (log_softmax, logsumexp, expm1, var) or in float32."
 )
 

@@ -96,7 +96,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
         raise ValueError(f"{unknown[0]!r} is not an experiment. There are {known}.")
     subject = subject_of(recording)
     if (spoilt := subject.nonfinite_parameter()) != "":
-        why = f"{spoilt} has NaN or Inf by now: what is computed from it tells nothing"
+        why = f"{spoilt} has NaN or Inf by now, which allows no conclusion"
         return Experiments(Experiment(name, "", None, why) for name in names or EXPERIMENTS)
     found = Experiments()
     for name in names or EXPERIMENTS:

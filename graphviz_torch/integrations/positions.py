@@ -18,7 +18,7 @@ from ..graph.text import first_items, ranks_text
 from ..graph.units import count_text
 
 _MESSAGES = ("send", "recv")
-_PLURALS = {"is in": "are in", "has ": "have ", "goes on": "go on"}
+_PLURALS = {"is in": "are in", "has ": "have ", "makes progress": "make progress"}
 _MAX_CLAUSES = 6  # of a sentence
 _MAX_CALLS = 2  # of a clause
 
@@ -38,7 +38,7 @@ def stall_text(positions: Positions) -> str:
         return ""
     clauses: dict[str, list[int]] = {}
     for rank, each in positions.items():
-        message = "goes on" if each is None else _clause(rank, first, at)
+        message = "makes progress" if each is None else _clause(rank, first, at)
         clauses.setdefault(message, []).append(rank)
     own = clauses.pop(_clause(first, first, at))
     if not clauses and not waits:

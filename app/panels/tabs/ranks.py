@@ -43,7 +43,7 @@ def collectives_text(collectives: Sequence[Collective]) -> str:
         number = text.count(len(those), "collective")
         where = "" if phase == "other" else f" in {phase}"
         parts.append(f"**{number}**{where} ({text.size(sum(each.nbytes for each in those))})")
-    return ", ".join(parts) + "." if parts else "None: this rank sent nothing to others."
+    return ", ".join(parts) + "." if parts else "None: this rank called no collective."
 
 
 def draw_parts(ranks: Sequence[tuple[str, Graph]]) -> None:
