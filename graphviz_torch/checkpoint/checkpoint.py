@@ -328,7 +328,7 @@ def _read(path: Path, map_location: Any) -> Any:
             if "deserialize object on" in str(error):
                 raise
             raise ValueError(
-                f"{path} is not a checkpoint of PyTorch's: {printable(str(error), lines=True)}"
+                f"{path} is not a PyTorch checkpoint: {printable(str(error), lines=True)}"
             ) from error
     return to_device(value, map_location) if simulated else value
 

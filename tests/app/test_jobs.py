@@ -222,7 +222,7 @@ def test_a_visitor_who_waits_reads_his_place_in_the_queue(monkeypatch: pytest.Mo
             if before:
                 before.pop().leave()  # the last one gives up, then the first one is done
 
-    monkeypatch.setattr(progress, "_QUIET", 0)
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0)
     monkeypatch.setattr(progress, "_bar", lambda *_: Bar())
     job = Job[float]("math:sqrt", 9, seconds=10, visitor="Eve")
     assert progress.wait(job, "Running backward", "a choice", key="here") == 3

@@ -236,7 +236,7 @@ def test_the_command_tells_and_draws_what_fits(
         row = {"peak_bytes": peak, "wire_bytes": 10 * len(names), "flops": 7, "meshes": [[2, 4]]}
         return 0, json.dumps({**row, "at_peak": {}})
 
-    monkeypatch.setattr(fit, "process", process)
+    monkeypatch.setattr(fit, "rehearse_in_process", process)
     script, picture = str(Path(__file__)), tmp_path / "plans.svg"
     given = ["rehearse", "--ranks", "8", "--try=--batch 2", "-o", str(picture)]
     assert main([*given, "--format", "json", "--fit", "35", script]) == 0
