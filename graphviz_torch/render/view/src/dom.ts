@@ -1,4 +1,4 @@
-// Making elements. Text from a graph only ever becomes a text node or an attribute's value.
+// Creation of elements. Text from a graph only becomes a text node or the value of an attribute.
 
 type Attributes = Record<string, string | number>;
 type Child = Node | string;

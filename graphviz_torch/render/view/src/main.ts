@@ -1,4 +1,4 @@
-// The way in: `mount` puts the view of a payload into an element.
+// Entry point: `mount` shows the view of a payload in an element.
 
 import { Arranger } from "./layout/arranger";
 import { html } from "./dom";
@@ -14,7 +14,7 @@ export interface Handle {
   select(node: number | null): void;
   setTheme(theme: "auto" | "light" | "dark"): void;
   colorBy(by: NonNullable<Options["colorBy"]>): void;
-  /** What is shown, as the text of an SVG picture. */
+  /** The current picture as SVG text. */
   svg(): string;
   /** Resolves when the first picture is drawn. */
   readonly ready: Promise<void>;
@@ -22,8 +22,8 @@ export interface Handle {
 }
 
 export function mount(element: HTMLElement, payload: string, options: Options = {}): Handle {
-  // A shadow tree: the page's styles and the view's do not meet. The sheet is made by script, for a
-  // security policy may forbid style elements.
+  // A shadow tree keeps the styles of the page and of the view apart. A script creates the sheet, as a
+  // content security policy may forbid style elements.
   const host = html("div");
   host.style.cssText = "display:block;width:100%;height:100%;min-height:inherit";
   element.replaceChildren(host);

@@ -1,4 +1,4 @@
-// The part of the page's address that names a node or group: "#node=12", "#group=layers/0/attn".
+// The fragment of the page address that names a node or group: "#node=12", "#group=layers/0/attn".
 
 import { TOP, type Tree } from "../graph/tree";
 import type { Addresses } from "./visits";
@@ -21,12 +21,12 @@ export function addresses(tree: Tree): Addresses {
   };
 }
 
-/** The groups that these names lead to from the top: several where two calls have one name. */
+/** The groups with this path from the top; several if two calls share a name. */
 function alike(tree: Tree, names: readonly string[]): number[] {
   return names.reduce((levels, name) => levels.flatMap((level) => groupsIn(tree, level).filter((item) => tree.name(item) === name)), [TOP]);
 }
 
-/** The groups in a level, and in the stacks of it. */
+/** The groups in a level and in its stacks. */
 function groupsIn(tree: Tree, level: number): number[] {
   return tree.items(level).filter((item) => tree.isGroup(item)).flatMap((item) => (tree.isStack(item) ? [item, ...groupsIn(tree, item)] : [item]));
 }
@@ -35,6 +35,6 @@ function decode(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {
-    return ""; // no group is called so
+    return ""; // no group has this name
   }
 }

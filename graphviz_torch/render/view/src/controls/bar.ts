@@ -1,4 +1,4 @@
-// The bar above: search, and what can be done with the whole picture.
+// The toolbar: search, and actions on the whole picture.
 
 import { button, html } from "../dom";
 import type { Theme } from "../drawing/theme";
@@ -32,7 +32,7 @@ export class Bar {
     more.classList.add("more");
     more.setAttribute("aria-expanded", "false");
     this.theme = button("", "", () => actions.nextTheme());
-    // Where there is little room, the extra ones come out at a press of "more".
+    // On a narrow screen, "more" shows the additional buttons.
     const extra = (...buttons: HTMLElement[]) => html("span", { class: "buttons extra" }, ...buttons);
     this.element = html(
       "div",
@@ -57,7 +57,7 @@ export class Bar {
       html("span", { class: "buttons less" }, this.theme, button("?", "Keys (?)", () => actions.help())),
       more,
     );
-    this.showTheme("auto"); // until the view has drawn: no button is without a name
+    this.showTheme("auto"); // names the button until the view has drawn
   }
 
   showTheme(theme: Theme): void {

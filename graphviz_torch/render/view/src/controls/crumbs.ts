@@ -1,4 +1,4 @@
-// Where the reader is: the modules around what is selected, else around what is seen.
+// Breadcrumbs: the modules around the selection, or else around the visible part.
 
 import { html } from "../dom";
 
@@ -25,7 +25,7 @@ export class Crumbs {
       return at ? [html("span", { class: "quiet", "aria-hidden": "true" }, "›"), crumb] : [crumb];
     });
     this.element.replaceChildren(...parts);
-    // The last ones are those that must be seen. To scroll at once would cost a layout of the page.
+    // Scroll to the last ones; later, as scrolling now would force a layout of the page.
     requestAnimationFrame(() => (this.element.scrollLeft = this.element.scrollWidth));
   }
 }

@@ -1,8 +1,8 @@
-// The keyboard: one table of keys, what each does, and the list of them that "?" shows.
+// Keyboard shortcuts: one table of keys and actions, which "?" lists.
 
 import { button, html } from "../dom";
 
-/** What keys can do. */
+/** Actions of the keys. */
 export interface Keyed {
   find(): void;
   fit(): void;
@@ -19,9 +19,9 @@ export interface Keyed {
 }
 
 interface Key {
-  /** As `KeyboardEvent.key` names them; "Mod+" stands for Ctrl or ⌘. */
+  /** Names as in `KeyboardEvent.key`; "Mod+" is Ctrl or ⌘. */
   readonly keys: readonly string[];
-  /** As a reader names them, and what they do; "" for another name of the key before. */
+  /** Names in the list, and the action; "" for an alias of the previous key. */
   readonly name: string;
   readonly does: string;
   readonly act: (view: Keyed, event: KeyboardEvent) => void;
@@ -50,7 +50,7 @@ const KEYS: readonly Key[] = [
 
 const ACTS = new Map(KEYS.flatMap(({ keys, act }) => keys.map((key) => [key, act] as const)));
 
-/** Fields keep their keys, and so do buttons and links those that press them. */
+/** True for keys that the focused field, button or link handles itself. */
 export function press(event: KeyboardEvent, view: Keyed): void {
   const target = event.composedPath()[0];
   if (event.defaultPrevented || event.altKey || (target instanceof Element && taken(target, event.key))) return;
@@ -66,7 +66,7 @@ function taken(target: Element, key: string): boolean {
   return target.matches("button, a") && (key === "Enter" || key === " ");
 }
 
-/** The list of keys, closed at first. */
+/** The list of keys, initially closed. */
 export function keyList(): HTMLDialogElement {
   const rows = KEYS.filter(({ name }) => name).flatMap(({ name, does }) => [html("dt", {}, html("kbd", {}, name)), html("dd", {}, does)]);
   const list: HTMLDialogElement = html(

@@ -1,4 +1,4 @@
-// What the colours mean, and the choice of what they show.
+// Legend of the colours, and the menu that selects their meaning.
 
 import { COLOR_NAMES, type ColorBy, type Colors } from "../drawing/colors";
 import { html } from "../dom";
@@ -7,7 +7,7 @@ export class LegendBox {
   readonly element = html("div", { class: "legend" });
   private readonly choice = html("select", { "aria-label": "Colour by", class: "color-by" });
   private readonly entries = html("div", { class: "entries" });
-  /** A button for each sample, position and input whose influence is known. */
+  /** A button for each sample, position and input with a known influence. */
   private readonly lanes = html("div", { class: "lanes", role: "group", "aria-label": "Influence of" });
 
   constructor(

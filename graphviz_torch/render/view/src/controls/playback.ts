@@ -1,4 +1,4 @@
-// The order of backward: how far a run has come, for nodes and for closed groups.
+// Playback of backward: its progress, for nodes and for closed groups.
 
 import type { Model } from "../graph/model";
 import type { Tree } from "../graph/tree";
@@ -6,10 +6,10 @@ import type { Tree } from "../graph/tree";
 export class Playback {
   readonly recorded: boolean;
   readonly steps: number;
-  /** How many nodes have run; null while the whole picture is shown. */
+  /** Number of nodes that have run; null while everything is shown. */
   step: number | null = null;
-  private readonly position: Int32Array; // of each node in the run, -1 for none
-  private readonly node: Int32Array; // the node at each position
+  private readonly position: Int32Array; // by node: position in the run, or -1
+  private readonly node: Int32Array; // node by position
   private readonly sorted = new Map<number, Int32Array>();
 
   constructor(
@@ -18,10 +18,10 @@ export class Playback {
   ) {
     const { count, order } = model;
     this.recorded = order !== null;
-    const real = count - Number(model.failed !== null); // what raised an exception has no backward
+    const real = count - Number(model.failed !== null); // an operation that raised has no backward
     let last = -1;
     if (order) for (let node = 0; node < real; node++) last = Math.max(last, order[node] as number);
-    // Without a recording: users before inputs, one order that backward could take.
+    // Without a recording: users before inputs, a possible order of backward.
     else last = real - 1;
     const at = new Int32Array(last + 1).fill(-1);
     for (let node = 0; node < real; node++) {
@@ -45,7 +45,7 @@ export class Playback {
     return this.position[node] as number;
   }
 
-  /** The share of an item's nodes that have run. */
+  /** Fraction of the nodes of an item that have run. */
   done(item: number): number {
     const step = this.step ?? this.steps;
     if (!this.tree.isGroup(item)) return Number((this.position[item] as number) < step && (this.position[item] as number) >= 0);

@@ -1,10 +1,10 @@
-// The slider that plays backward in its order.
+// The slider that plays backward in execution order.
 
 import { button, html } from "../dom";
 import type { Playback } from "./playback";
 
-const SECONDS = 12; // a whole run takes at most this long
-const PACE = 4; // and no more than so many steps a second
+const SECONDS = 12; // maximum duration of a run
+const PACE = 4; // maximum steps per second
 
 export class Player {
   readonly element: HTMLElement;
@@ -35,7 +35,7 @@ export class Player {
     const from = this.playback.step === null || this.playback.step >= steps ? 0 : this.playback.step;
     const began = performance.now();
     const tick = (now: number): void => {
-      // A frame can have begun before the click that it serves.
+      // A frame may have started before the click.
       const step = Math.min(steps, from + Math.floor((Math.max(0, now - began) / 1000) * pace));
       if (step !== this.playback.step) this.set(step);
       if (step < steps) this.timer = requestAnimationFrame(tick);

@@ -1,4 +1,4 @@
-// The field to search in, what was found below it, and the walk from one to the next.
+// The search field, its list of results, and the steps from one result to the next.
 
 import { html } from "../dom";
 import { shaped } from "../graph/units";
@@ -10,9 +10,9 @@ const MOST = 60; // rows of the list
 
 export class SearchBox {
   readonly element: HTMLElement;
-  /** What was found, groups first. */
+  /** Results, groups first. */
   found: readonly number[] = [];
-  /** The one that the reader was led to last; -1 before the first. */
+  /** Index of the current result; -1 before the first. */
   private at = -1;
   private asked = "";
   private readonly input = html("input", {
@@ -29,8 +29,8 @@ export class SearchBox {
   private readonly list = html("div", { class: "found", id: "found", role: "listbox", "aria-label": "Found" });
 
   /**
-   * @param go leads the reader to an item.
-   * @param changed is called where other items are found than before.
+   * @param go moves the view to an item.
+   * @param changed is called when the results change.
    */
   constructor(
     private readonly model: Model,
@@ -85,7 +85,7 @@ export class SearchBox {
     return row;
   }
 
-  /** Lead to one of those found; after the last comes the first. */
+  /** Move to a result; the first follows the last. */
   private lead(at: number): void {
     const { found } = this;
     if (!found.length) return;

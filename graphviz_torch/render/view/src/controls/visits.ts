@@ -1,14 +1,14 @@
-// Back and forward: what was selected, open and seen before; and the page's address for it.
+// History of selection, open groups and camera, for back and forward, and the page address.
 
-/** A picture to come back to. */
+/** A state of the view to return to. */
 export interface Visit<Look> {
   readonly selected: number | null;
   readonly open: readonly number[];
-  /** Where the reader looked. */
+  /** Camera position. */
   readonly look: Look;
 }
 
-/** How an item is written behind the "#" of the page's address. */
+/** Conversion of items to and from the fragment of the page address. */
 export interface Addresses {
   write(item: number): string;
   read(address: string): number | null;
@@ -17,12 +17,12 @@ export interface Addresses {
 export class Visits<Look> {
   private readonly visits: Visit<Look>[];
   private at = 0;
-  // Tells this view's entries in the browser's history from those of an earlier load of the page.
+  // Distinguishes entries of this view in the browser history from those of earlier page loads.
   private readonly session = Math.random().toString(36).slice(2);
 
   /**
-   * @param addresses null where the page's address is not the view's to change.
-   * @param show draws a visit again. @param find shows an item that an address names.
+   * @param addresses null if the view may not change the page address.
+   * @param show restores a visit. @param find shows the item of an address.
    */
   constructor(
     start: Visit<Look>,
@@ -36,12 +36,12 @@ export class Visits<Look> {
     addEventListener("popstate", this.popped);
   }
 
-  /** The item that the page's address names. */
+  /** The item in the page address. */
   get addressed(): number | null {
     return this.addresses?.read(location.hash) ?? null;
   }
 
-  /** Another picture is shown; `left` is the one before as it was seen last. */
+  /** Adds a visit; `left` is the previous one in its last state. */
   add(left: Visit<Look>, now: Visit<Look>): void {
     this.visits.splice(this.at, Number.POSITIVE_INFINITY, left, now);
     this.at += 1;
@@ -79,7 +79,7 @@ export class Visits<Look> {
   private readonly popped = ({ state }: PopStateEvent): void => {
     const entry = state as { session: string; at: number } | null;
     if (entry?.session === this.session) return this.go(entry.at);
-    // The address was typed, or is from before the page was loaded again.
+    // The address was typed, or precedes a reload of the page.
     const item = this.addressed;
     if (item === null) return;
     this.write("replaceState", location.hash);

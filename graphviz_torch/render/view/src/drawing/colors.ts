@@ -1,4 +1,4 @@
-// What colours mean: a card's role, a name (device, dtype, module), and a measured size beside it.
+// Colours: the role of a card, a name (device, dtype, module), and a bar for a measured size.
 
 import { type Cards, type Role, SIGNS } from "./cards";
 import type { Mark } from "../graph/payload";
@@ -24,9 +24,9 @@ export const COLOR_NAMES: Record<ColorBy, string> = {
 
 export interface Paint {
   readonly fill: string;
-  /** The colour of a measured size, for a bar beside the card; null where none is asked for. */
+  /** The colour of a measured size, for a bar beside the card; null if none is selected. */
   readonly gauge: string | null;
-  /** In words, for the legend and for those who cannot see it. */
+  /** As text, for the legend and for screen readers. */
   readonly said: string;
 }
 
@@ -38,29 +38,29 @@ export interface Legend {
 
 interface Sizes {
   readonly of: (node: number) => number; // NaN: not recorded
-  /** What a group's size is. */
+  /** How the size of a group is computed. */
   readonly join: "sum" | "median" | "largest";
   readonly say: (value: number) => string;
-  /** The size at the end of a scale that begins with 0; without it, it spreads over what is to be seen. */
+  /** The end of a scale from 0; without it, the scale spans the visible sizes. */
   readonly full?: number;
-  /** What is not there. */
+  /** Text for a missing size. */
   readonly missing: string;
 }
 
 const MOST_NAMES = 12;
 const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group", "data", "untracked", "failed"] as const;
 const MARKS = ["removed", "added", "changed"] as const;
-const TINT = 0.16; // of a mark's colour in the fill
+const TINT = 0.16; // fraction of the mark colour in the fill
 const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", collective: "sent between ranks", group: "closed group", failed: "raised an exception", data: "data, no gradient", untracked: "made no node: frozen, or gradients were off" };
 
 export class Colors {
   by: ColorBy = "role";
-  /** Which of the influences. */
+  /** Index of the selected influence. */
   lane = 0;
   private names = new Map<string, number>();
   private roles = new Set<Role>();
   private range: [number, number] = [0, 0];
-  /** Sizes of items that were asked for, and how many of their gradients' elements are NaN or Inf. */
+  /** Cached sizes of items, and numbers of NaN or Inf elements in their gradients. */
   private readonly known = new Map<number, { size: number; spoilt: number }>();
   private seen = { missing: false, nonfinite: false, zero: false };
 
@@ -82,12 +82,12 @@ export class Colors {
     return true;
   }
 
-  /** The influences that there are, by name. */
+  /** The names of the influences. */
   get lanes(): string[] {
     return this.model.influences;
   }
 
-  /** What a reader most likely asks: the difference of two graphs, an influence, else the gradients. */
+  /** The default: the difference of two graphs, an influence, or else the gradients. */
   get usual(): ColorBy {
     return (["difference", "influence", "gradient"] as const).find((by) => this.available(by)) ?? "role";
   }
@@ -157,7 +157,7 @@ export class Colors {
     }
   }
 
-  /** Take in which cards are to be seen: the legend tells of them, and the scale spreads over them. */
+  /** Set the visible cards, over which legend and scale range. */
   measure(items: Iterable<number>): void {
     this.roles = this.cards.roles(items);
     const sizes = this.sizes();
@@ -257,7 +257,7 @@ function percent(value: number): string {
   return `${Math.round(100 * value)}%`;
 }
 
-/** The part of a module's path that colours tell apart: its first name, with the number of a block. */
+/** The part of a module path that gets a colour: its first name and block number. */
 function topModule(path: string): string {
   const [first = "", second = ""] = path.split(".");
   return /^\d+$/.test(second) ? `${first}.${second}` : first;

@@ -1,4 +1,4 @@
-// The scene as SVG. Cards that stay are kept; frames and edges are drawn anew.
+// The scene as SVG. Unchanged cards are reused; frames and edges are redrawn.
 
 import type { Marks } from "./drawcard";
 import { drawCard, sign } from "./drawcard";
@@ -12,14 +12,14 @@ import { ends, type Lit } from "./lighting";
 import type { Frame, Path, PlacedCard, Scene, Stub } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "../graph/reach";
 
-/** What is said of an edge: when hovered, and beside it. */
+/** Texts of an edge: on hover, and beside it. */
 export interface EdgeWords {
   readonly title: string;
   readonly label: string;
   readonly width: number;
-  /** Is the label drawn where there is no room, too? */
+  /** Draw the label even if it overlaps. */
   readonly always: boolean;
-  /** Its looks, as names of classes. */
+  /** CSS classes. */
   readonly kind: string;
 }
 
@@ -30,7 +30,7 @@ export interface Words {
   stub(stub: Stub): string;
 }
 
-/** A card of the scene. Its element is made when it comes near the window. */
+/** A card of the scene. Its element is created when it comes near the window. */
 interface Place {
   readonly placed: PlacedCard;
   element: SVGGElement | null;
@@ -41,7 +41,7 @@ interface Wire {
   readonly element: SVGPathElement;
 }
 
-/** Share of the window that is drawn beyond each of its sides. */
+/** Fraction of the window that is drawn beyond each side. */
 const AROUND = 0.4;
 const STUB = 18;
 
@@ -118,7 +118,7 @@ export class Drawing {
     for (const { element } of before.values()) element?.remove();
   }
 
-  /** Draw the cards in and around a window; others leave the document, which makes it quick. */
+  /** Draw the cards in and near a window; others are removed from the document for speed. */
   see({ x, y, width, height }: Box): void {
     const [left, right] = [x - AROUND * width, x + (1 + AROUND) * width];
     const [top, bottom] = [y - AROUND * height, y + (1 + AROUND) * height];
@@ -150,13 +150,13 @@ export class Drawing {
     this.dressAll();
   }
 
-  /** Show which cards hold what a search found. */
+  /** Mark the cards that contain search results. */
   match(items: ReadonlySet<number>): void {
     this.look.matching = items;
     this.dressAll();
   }
 
-  /** Show the neighbours and ways of the selection, or, more quietly, the way of what is hovered. */
+  /** Highlight neighbours and paths of the selection, or faintly the path of the hovered card. */
   light(lit: Lit | null, quietly = false): void {
     this.look.lit = lit;
     this.svg.classList.toggle("lit", lit !== null && !quietly);
@@ -175,7 +175,7 @@ export class Drawing {
     this.dressAll();
   }
 
-  /** Dim what backward has not reached; `done` is a share for each item, null: all of it. */
+  /** Dim items that backward has not reached; `done` is the fraction by item, null for all. */
   play(done: ((item: number) => number) | null, current: number | null): void {
     this.look.done = done;
     this.look.current = current;
@@ -189,7 +189,7 @@ export class Drawing {
     for (const { placed, element } of this.places.values()) if (element) this.dress(placed.card, element);
   }
 
-  /** Give a card the look of its item: colour, selection, way, part in backward. */
+  /** Style a card by the state of its item: colour, selection, path, progress of backward. */
   private dress(card: Card, element: SVGGElement): void {
     const { paint, selected, matching, lit, done, current } = this.look;
     const { item } = card;
@@ -230,12 +230,12 @@ function move(element: SVGGElement, { x, y }: PlacedCard): void {
 
 function wireLabel({ text, width, always, x, y }: PlacedLabel): SVGGElement {
   const plate = svg("rect", { class: "plate", x: -4, y: -8, width: width + 8, height: 16, rx: 4 });
-  // Where there is room the label needs no ground of its own.
+  // A label that does not overlap needs no background.
   const parts = always ? [plate] : [];
   return svg("g", { class: always ? "wire-label" : "wire-label free", transform: `translate(${Math.round(x)},${Math.round(y)})` }, ...parts, svg("text", { y: 4 }, text));
 }
 
-/** A short arrow beside a card, and who is at the other end. A click on it selects the card. */
+/** A short arrow beside a card with the name of the other end; a click selects that card. */
 function drawStub({ item, side, x, y }: Stub, label: string): SVGGElement {
   const d = side === "from" ? `M0,0H${STUB}` : `M${STUB},0H0`;
   return svg(

@@ -1,4 +1,4 @@
-// Which edges have room for their label beside them, and where.
+// Positions of edge labels that do not overlap other elements.
 
 import type { Box } from "./camera";
 import type { Path, Scene } from "./scene";
@@ -7,22 +7,22 @@ export interface Label {
   readonly path: Path;
   readonly text: string;
   readonly width: number;
-  /** Is it drawn where there is no room, too? */
+  /** Draw it even if it overlaps. */
   readonly always: boolean;
 }
 
 export interface PlacedLabel extends Label {
-  /** Left side and middle. */
+  /** Left side and vertical middle. */
   readonly x: number;
   readonly y: number;
 }
 
 const HEIGHT = 16;
-const BESIDE = 7; // between an edge and its label
-const SHORTEST = 26; // of a piece of an edge that a label can stand beside
-const UPRIGHT = 8; // so far its ends may stand from each other
+const BESIDE = 7; // pixels between an edge and its label
+const SHORTEST = 26; // length of an edge segment that can have a label
+const UPRIGHT = 8; // maximum horizontal distance between the ends of such a segment
 const TITLE_HEIGHT = 26;
-const PIECE = 32; // an edge is in the way in pieces of this length
+const PIECE = 32; // length of the boxes that represent an edge as an obstacle
 const CELL = 128;
 
 export function placeLabels(scene: Scene, labels: readonly Label[], titleWidth: (item: number) => number): PlacedLabel[] {
@@ -46,7 +46,7 @@ export function placeLabels(scene: Scene, labels: readonly Label[], titleWidth: 
   return placed;
 }
 
-/** Beside the middle of each upright piece of the edge, on either side; if there is none and it must be, beside the edge's middle. */
+/** Candidates beside the middle of each upright segment, on both sides; a required label falls back to the middle of the edge. */
 function candidates({ path: { points }, width, always }: Label): Box[] {
   const found: Box[] = [];
   const beside = (at: number): void => {
@@ -74,7 +74,7 @@ function* pieces({ points }: Path): Generator<Box> {
   }
 }
 
-/** Boxes by the cells of a grid, each with the path that it belongs to. */
+/** Obstacle boxes by grid cell, each with its edge path. */
 class Obstacles {
   private readonly cells = new Map<number, [Box, Path | null][]>();
 
@@ -86,7 +86,7 @@ class Obstacles {
     }
   }
 
-  /** Does no box overlap, but those of the label's own edge? */
+  /** True if no box overlaps, except those of the label's own edge. */
   free(box: Box, own: Path): boolean {
     for (const key of cellsOf(box)) for (const [other, path] of this.cells.get(key) ?? []) if (path !== own && overlap(box, other)) return false;
     return true;

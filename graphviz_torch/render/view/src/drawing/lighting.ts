@@ -1,4 +1,4 @@
-// What is lit: an item and its direct neighbours brightly, and faintly the way from there to the
+// Highlights: an item and its direct neighbours brightly, and faintly the paths from there to the
 // outputs and to the leaves.
 
 import type { Model } from "../graph/model";
@@ -8,11 +8,11 @@ import type { Places } from "./places";
 import type { Path } from "./scene";
 
 export interface Lit {
-  /** On which ways each item lies. */
+  /** The paths that each item is on. */
   readonly ways: ReadonlyMap<number, number>;
-  /** The item and those next to it. */
+  /** The item and its neighbours. */
   readonly near: ReadonlySet<number>;
-  /** Pieces of edges between these, by `ends`. */
+  /** Edge segments between these, by `ends`. */
   readonly pieces: ReadonlySet<string>;
 }
 
@@ -27,7 +27,7 @@ export class Lighting {
     private readonly places: Places,
   ) {}
 
-  /** The way from what is hovered to the outputs. */
+  /** The path from the hovered item to the outputs. */
   hovered(item: number, frames: Iterable<number>): Lit {
     return { ways: this.ways(item, frames, TO_OUTPUTS), near: new Set(), pieces: new Set() };
   }
@@ -79,7 +79,7 @@ export class Lighting {
     return { near, pieces };
   }
 
-  /** The items that an edge touches, from card to card: the frames that it leaves, then those it enters. */
+  /** The items along an edge: the source card, frames it leaves, frames it enters, the target card. */
   private between(from: number, to: number): number[] {
     const [left, entered] = [this.tree.around(from), this.tree.around(to)];
     while (left.length && left.at(-1) === entered.at(-1)) {

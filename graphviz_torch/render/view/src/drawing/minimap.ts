@@ -1,11 +1,11 @@
-// The whole picture in a corner, and the part of it that is seen.
+// Minimap: the whole picture in a corner, with a frame around the visible part.
 
 import type { Camera } from "./camera";
 import { html } from "../dom";
 import type { Scene } from "./scene";
 
 const SIDE = 150;
-const DOT = 5; // pixels, of which two are a CSS pixel
+const DOT = 5; // device pixels; two are a CSS pixel
 
 export class Minimap {
   private readonly canvas = html("canvas");
@@ -68,7 +68,7 @@ export class Minimap {
     context.stroke();
   }
 
-  /** Show the frame of what is seen. */
+  /** Draw the frame around the visible part. */
   move(): void {
     if (!this.scene) return;
     const { x, y, width, height } = this.camera.window;

@@ -46,7 +46,7 @@ export class Themes {
     return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
   }
 
-  /** A step of the scale from low to high. */
+  /** The colour of a step of the scale, low to high. */
   step(at: number): string {
     return this.pick(this.style.scale[at] as Pair);
   }
@@ -59,7 +59,7 @@ export class Themes {
     return this.pick(this.style.nonfinite);
   }
 
-  /** The fill of a name: 0 is the neutral one, the others come round again. */
+  /** The fill of a name: 0 is neutral, the others repeat. */
   category(at: number): string {
     const { categories } = this.style;
     return this.pick(categories[at === 0 ? 0 : 1 + ((at - 1) % (categories.length - 1))] as Pair);

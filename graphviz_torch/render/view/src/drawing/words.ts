@@ -1,4 +1,4 @@
-// What is said of cards, frames and edges to those who hover, and to those who cannot see.
+// Tooltips and screen reader texts of cards, frames and edges.
 
 import { type Cards, SIGNS } from "./cards";
 import type { EdgeWords, Words } from "./drawing";
@@ -10,8 +10,8 @@ import type { Path, Stub } from "./scene";
 import { findingsAt, type Tree } from "../graph/tree";
 
 const MOST_NAMED = 2;
-const MOST_WHERE = 40; // characters of a cut's line
-const NEAR = 160; // length of an edge whose beginning is in sight from its middle
+const MOST_WHERE = 40; // characters of the source line of a cut
+const NEAR = 160; // length of an edge whose source is visible from its middle
 
 export class GraphWords implements Words {
   constructor(
@@ -45,9 +45,9 @@ export class GraphWords implements Words {
     const edges = link.edges > 1 ? count(link.edges, "edge") : "";
     const moved = link.way ? `${link.way} · ${bytes(link.bytes)}` : "";
     const title = [link.mark, shape, several && !edges ? `output ${link.outputNr}` : "", edges, moved].filter(Boolean).join(" · ");
-    // Into a copy's own card the way is written on the card.
+    // The card of a copy already shows its devices.
     const way = this.tree.isGroup(link.to) ? moved : link.way ? bytes(link.bytes) : "";
-    // A card says its shape: that is said again only where it is not near.
+    // The card shows its shape: repeat it only if the card is far away.
     const said = link.from < this.model.count && !several && length(points) < NEAR;
     const mark = link.mark && `${SIGNS[link.mark]} ${link.mark}`;
     const label = way || mark || (said ? "" : [shape, edges].filter(Boolean).join(" · "));

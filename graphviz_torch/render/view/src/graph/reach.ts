@@ -1,11 +1,11 @@
-// The way of a gradient: what lies between a node and the leaves, and between it and the outputs.
+// Paths of a gradient: nodes between a node and the leaves, and between it and the outputs.
 
 import type { Model } from "./model";
 
 export const TO_LEAVES = 1;
 export const TO_OUTPUTS = 2;
 
-/** For each node on which of the wanted ways it lies; the nodes given lie on all of them. */
+/** By node: the requested paths that contain it; the given nodes are on all of them. */
 export function reach(model: Model, nodes: Iterable<number>, wanted = TO_LEAVES | TO_OUTPUTS): Uint8Array {
   const marks = new Uint8Array(model.count);
   const start = [...nodes];

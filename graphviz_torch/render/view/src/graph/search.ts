@@ -1,4 +1,4 @@
-// Finding nodes by name, operation, module, shape, dtype, device, line or finding.
+// Search for nodes by name, operation, module, shape, dtype, device, line or finding.
 
 import { shaped } from "./units";
 import type { Model, TextColumn } from "./model";
@@ -22,13 +22,13 @@ const FIELDS: Record<string, string> = {
 const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "moduleClass", "scope", "where"];
 
 export interface Found {
-  /** Groups whose name holds all words. */
+  /** Groups whose name contains all words. */
   readonly groups: number[];
   readonly nodes: number[];
 }
 
 /**
- * Items that hold every word. A word with a field in front is looked for there alone:
+ * Items that contain every word. A word with a field in front is searched in that field only:
  * "op:addmm", "shape:8,128", "device:cuda", "finding:nan".
  */
 export function search(model: Model, tree: Tree, query: string): Found {
@@ -40,7 +40,7 @@ export function search(model: Model, tree: Tree, query: string): Found {
   const groups: number[] = [];
   for (let g = 0; g < tree.groups; g++) {
     const name = `${tree.name(tree.count + g)} ${classOf(model, tree, tree.count + g)}`.toLowerCase();
-    if (!tree.nodes(tree.count + g).length) continue; // it became its only node
+    if (!tree.nodes(tree.count + g).length) continue; // it is represented by its only node
     if (words.every((word) => name.includes(word.replace(/^module:/, "")))) groups.push(tree.count + g);
   }
   return { groups, nodes };

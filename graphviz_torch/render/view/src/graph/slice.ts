@@ -1,4 +1,4 @@
-// One level of the picture: its items, and the graph's edges merged to run between them.
+// One level of the picture: its items, and the edges of the graph merged between them.
 
 import type { Model } from "./model";
 import type { Cut, Mark } from "./payload";
@@ -8,17 +8,17 @@ export interface Link {
   readonly from: number;
   readonly to: number;
   edges: number;
-  /** The output that all its edges carry, as a position in the model's metas; null where they differ. */
+  /** The tensor that all its edges carry, as a position in the metas of the model; null if they differ. */
   meta: number | null;
-  /** How all its edges differ between two graphs; "" where not all do. */
+  /** The difference that all its edges share between two graphs; "" if not all do. */
   mark: Mark | "";
-  /** A first edge of the graph that it stands for. */
+  /** The first of its edges. */
   readonly source: number;
   readonly outputNr: number;
-  /** Of the copies between devices on it: bytes, and where from and to. */
+  /** Bytes and devices of the copies between devices on it. */
   bytes: number;
   way: string;
-  /** Where it stands for no edge: what cut the gradient off that would have passed here. */
+  /** For a link without edges: the cut that stops the gradient here. */
   readonly cut: Cut | null;
 }
 
@@ -26,13 +26,13 @@ export interface Slice {
   readonly level: number;
   readonly items: number[];
   readonly links: Link[];
-  /** Items that read from outside the level, and items that are read outside it. */
+  /** Items with inputs from outside the level, and items with users outside it. */
   readonly entries: number[];
   readonly exits: number[];
 }
 
 export class Slicer {
-  private readonly slot: Int32Array; // the item of each node while a level is cut
+  private readonly slot: Int32Array; // node -> item, while a level is built
   private readonly known = new Map<number, Slice>();
 
   constructor(
@@ -88,7 +88,7 @@ export class Slicer {
     return { level, items, links: [...links.values()], entries: [...entries], exits: [...exits] };
   }
 
-  /** Add a link between the two sides of each cut, where none passes and data went downwards. */
+  /** Add a link between the two sides of each cut, if there is none and data flows downwards. */
   private sever(level: number, items: readonly number[], links: Map<string, Link>): void {
     const { model, tree, slot } = this;
     const here = (node: number) => !tree.folded[node] && tree.contains(level, node);

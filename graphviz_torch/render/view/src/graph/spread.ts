@@ -1,4 +1,4 @@
-// The gradients of many nodes in three numbers: the smallest norm, the median, the largest.
+// Summary of the gradients of many nodes: smallest norm, median, largest.
 
 import type { Model } from "./model";
 
@@ -8,7 +8,7 @@ export interface Spread {
   readonly high: number;
 }
 
-/** NaN in all three where no node has a gradient. */
+/** All three are NaN if no node has a gradient. */
 export function spread(model: Model, nodes: Uint32Array): Spread {
   const norms = Float64Array.from(nodes, (node) => model.norm(node)).filter((norm) => !Number.isNaN(norm)).sort();
   const at = (place: number): number => norms[place] ?? Number.NaN;

@@ -1,4 +1,4 @@
-// The groups of the graph. An item is what can be drawn in a level: node i is item i, group g is
+// The groups of the graph. An item is an element that a level can draw: node i is item i, group g is
 // item count + g. A level is the top (TOP) or the inside of a group, named by the group's item.
 
 import { BUFFER, type Model, PARAMETER } from "./model";
@@ -17,7 +17,7 @@ export class Tree {
   private readonly first: Int32Array; // a group's nodes are inside[first] to inside[end]
   private readonly end: Int32Array;
   private readonly inside: Uint32Array;
-  private readonly place: Uint32Array; // of each node in `inside`
+  private readonly place: Uint32Array; // node -> position in `inside`
   private readonly names: { at: ArrayLike<number>; table: string[] };
   private readonly kinds: ArrayLike<number>;
   private readonly likes: ArrayLike<number>;
@@ -25,9 +25,9 @@ export class Tree {
   private readonly alike: Map<number, number>;
   private readonly children: Map<number, number[]>;
   private readonly lone = new Map<number, string>();
-  private readonly beside: Record<string, number>; // places of items that are no nodes
+  private readonly beside: Record<string, number>; // positions of items that are no nodes
 
-  /** How many nodes are cards when all is open. */
+  /** Number of nodes that are cards if everything is open. */
   get drawn(): number {
     return this.folded.reduce((sum, folded) => sum + 1 - folded, 0);
   }
@@ -70,7 +70,7 @@ export class Tree {
     }
     this.first = new Int32Array(groups);
     this.end = new Int32Array(groups);
-    // Parents come before their children: each places its own nodes first, then each child's.
+    // Parents come before their children: each adds its own nodes, then those of each child.
     const next = new Int32Array(groups + 1);
     for (let g = 0; g < groups; g++) {
       const level = this.parent[g] as number;
@@ -97,7 +97,7 @@ export class Tree {
     for (let g = 0; g < groups; g++) if (sizes[g]) this.add(this.parent[g] as number, count + g);
   }
 
-  /** A group around a single node would be a frame for nothing: its name goes to the node. */
+  /** Removes groups around a single node, which gets their name. */
   private dissolve(): void {
     const { count } = this;
     const inner = new Int32Array(this.groups);
@@ -128,7 +128,7 @@ export class Tree {
     }
   }
 
-  /** The name of the module that holds this node alone; "" for other nodes. */
+  /** The name of the module whose only node this is; "" for other nodes. */
   loneModule(node: number): string {
     return this.lone.get(node) ?? "";
   }
@@ -143,14 +143,14 @@ export class Tree {
     return item >= this.count;
   }
 
-  /** What is drawn directly in a level, in topological order. */
+  /** The items directly in a level, in topological order. */
   items(level: number): number[] {
     const items = this.children.get(level) ?? [];
     const key = (item: number) => (this.isGroup(item) ? (this.nodes(item).at(0) ?? 0) : (this.beside[item] ?? item));
     return items.map((item) => [key(item), item] as const).sort((a, b) => a[0] - b[0]).map(([, item]) => item);
   }
 
-  /** All nodes in an item or level, those of inner groups included. */
+  /** All nodes in an item or level, inner groups included. */
   nodes(item: number): Uint32Array {
     if (item === TOP) return this.inside;
     if (!this.isGroup(item)) return Uint32Array.of(item);
@@ -185,7 +185,7 @@ export class Tree {
     return this.names.table[this.names.at[item - this.count] as number] as string;
   }
 
-  /** The names from the top down to a group: "layers › 3 › attn". A stack is not a part of the model: it is left out. */
+  /** The names from the top down to a group: "layers › 3 › attn". Stacks are left out, as the model has none. */
   path(item: number): string {
     return [...this.around(item).reverse().filter((group) => !this.isStack(group)), item].map((group) => this.name(group)).join(" › ");
   }
@@ -194,44 +194,44 @@ export class Tree {
     return this.kinds[item - this.count] === 0;
   }
 
-  /** Is it one of the graphs that the whole was joined from? */
+  /** True for a segment of a joined graph. */
   isPart(item: number): boolean {
     return this.kinds[item - this.count] === 2;
   }
 
-  /** Is it a row of one operation, or of two in turn, which its name tells? */
+  /** True for a row of one operation, or two in turn, which its name lists. */
   isChain(item: number): boolean {
     return this.kinds[item - this.count] === 3;
   }
 
-  /** Does it hold groups that are alike and follow the one that is shown? */
+  /** True for a stack: the identical groups after the one that is shown. */
   isStack(item: number): boolean {
     return this.kinds[item - this.count] === 4;
   }
 
-  /** Is it a module with one computation: a linear layer and its views, one box until it is opened? */
+  /** True for a module with one computation, such as a linear layer and its views: it begins as one box. */
   isUnit(item: number): boolean {
     return this.units[item - this.count] === 1;
   }
 
-  /** How many groups have this one's structure, itself included. */
+  /** Number of groups with the same structure, itself included. */
   alikes(item: number): number {
     return this.alike.get(this.likes[item - this.count] as number) ?? 1;
   }
 
-  /** The groups with this one's structure. */
+  /** The groups with the same structure. */
   like(item: number): number {
     return this.likes[item - this.count] as number;
   }
 }
 
-/** The class of the module that a group is a call of; "" where it was not recorded. */
+/** The class of the module that a group is a call of; "" if not recorded. */
 export function classOf(model: Model, tree: Tree, group: number): string {
   const node = calledFor(model, tree, group);
   return node === undefined || !tree.isModule(group) ? "" : model.classOf(node, namesOf(tree, group));
 }
 
-/** What was recorded of the module that a group is a call of: names and texts. */
+/** Values recorded for the module that a group is a call of: names and texts. */
 export function recordedOf(model: Model, tree: Tree, group: number): readonly [string, string][] {
   const node = calledFor(model, tree, group);
   return node === undefined || !tree.isModule(group) ? [] : model.recorded(node, namesOf(tree, group));
@@ -244,19 +244,19 @@ export function pathOf(model: Model, tree: Tree, group: number): string {
   return model.text("module", node).split(".").slice(0, namesOf(tree, group)).join(".");
 }
 
-/** A node that a group's module computes: an input beside it may have no module. */
+/** A node computed by the module of a group: inputs may have no module. */
 function calledFor(model: Model, tree: Tree, group: number): number | undefined {
   const nodes = tree.nodes(group);
   return nodes.find((node) => model.text("module", node) !== "") ?? nodes[0];
 }
 
-/** How many names the path of a group's module has: that of a list which has no group is in its members' names. */
+/** Number of names in the path of the module of a group; a list without a group is part of the names of its members. */
 function namesOf(tree: Tree, group: number): number {
   const modules = [group, ...tree.around(group).filter((one) => tree.isModule(one))];
   return modules.reduce((count, one) => count + tree.name(one).split(".").length, 0);
 }
 
-/** What is wrong at what an item shows: in a group, at a node, at the parameters that are written inside it. */
+/** Findings at the nodes that an item shows: in a group, or a node with the parameters inside it. */
 export function findingsAt(model: Model, tree: Tree, item: number): Finding[] {
   if (!model.findingsOf.size) return [];
   const nodes = [...tree.nodes(item)];

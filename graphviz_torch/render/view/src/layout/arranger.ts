@@ -1,4 +1,4 @@
-// Asks a worker for layouts, keeps the answers, and ends the worker when the user has moved on.
+// Requests layouts from a worker, caches them, and stops the worker if the user moves on.
 
 import { layout, type Placed, type Task } from "./layout";
 
@@ -12,12 +12,12 @@ export class Arranger {
 
   constructor(workers: boolean) {
     this.forbidden = !workers;
-    this.start(); // it comes up while the graph is being read
+    this.start(); // the worker starts while the graph is read
   }
 
   /**
-   * The levels of `tasks`, inner ones before those around them. `keys` tell for each task what its
-   * layout depends on. Resolves to null when another call has come in the meantime.
+   * Lays out the levels of `tasks`, inner ones first. `keys` identify, for each task, everything its
+   * layout depends on. Resolves to null if another call supersedes this one.
    */
   async arrange(tasks: Task[], keys: string[]): Promise<Map<number, Placed> | null> {
     this.cancel();
@@ -26,7 +26,7 @@ export class Arranger {
       if (!this.known.has(keys[at] as string)) missing.add(task.level);
     });
     if (missing.size) {
-      // A level needs the sizes of the open groups inside it, which are then laid out again.
+      // A level needs the sizes of the open groups inside it.
       const needed = tasks.filter((task) => missing.has(task.level));
       const given = tasks.flatMap((task, at) => (missing.has(task.level) ? [] : [this.known.get(keys[at] as string) as Placed]));
       const sized = needed.map((task) => withSizes(task, given));
@@ -81,7 +81,7 @@ export class Arranger {
       return;
     }
     this.worker.onmessage = (event: MessageEvent<Placed[]>) => this.answer(event.data);
-    // A page's security policy may forbid workers, which shows only now: the page does it then.
+    // A content security policy may forbid workers, which fails only here: lay out in the page instead.
     this.worker.onerror = () => {
       this.forbidden = true;
       this.worker = null;

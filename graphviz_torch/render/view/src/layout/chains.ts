@@ -1,11 +1,11 @@
-// Boxes in a row, each the only user of the one before, stand as one box in the ranks: dagre then has
-// fewer ranks to fill with what passes them.
+// Boxes in a row, each the only user of the previous one, are ranked as one box: dagre then has
+// fewer ranks to fill with passing edges.
 
 import { join } from "./pieces";
 import { type Area, inRanks, type Piece, port, type Ranks } from "./ranks";
 
 interface Chain {
-  /** Stands for the boxes; its item is the first one's. */
+  /** The box in place of the chain; its item is that of the first one. */
   readonly box: Area;
   readonly items: number[];
   readonly corners: [number, number][];
@@ -49,7 +49,7 @@ function rows({ boxes, links, entries, exits }: Piece): Area[][] {
   const next = (item: number): number | undefined => {
     const [user, ...others] = users.get(item) ?? [];
     if (user === undefined || others.length || leaving.has(item) || read.get(user) !== 1) return undefined;
-    // Groups may read each other in a circle.
+    // Groups may form a cycle.
     return (position.get(user) as number) > (position.get(item) as number) ? user : undefined;
   };
   const later = new Set(boxes.map(({ item }) => next(item)));

@@ -1,4 +1,4 @@
-// Places the items of levels, each level alone with its inner levels as boxes. Runs in a worker.
+// Layout of levels, each separately with its inner levels as boxes. Runs in a worker.
 
 import { inChains } from "./chains";
 import { farLinks } from "./far";
@@ -7,7 +7,7 @@ import { type Area, GAP, type Piece, type Ranks } from "./ranks";
 
 export interface Box {
   readonly item: number;
-  /** Of an open group 0: it is as large as its level, which came before. */
+  /** 0 for an open group, which has the size of its level, laid out before. */
   readonly width: number;
   readonly height: number;
 }
@@ -18,10 +18,10 @@ export interface Task {
   readonly links: [number, number][];
   readonly entries: number[];
   readonly exits: number[];
-  /** Space around the items, for the frame of the level. */
+  /** Margin around the items, for the frame of the level. */
   readonly header: number;
   readonly padding: number;
-  /** For the title of the frame. */
+  /** Height of the title of the frame. */
   readonly leastWidth: number;
   /** Open groups inside that were laid out before. */
   readonly known?: Placed[];
@@ -35,11 +35,11 @@ export interface Placed {
   at: [number, number][];
   /** Points of each link, x and y in turn, in the order of the task's links. */
   paths: number[][];
-  /** Links that are drawn as bows, with the control points of one curve for points. */
+  /** Links that are drawn as bows; their points are the control points of one curve. */
   far: boolean[];
   entryPaths: number[][];
   exitPaths: number[][];
-  /** Where edges from outside arrive and leave: x within the level. */
+  /** x within the level at which edges from outside enter and leave. */
   entry: number | null;
   exit: number | null;
 }
@@ -48,7 +48,7 @@ const MOST_PORT_EDGES = 6;
 const MOST_LOOSE = 4;
 
 export function layout(): (tasks: Task[]) => Placed[] {
-  // What is equal has equal layouts: each is made once.
+  // Equal levels share one layout.
   const levels = remembered(({ task, boxes }: Level) => arrange(task, boxes, pieces), ({ task, boxes }) => [outline({ ...task, boxes }), task.header, task.padding, task.leastWidth]);
   const pieces = remembered(inChains, outline);
   return (tasks) => {
@@ -81,7 +81,7 @@ function measured(box: Box, levels: ReadonlyMap<number, Placed>, task: Task): Ar
   return inner ? { item: box.item, width: inner.width, height: inner.height, ports: inner } : { ...box, ports: undefined };
 }
 
-/** All that a layout depends on, without the items' numbers. */
+/** Everything a layout depends on, except the ids of the items. */
 function outline({ boxes, links, entries, exits }: Piece): unknown {
   const at = new Map(boxes.map(({ item }, position) => [item, position]));
   const sizes = boxes.map(({ width, height, ports }) => [width, height, ports?.entry, ports?.exit]);
@@ -139,7 +139,7 @@ function inPieces(task: Task, boxes: readonly Area[], placed: Placed, at: Map<nu
   placed.paths = task.links.map(([from, to], link) => (far[link] ? bow(from, to) : (paths.get(`${from},${to}`) as number[])));
 }
 
-/** Items without edges, below the others, in rows about as wide as they are high together. */
+/** Items without edges, below the others, in rows that form about a square. */
 function inRows(boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>): void {
   const area = boxes.reduce((sum, box) => sum + (box.width + GAP) * (box.height + GAP), 0);
   const most = Math.max(placed.width, 1.4 * Math.sqrt(area), ...boxes.map((box) => box.width));
@@ -154,7 +154,7 @@ function inRows(boxes: readonly Area[], placed: Placed, at: Map<number, [number,
   }
 }
 
-/** Make room for the frame around a level. Edges from outside begin and end on the frame itself. */
+/** Add the margin for the frame around a level. Edges from outside begin and end on the frame. */
 function frame(placed: Placed, { header, padding, leastWidth }: Task): void {
   const top = header + padding;
   const xs = [...placed.paths, ...placed.entryPaths, ...placed.exitPaths].flatMap((path) => path.filter((_, at) => at % 2 === 0));

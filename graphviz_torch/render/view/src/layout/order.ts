@@ -1,5 +1,5 @@
 // Orders the boxes of each rank so that few edges cross: barycenters, down and up, the best is kept.
-// It does what dagre's own step does, in arrays: that step takes most of dagre's time.
+// Replaces the step of dagre, which takes most of its time, by one on arrays.
 
 import type { Graph } from "@dagrejs/dagre";
 
@@ -27,7 +27,7 @@ export function order(graph: Graph): void {
   for (const rank of best) rank.forEach((node, at) => (((graph.node(names[node] as string) as { order: number }).order = at)));
 }
 
-/** Each rank in the order in which a search from the first ranks comes to its nodes. */
+/** Each rank in the order in which a search from the first ranks reaches its nodes. */
 function initial(rankOf: readonly number[], down: readonly number[][]): number[][] {
   const ranks: number[][] = Array.from({ length: Math.max(-1, ...rankOf) + 1 }, () => []);
   const seen = new Uint8Array(rankOf.length);
@@ -42,7 +42,7 @@ function initial(rankOf: readonly number[], down: readonly number[][]): number[]
   return ranks;
 }
 
-/** The ranks sorted one after the other by where the neighbours in the rank before stand. */
+/** The ranks, sorted one by one by the positions of the neighbours in the previous rank. */
 function swept(ranks: readonly number[][], neighbours: readonly number[][], upwards: boolean, rightwards: boolean): number[][] {
   const found = ranks.map((rank) => rank.slice());
   const position = positions(found);
@@ -52,7 +52,7 @@ function swept(ranks: readonly number[][], neighbours: readonly number[][], upwa
       const near = neighbours[node] as number[];
       if (near.length) weight.set(node, near.reduce((sum, other) => sum + (position[other] as number), 0) / near.length);
     }
-    // What has no neighbour there keeps its place; where two are equal, sweeps favour either side in turn.
+    // A node without neighbours there keeps its position; ties are broken to either side in turn.
     const free = rank.filter((node) => weight.has(node));
     if (rightwards) free.reverse();
     free.sort((a, b) => (weight.get(a) as number) - (weight.get(b) as number));
@@ -71,7 +71,7 @@ function positions(ranks: readonly number[][]): Float64Array {
   return position;
 }
 
-/** Pairs of edges that cross: inversions among the lower ends, counted with a tree of sums. */
+/** Number of crossing edge pairs: inversions among the lower ends, counted with a Fenwick tree. */
 function crossings(ranks: readonly number[][], down: readonly number[][]): number {
   const position = positions(ranks);
   let count = 0;

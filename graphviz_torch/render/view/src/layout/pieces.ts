@@ -1,11 +1,11 @@
-// Cuts a level where a single edge passes, and puts the pieces together again: below each other, and
+// Splits a level where a single edge passes, and stacks the pieces again: one below the other, and
 // a long row of them in columns.
 
 import { type Area, type Piece, port, RANK_GAP, type Ranks } from "./ranks";
 
 interface Cut {
   readonly pieces: Piece[];
-  /** For each piece but the last: may the next one start another column? */
+  /** For each piece but the last: true if the next one may start a column. */
   readonly turns: boolean[];
 }
 
@@ -19,16 +19,16 @@ interface Joined {
 }
 
 const FEWEST_IN_COLUMNS = 4;
-const TALL = 1800; // a lower row of pieces needs no columns
-const ASPECT = 1.3; // of columns together: as wide as this times their height
+const TALL = 1800; // pixels; a lower stack needs no columns
+const ASPECT = 1.3; // width / height of all columns together
 const COLUMN_GAP = 56;
-const TURN = 16; // room above and below columns, for the edges between them
+const TURN = 16; // pixels above and below columns, for the edges between them
 
-/** The pieces of a level whose boxes are in topological order; `far` links are left out of them. */
+/** The pieces of a level whose boxes are in topological order, without `far` links. */
 export function cut(boxes: readonly Area[], links: readonly [number, number][], far: readonly boolean[], entries: readonly number[], exits: readonly number[]): Cut {
   const position = new Map(boxes.map(({ item }, at) => [item, at]));
   const of = (item: number) => position.get(item) as number;
-  // How many edges pass between each position and the next; those from outside and to there pass too.
+  // Number of edges between each position and the next, those from and to outside included.
   const passing = new Int32Array(boxes.length + 1);
   const bowed = new Int32Array(boxes.length + 1);
   const count = (counts: Int32Array, from: number, to: number): void => {
@@ -66,7 +66,7 @@ export function join(pieces: readonly Piece[], laid: readonly Ranks[], turns: re
       const { width, height } = laid[at] as Ranks;
       const before = corners[at - 1];
       let x = (room - width) / 2;
-      // The edge between two pieces is straight where there is room to move the second.
+      // Move the second piece, if possible, so that the edge between them is straight.
       if (at > first && before) x = Math.max(0, Math.min(room - width, before[0] - left + out(at - 1)[0] - into(at)[0]));
       corners.push([left + x, y]);
       y += height + RANK_GAP;
@@ -86,7 +86,7 @@ export function join(pieces: readonly Piece[], laid: readonly Ranks[], turns: re
   return { width: left - COLUMN_GAP, height, corners, joins };
 }
 
-/** The first piece of each column, and the one behind its last. */
+/** The range of pieces of each column. */
 function inColumns(laid: readonly Ranks[], turns: readonly boolean[]): [number, number][] {
   const height = laid.reduce((sum, one) => sum + one.height + RANK_GAP, 0);
   const width = Math.max(...laid.map((one) => one.width)) + COLUMN_GAP;

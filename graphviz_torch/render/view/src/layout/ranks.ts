@@ -7,11 +7,11 @@ export interface Area {
   readonly item: number;
   readonly width: number;
   readonly height: number;
-  /** Where edges arrive and leave, from the left side, if not in the middle. */
+  /** x from the left side at which edges enter and leave, if not in the middle. */
   readonly ports: { readonly entry: number | null; readonly exit: number | null } | undefined;
 }
 
-/** Boxes and the links between them; `entries` and `exits` read from outside and are read there. */
+/** Boxes and links; `entries` have inputs from outside, `exits` have users outside. */
 export interface Piece {
   readonly boxes: readonly Area[];
   readonly links: readonly (readonly [number, number])[];
@@ -26,7 +26,7 @@ export interface Ranks {
   readonly paths: number[][];
   readonly entryPaths: number[][];
   readonly exitPaths: number[][];
-  /** Where edges from outside arrive and leave. */
+  /** x at which edges from outside enter and leave. */
   readonly entry: number | null;
   readonly exit: number | null;
 }
@@ -40,15 +40,15 @@ interface Centred {
 
 export const GAP = 22;
 export const RANK_GAP = 34;
-const PORT_GAP = 12; // between the frame's edge and the first or last rank
+const PORT_GAP = 12; // pixels between the frame and the first or last rank
 // dagre halves the gap and doubles the length of edges, to have a rank for labels between any two:
 // with half the length there is none.
 const UNLABELLED = { minlen: 0.5 };
-const BEYOND = 10; // so far an edge goes on upright: the curve would cut a corner
+const BEYOND = 10; // pixels that an edge stays upright, as the curve would cut a corner
 const ENTRY = "entry";
 const EXIT = "exit";
 
-/** Where an edge arrives at a box or leaves it, from the box's left side. */
+/** x from the left side of a box at which an edge enters or leaves. */
 export function port({ ports, width }: Area, side: "entry" | "exit"): number {
   return ports?.[side] ?? width / 2;
 }
@@ -68,7 +68,7 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
   for (const item of exits) graph.setEdge(String(item), EXIT, { ...UNLABELLED });
   place(graph, { customOrder: orderRanks });
 
-  // A port takes a rank of its own, of which little is needed where no item shares it.
+  // A port has a rank of its own, which can be thin unless an item shares it.
   const size = graph.graph() as { width: number; height: number };
   const found = boxes.map(({ item }) => graph.node(String(item)) as Centred);
   const spare = RANK_GAP - PORT_GAP;
@@ -81,13 +81,13 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
   const entry = entries.length ? (graph.node(ENTRY) as Centred).x : null;
   const exit = exits.length ? (graph.node(EXIT) as Centred).x : null;
 
-  // An edge leaves from the middle of a box's lower side, or from where an open group lets it out.
+  // An edge leaves at the middle of the lower side of a box, or at the exit of an open group.
   const end = (item: number, side: "entry" | "exit"): number[] => {
     const [x, y] = corner.get(item) as [number, number];
     const box = areas.get(item) as Area;
     return [x + port(box, side), side === "entry" ? y : y + box.height];
   };
-  // An edge passes a rank upright, from above its highest box to below.
+  // An edge passes a rank upright, along its highest box.
   const heights = new Map<number, number>();
   for (const { y, height } of found) heights.set(Math.round(y), Math.max(heights.get(Math.round(y)) ?? 0, height));
   const passed = ({ x, y }: Centred): number[] => {
@@ -117,6 +117,6 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
 
 function orderRanks(graph: Graph): void {
   order(graph);
-  // dagre takes for granted that every edge passes a rank, and has a point there.
+  // dagre expects every edge to pass a rank and to have a point there.
   for (const edge of graph.edges()) (graph.edge(edge) as { points?: object[] }).points ??= [{ x: Number.POSITIVE_INFINITY, y: 0 }];
 }

@@ -1,4 +1,4 @@
-// The pieces that details are made of: tables, sections, links to nodes, findings.
+// Building blocks of the panel: tables, sections, links to nodes, findings.
 
 import { button, html } from "../dom";
 import type { Gradient, Meta } from "../graph/model";
@@ -7,11 +7,11 @@ import { bytes, count, number, seconds, shaped, tensor } from "../graph/units";
 
 export type Value = string | Node;
 
-/** Where the panel's links lead. */
+/** Actions and texts of the links in the panel. */
 export interface Leads {
-  /** What a link to a node says. */
+  /** The text of a link to a node. */
   called(node: number): string;
-  /** The page's address of an item; "" where it has none. */
+  /** The page address of an item; "" if it has none. */
   address(item: number): string;
   go(item: number): void;
 }
@@ -27,7 +27,7 @@ export function table(rows: readonly [string, Value][]): HTMLElement {
   return html("dl", {}, ...rows.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
 }
 
-/** A list of at most so many rows, which says how many more there are. */
+/** A list of at most `most` rows, followed by the number of the others. */
 export function list<Row>(rows: readonly Row[], most: number, draw: (row: Row) => Value[]): HTMLElement {
   const items = rows.slice(0, most).map((row) => html("li", {}, ...draw(row)));
   if (rows.length > most) items.push(html("li", { class: "quiet" }, `and ${(rows.length - most).toLocaleString("en")} more`));
@@ -67,7 +67,7 @@ export function transferText({ source, target, nbytes, phase, where, pinned, sec
     .join(" · ");
 }
 
-/** What ranks sent to each other, as a section; nothing where nothing was sent. */
+/** Section of the collectives; empty if there are none. */
 export function drawCollectives(sent: readonly Collective[], leads?: Leads): HTMLElement[] {
   if (!sent.length) return [];
   const rows = list(sent, MOST_SENT, ({ kind, node, text }) => [
@@ -92,7 +92,7 @@ export function gradientFacts(gradient: Gradient): [string, Value][] {
   return facts;
 }
 
-/** A finding; with `leads` also a chip for each of its nodes. */
+/** A finding; with `leads`, a link to each of its nodes as well. */
 export function drawFinding(finding: Finding, leads?: Leads): HTMLElement {
   const text = html("p", { class: "message" }, finding.message);
   const parts: HTMLElement[] = [html("p", { class: "rule" }, `${finding.severity} · ${finding.rule}`), text];

@@ -1,4 +1,4 @@
-// What a group holds, summed over its nodes.
+// The panel of a group: sums over its nodes.
 
 import { html } from "../dom";
 import type { Model } from "../graph/model";

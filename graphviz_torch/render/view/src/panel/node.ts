@@ -1,4 +1,4 @@
-// All that is known about one node.
+// The panel of a node: all its values.
 
 import { html } from "../dom";
 import type { Edge, Model } from "../graph/model";

@@ -1,4 +1,4 @@
-// The panel while nothing is selected: the graph in numbers, its differences, findings and transfers.
+// The panel without a selection: numbers of the graph, its differences, findings and transfers.
 
 import { html } from "../dom";
 import type { Model } from "../graph/model";

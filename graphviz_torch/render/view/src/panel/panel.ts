@@ -1,4 +1,4 @@
-// The panel at the side: all that is known about what was clicked, or about the whole graph.
+// The side panel: details of the selected item, or of the whole graph.
 
 import { button, html } from "../dom";
 import type { Model } from "../graph/model";
