@@ -24,7 +24,7 @@ def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
 
 
 def is_identifying(value: Fingerprint | None) -> bool:
-    """True if a fingerprint can identify a result: it is finite and has elements."""
+    """Return True if a fingerprint can identify a result: it is finite and has elements."""
     return (
         value is not None
         and math.isfinite(value.norm + value.mean + value.least + value.greatest)
@@ -64,7 +64,7 @@ def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
 
 
 def equal_projections(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
-    """True if some of the projections are equal up to `tolerance`."""
+    """Return True if some of the projections are equal up to `tolerance`."""
     size = max(a.norm, b.norm)
     differing = _differences(a.projections[part], b.projections[part], size)
     return max(differing, default=0.0) <= tolerance

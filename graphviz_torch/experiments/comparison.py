@@ -119,7 +119,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
-    """True if a matrix of all pairs of lanes differs only in rows or columns of allowed lanes."""
+    """Return True if a matrix of all pairs of lanes differs only in those of allowed lanes."""
     if differs.dim() < 2 or differs.shape[-1] % count or differs.shape[-2] % count:
         return False
     rest = differs.reshape(-1, *differs.shape[-2:]).any(0)
@@ -162,7 +162,7 @@ class Comparison:
         self.last_same: Row | None = None
 
     def __call__(self, compared: OperatorPair) -> bool:
-        """True if the operator's result differs."""
+        """Return True if the operator's result differs."""
         if compared.is_view and not self._views:
             return True  # a view differs like its base
         differs = difference(compared.first, compared.other)
@@ -202,7 +202,7 @@ class Comparison:
         return True
 
     def keeps_lanes(self, first: Tensor, other: Tensor) -> bool:
-        """True if all differences between two tensors are inside the lanes that may differ."""
+        """Return True if all differences between two tensors are inside the allowed lanes."""
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
@@ -271,7 +271,7 @@ def _share(differs: Tensor) -> float:
 
 
 def _is_even(tensor: Tensor, operator: str) -> bool:
-    """True if the tensor is all zero or, for an operator that selects elements, constant."""
+    """Return True if the tensor is all zero or, for an operator that selects elements, constant."""
     plain = readable(tensor)
     if plain is None or not plain.numel():
         return False

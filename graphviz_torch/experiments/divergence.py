@@ -132,7 +132,7 @@ def compare_forwards(
 
 
 def outputs_differ(first: ForwardResult, other: ForwardResult) -> bool:
-    """True if the outputs differ by more than rounding."""
+    """Return True if the outputs differ by more than rounding."""
     return max((scaled_distance(a, b) for a, b in _outputs(first, other)), default=0.0) > 1
 
 

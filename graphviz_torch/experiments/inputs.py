@@ -59,7 +59,7 @@ def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
 
 
 def _varies(tensor: Tensor) -> bool:
-    """True if the tensor has several values; an integer tensor needs more than two."""
+    """Return True if the tensor has several values; an integer tensor needs more than two."""
     if tensor.numel() < 2 or tensor.is_meta or tensor.dtype is torch.bool:
         return False
     values = torch.unique(tensor.detach().flatten()[:10_000])

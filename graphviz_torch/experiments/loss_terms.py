@@ -79,7 +79,7 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
 
 
 def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
-    """True if the loss is a scalar of the forward, after scalar operations at most."""
+    """Return True if the loss is a scalar of the forward, after scalar operations at most."""
     sources = _sources(graph)
     stack, met = [node for node, _ in graph.outputs[:1]], set[int]()
     while stack and len(met) < _MAX_NODES:
@@ -96,7 +96,7 @@ def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
 def _is_weighed(
     graph: Graph, sources: dict[int, list[int]], last: int, forward: Collection[int]
 ) -> bool:
-    """True if the numbers are divided, or multiplied by a possible count, after the forward."""
+    """Return True if the numbers are divided, or multiplied by a possible count, afterwards."""
     stack, met = [last], set[int]()
     while stack and len(met) < _MAX_NODES:
         number = stack.pop()
@@ -113,7 +113,7 @@ def _is_weighed(
 
 
 def has_one_term_per_sample(graph: Graph, known: list[Term], count: int) -> bool:
-    """True if there is one term for each of `count` samples, computed from its row alone."""
+    """Return True if there is one term for each of `count` samples, computed from its row alone."""
     if count < 2 or len(known) != count:
         return False
     sources, rows = _sources(graph), set[str]()

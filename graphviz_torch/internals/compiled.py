@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 
 
 def is_region(kind: type) -> bool:
-    """True if nodes of class `kind` are backwards of regions compiled by `torch.compile`."""
+    """Return True if nodes of class `kind` are backwards of regions compiled by `torch.compile`."""
     forward: Any = getattr(kind, "_forward_cls", None)
     return (
         kind.__name__ == "CompiledFunctionBackward"
@@ -23,7 +23,7 @@ def is_region(kind: type) -> bool:
 
 
 def is_compiled(module: Any) -> bool:
-    """True if `module` is the result of `torch.compile` or was compiled by `Module.compile`.
+    """Return True if `module` is the result of `torch.compile` or was compiled by `Module.compile`.
 
     Uses `_compiled_call_impl`, which `Module.compile` sets, and the name of the wrapper's class;
     both are private (2.13).

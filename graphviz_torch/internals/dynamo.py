@@ -41,7 +41,7 @@ def not_compiled_hook(function: _Function) -> _Function:
 
 
 def compiles_backward() -> bool:
-    """True if compiled autograd is on in this process (`config.compiled_autograd` of Dynamo)."""
+    """Return True if Dynamo's `config.compiled_autograd` is on in this process."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")  # the module is loaded on first use
     return module is not None and bool(module.compiled_autograd_enabled)
 
@@ -67,6 +67,6 @@ is_jit_tracing: Any = torch._C._is_tracing
 
 
 def is_trial() -> bool:
-    """True inside a torch.func transform, or while Dynamo runs the program on fake tensors."""
+    """Return True inside a torch.func transform, or while Dynamo runs on fake tensors."""
     transformed = torch._C._functorch.maybe_current_level() is not None
     return transformed or TracingContext.try_get() is not None

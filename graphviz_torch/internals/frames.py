@@ -120,7 +120,7 @@ def library_of(frame: FrameType | None) -> str:
 
 
 def is_shape_inference(frame: FrameType | None) -> bool:
-    """True if PyTorch is running part of the program in advance, on uninitialized memory.
+    """Return True if PyTorch is running part of the program in advance, on uninitialized memory.
 
     A pipeline does so to infer the shapes of a stage, and `torch.cuda.make_graphed_callables` to
     warm up before it captures a CUDA graph.
@@ -138,17 +138,17 @@ def is_shape_inference(frame: FrameType | None) -> bool:
 
 
 def is_moving_module(frame: FrameType | None) -> bool:
-    """True if `Module.to` or a similar method runs in `frame` or in a caller of it."""
+    """Return True if `Module.to` or a similar method runs in `frame` or in a caller of it."""
     return _is_running(_APPLY, frame)
 
 
 def is_replicating_module(frame: FrameType | None) -> bool:
-    """True if `nn.DataParallel` is copying a module to its replicas, from `frame` outwards."""
+    """Return True if `frame` or a caller of it is `nn.DataParallel` copying a module."""
     return _is_running(_REPLICATE, frame)
 
 
 def is_packing(frame: FrameType | None) -> bool:
-    """True if a pack hook of `saved_tensors_hooks` is running, from `frame` outwards.
+    """Return True if a pack hook of `saved_tensors_hooks` is running, from `frame` outwards.
 
     Only pack hooks written in Python are recognized. Uses private API to get the current hooks.
     """
@@ -157,7 +157,7 @@ def is_packing(frame: FrameType | None) -> bool:
 
 
 def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
-    """True if code object `code` runs in `frame` or in a caller up to the innermost user frame."""
+    """Return True if `code` runs in `frame` or in a caller up to the innermost user frame."""
     while frame is not None:
         if frame.f_code is code:
             return True

@@ -22,7 +22,7 @@ def current_device() -> int:
 
 
 def is_set_up(device: int) -> bool:
-    """True if this process has a CUDA context on the device."""
+    """Return True if this process has a CUDA context on the device."""
     cuda: Any = torch._C  # private (2.13); a build without CUDA does not have it
     return bool(cuda._cuda_hasPrimaryContext(device))
 

@@ -24,7 +24,7 @@ _PARALLEL = (DataParallel, DistributedDataParallel)  # these keep the wrapped mo
 
 
 def is_wrapped_child(module: Module, child: str) -> bool:
-    """True if `module` is a wrapper and the child named `child` is the wrapped module."""
+    """Return True if `module` is a wrapper and the child named `child` is the wrapped module."""
     return child in _WRAPPED_CHILDREN or (child == "module" and isinstance(module, _PARALLEL))
 
 
@@ -41,7 +41,7 @@ def wrapped_module(module: Module) -> Module | None:
 
 
 def is_sharded(kinds: Iterable[type[Module]]) -> bool:
-    """True if `fully_shard` created one of these classes."""
+    """Return True if `fully_shard` created one of these classes."""
     return any(hasattr(kind, "_get_fsdp_state") for kind in kinds)
 
 

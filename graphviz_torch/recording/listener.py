@@ -143,7 +143,7 @@ class Listener:
         return []
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        """Called when all graphs have their columns, before `add_to_graph`."""
+        """Run after all graphs have their columns, before `add_to_graph`."""
 
     def node_columns(self, backward: Backward) -> Columns:
         """Return values of nodes by field of `Node`, then by node id."""

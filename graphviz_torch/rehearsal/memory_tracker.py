@@ -146,7 +146,7 @@ class MemoryTracker:
                 block.placement.put()
 
     def has(self, tensor: Tensor) -> bool:
-        """True if a tensor is on the device; always False inside an operator."""
+        """Return True if a tensor is on the device; always False inside an operator."""
         if self._storages.inside:
             return False
         with unseen_calls():

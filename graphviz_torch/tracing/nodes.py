@@ -232,7 +232,7 @@ def _labels(
 
 
 def is_stale(tensor: Tensor) -> bool:
-    """True if reading the tensor's node may create a new one, as for a view of a mutated base."""
+    """Return True if reading the tensor's node may create one, as for a view of a mutated base."""
     try:
         return TensorBase._is_view(tensor) and tensor._version > 0
     except Exception:  # a subclass may refuse to answer
@@ -246,7 +246,7 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 
 
 def is_alive(fn: GradFn) -> bool:
-    """True if a node still exists.
+    """Return True if a node still exists.
 
     A custom Function's Python object may outlive it (up to 2.12).
     """

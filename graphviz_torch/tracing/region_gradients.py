@@ -142,7 +142,7 @@ def _passed_on_gradients(
 
 
 def _passes_on(region: Region, edge: Edge) -> bool:
-    """True if a node passes its gradient on to this operand unchanged."""
+    """Return True if a node passes its gradient on to this operand unchanged."""
     node, source = region.nodes[edge.target], region.nodes[edge.source]
     alpha = [each for each in node.attributes if each.startswith("alpha=") and edge.input_nr]
     return (

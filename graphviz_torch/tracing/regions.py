@@ -219,7 +219,7 @@ class _Origins:
 
 
 def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origins) -> bool:
-    """True if the region was compiled for other modules than those whose parameters it gets.
+    """Return True if the region was compiled for other modules than those whose parameters it gets.
 
     This happens for repeated blocks of a model, which reuse the code of the first one.
     """

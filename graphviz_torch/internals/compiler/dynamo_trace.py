@@ -41,23 +41,23 @@ class Trace(Protocol):
     """Callbacks invoked while Dynamo traces one graph."""
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
-        """Called before an operation runs."""
+        """Receive an operation before it runs."""
 
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """Called after an operation with its function, Dynamo's metadata and its outputs."""
+        """Receive an operation after it ran: its function, Dynamo's metadata and its outputs."""
 
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Called after `on_operation_end`, with the arguments and the result."""
+        """Receive the arguments and the result, after `on_operation_end`."""
 
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Called after a custom `autograd.Function` was applied as one operation."""
+        """Receive a custom `autograd.Function` that was applied as one operation."""
 
     def on_operand_order(self, order: list[int]) -> None:
-        """Called after `on_apply`, with the argument position of each operand in the program."""
+        """Receive the argument position of each operand in the program, after `on_apply`."""
 
     def on_graph_complete(
         self,
@@ -66,7 +66,7 @@ class Trace(Protocol):
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """Called when the graph is complete, before the compiler changes it.
+        """Receive the complete graph, before the compiler changes it.
 
         Args:
             inputs: input tensors.
@@ -76,7 +76,7 @@ class Trace(Protocol):
         """
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
-        """Called with the classes of nodes that the compiler created for the graph."""
+        """Receive the classes of nodes that the compiler created for the graph."""
 
 
 class TraceComplete(Exception):

@@ -35,16 +35,16 @@ class RegionBackwardCallbacks(Protocol):
         """Names of the graph's values to report."""
 
     def on_value(self, name: str, value: Tensor) -> None:
-        """Called with a value and its name."""
+        """Receive a value and its name."""
 
     def on_complete(self) -> None:
-        """Called when all values have been reported, to describe them."""
+        """Describe the values, after all of them were received."""
 
     def on_equal(self) -> None:
-        """Called if the gradients equal those of the compiled backward."""
+        """Accept the gradients, which equal those of the compiled backward."""
 
     def on_mismatch(self, why: str) -> None:
-        """Called with the reason if the gradients differ, or if the graph could not be run."""
+        """Receive the reason if the gradients differ, or if the graph could not be run."""
 
 
 class RegionBackwardWatch(Watch):

@@ -62,7 +62,7 @@ def skipped_before(function: Any) -> Skipped | None:
 
 
 def is_skipped_entirely(function: Any) -> bool:
-    """True if Dynamo skips everything that a compiled function runs: a module and its children.
+    """Return True if Dynamo skips all that a compiled function runs: a module and its children.
 
     Returns False if there is compiled code that is not the forward of a module, since it may be
     called here as well.
@@ -79,7 +79,7 @@ def is_skipped_entirely(function: Any) -> bool:
 
 
 def keeps_module_hooks(function: Any) -> bool:
-    """True if global module hooks can stay while the function runs.
+    """Return True if global module hooks can stay while the function runs.
 
     Dynamo has skipped the forward of its module, and no module inside has hooks, so no compiled
     code checks for hooks.
@@ -105,5 +105,5 @@ def _forward(module: Any) -> CodeType | None:
 
 
 def _is_in_skip_rules(code: CodeType) -> bool:
-    """True if Dynamo compiles this code only when it inlines it into other code."""
+    """Return True if Dynamo compiles this code only when it inlines it into other code."""
     return bool(import_module("torch._dynamo.trace_rules").check(code))

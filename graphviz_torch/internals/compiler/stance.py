@@ -42,7 +42,7 @@ class EagerStance:
 
 
 def is_forced_eager() -> bool:
-    """True if the stance is "force_eager" now, whoever set it."""
+    """Return True if the stance is "force_eager" now, whoever set it."""
     stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
     return getattr(stance, "stance", None) == "force_eager"
 

@@ -48,7 +48,7 @@ class Placement(Protocol):
         """Mark the tensors in `given` as being on the device."""
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor is on the device."""
+        """Return True if a tensor is on the device."""
 
     def allocated_bytes(self) -> int:
         """Return the bytes allocated on the device now."""

@@ -88,7 +88,7 @@ class FakeGroups:
         self._open.__exit__(*raised)
 
     def on_host(self, args: Iterable[Any]) -> bool:
-        """True if the process group among an operator's arguments is a gloo group."""
+        """Return True if the process group among an operator's arguments is a gloo group."""
         groups = [each for each in args if isinstance(each, torch.ScriptObject)]
         with suppress(RuntimeError):  # the argument may be another C++ object
             return any(_group.unbox(each).group_name in self._on_host for each in groups)

@@ -21,7 +21,7 @@ _FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
 def only_printed(frame: FrameType) -> bool:
-    """True if the running line of `frame` does nothing but print or log the value that it reads."""
+    """Return True if the running line of `frame` only prints or logs the value that it reads."""
     text = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     return _line_prints(text, frame.f_lineno)
 
@@ -61,7 +61,7 @@ def _statements(scope: _Scope) -> Iterator[ast.stmt]:
 
 
 def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
-    """True if a statement only prints the values that it reads."""
+    """Return True if a statement only prints the values that it reads."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Call) and _logs(statement.value.func)
     if isinstance(statement, ast.Assign):
@@ -75,7 +75,7 @@ def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str
 
 
 def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
-    """True if all statements that read `name` only print it; names in `known` are being checked."""
+    """Return True if all statements that read `name` only print it; `known` are being checked."""
     if name in known:
         return True
     known.add(name)
@@ -92,7 +92,7 @@ def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> 
 
 
 def _logs(function: ast.expr) -> bool:
-    """True if an expression names a logger: `print`, `logger.info`, `self.writer.add_scalar`."""
+    """Return True if an expression names a logger: `print`, `logger.info`, `writer.add_scalar`."""
     while isinstance(function, ast.Attribute):
         if function.attr in _LOGS:
             return True

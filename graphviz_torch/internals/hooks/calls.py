@@ -122,7 +122,7 @@ class _ListenerCache(dict[Any, _Listening]):
 
 
 def selects(listener: object, func: Any, computes: bool, keywords: Sequence[str] = ()) -> bool:
-    """True if `listener` selects calls of `func` with these keywords."""
+    """Return True if `listener` selects calls of `func` with these keywords."""
     functions: Container[Any] | None = getattr(listener, "functions", None)
     return computes if functions is None else _is_named(functions, func, keywords)
 
@@ -262,7 +262,7 @@ def original_method(function: Any) -> Any:
 
 
 def _is_called_by_itself(method: Any, caller: FrameType) -> bool:
-    """True if PyTorch's own method, and not the program's replacement, called the function mode.
+    """Return True if PyTorch's own method, not the program's replacement, called the mode.
 
     Args:
         method: the result of `original_method`.

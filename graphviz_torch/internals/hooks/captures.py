@@ -54,7 +54,7 @@ class CaptureWatch(Watch):
 
 
 def is_captured() -> bool:
-    """True while this thread captures a CUDA graph; nothing is recorded then."""
+    """Return True while this thread captures a CUDA graph; nothing is recorded then."""
     return bool(_graphs())
 
 

@@ -58,7 +58,7 @@ def calling_position(frame: Frame) -> CodePosition | None:
 
 
 def is_holder(data: Any) -> bool:
-    """True if `data` is the placeholder of a tensor that will be recomputed."""
+    """Return True if `data` is the placeholder of a tensor that will be recomputed."""
     return type(data) is checkpoint._Holder
 
 

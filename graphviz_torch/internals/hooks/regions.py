@@ -76,26 +76,26 @@ class GraphCallbacks(Protocol):
     """Callbacks for compiled callables, and for the graphs that compiled code calls."""
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
-        """Called when a compiled callable is called with `given`.
+        """Receive the arguments `given` of a call of a compiled callable.
 
         Our hooks are off until `on_region_exit`.
         """
 
     def on_region_exit(self) -> None:
-        """Called when a compiled callable has run, whether Dynamo compiled or skipped it."""
+        """Run after a compiled callable, whether Dynamo compiled or skipped it."""
 
     def on_graph_start(self, frame: FrameType, own: bool) -> None:
-        """Called when `frame`, of Dynamo's code, is about to call a graph; our hooks are off.
+        """Receive the `frame` of Dynamo's code that is about to call a graph; our hooks are off.
 
         `own` is True if the graph runs the program's operations one by one, False if a backend
         compiled it.
         """
 
     def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
-        """Called with the arguments and the result of the graph."""
+        """Receive the arguments and the result of the graph."""
 
     def on_graph_end(self) -> None:
-        """Called when the graph has run."""
+        """Run after the graph."""
 
 
 class RegionWatch:

@@ -109,5 +109,5 @@ class StorageWatch(_Mode):  # type: ignore[misc]
 
 
 def is_wrapper(kind: type) -> bool:
-    """True if tensors of this class wrap other tensors, which own the memory."""
+    """Return True if tensors of this class wrap other tensors, which own the memory."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")

@@ -40,7 +40,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def has_no_values(tensor: Tensor) -> bool:
-    """True if the tensor cannot be read: meta, fake, inside vmap, or with freed memory."""
+    """Return True if the tensor cannot be read: meta, fake, inside vmap, or with freed memory."""
     if _functorch.is_functorch_wrapped_tensor(tensor):
         return True
     if any(each.__name__ == "FakeTensor" for each in type(tensor).__mro__):

@@ -35,7 +35,7 @@ class GeneratorStates:
         return found
 
     def have_changed(self) -> bool:
-        """True if any of the generators has drawn numbers since."""
+        """Return True if any of the generators has drawn numbers since."""
         return any(not torch.equal(state, g.get_state()) for g, state in self._states)
 
     def restore(self) -> None:

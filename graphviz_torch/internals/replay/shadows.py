@@ -174,7 +174,7 @@ class Shadows:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """True if the tensor is strided with one storage and sees no operators."""
+    """Return True if the tensor is strided with one storage and sees no operators."""
     if is_dense(tensor):
         return True
     sees = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__

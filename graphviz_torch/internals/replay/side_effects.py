@@ -118,7 +118,7 @@ def _name(file: Any) -> str:
 
 
 def _of_torch(frame: FrameType | None) -> bool:
-    """True if PyTorch is the innermost caller outside of the standard library."""
+    """Return True if PyTorch is the innermost caller outside of the standard library."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(TORCH):

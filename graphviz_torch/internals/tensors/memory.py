@@ -55,12 +55,12 @@ _NO_ELEMENTS = Elements([], 0)
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """True if the tensor has one storage: it is neither a subclass nor sparse or nested."""
+    """Return True if the tensor has one storage: it is neither a subclass nor sparse or nested."""
     return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """True if a kernel may read the tensor: it is dense, and is allocated or has no elements.
+    """Return True if a kernel may read the tensor: it is dense, and allocated or empty.
 
     >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
     (True, False)
@@ -75,7 +75,7 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def may_be_read(tensor: Tensor) -> bool:
-    """True if a kernel of ours may read the tensor now.
+    """Return True if a kernel of ours may read the tensor now.
 
     The tensor needs memory, and no CUDA graph may be captured on its stream.
     """
@@ -96,7 +96,7 @@ def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def have_memory(strided: Sequence[Tensor]) -> bool:
-    """True if a kernel may read all of these tensors, which are plain and strided."""
+    """Return True if a kernel may read all of these tensors, which are plain and strided."""
     with suppress(RuntimeError, NotImplementedError):
         return not any(map(attrgetter("is_nested"), strided)) and all(map(_address, strided))
     return False
@@ -121,7 +121,7 @@ def elements(tensor: Tensor) -> Elements:
 
 
 def is_on_cpu(tensor: Tensor) -> bool:
-    """True if the tensor can be read without synchronizing with a device."""
+    """Return True if the tensor can be read without synchronizing with a device."""
     return tensor.is_cpu
 
 

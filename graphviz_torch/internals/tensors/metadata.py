@@ -144,7 +144,7 @@ def defined_outputs(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
 
 
 def is_custom(kind: type) -> bool:
-    """True if `kind` is the class of nodes of a Python `autograd.Function`."""
+    """Return True if `kind` is the class of nodes of a Python `autograd.Function`."""
     return issubclass(kind, torch.autograd.function.BackwardCFunction)
 
 

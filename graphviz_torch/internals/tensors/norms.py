@@ -54,7 +54,7 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """True if one call shows that a plain CPU tensor is finite. False if it is not, or if unknown.
+    """Return True if one call shows that a plain CPU tensor is finite, else False.
 
     Meant for one tensor per step; returns False if a mode would see the call.
     """

@@ -49,7 +49,7 @@ def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
 
 
 def is_nesting(value: Any) -> bool:
-    """True if `flatten` searches inside the value."""
+    """Return True if `flatten` searches inside the value."""
     kind = type(value)
     if kind in ATOMS or kind in _TENSORS:
         return False

@@ -260,7 +260,7 @@ class Gradients(Listener):
 
     @with_gc_disabled
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Hook every node, if hooks are allowed."""
+        """Add a hook to every node, if hooks are allowed."""
         live, ran = event.live, event.live.ran.rows
         if ran is None:
             return

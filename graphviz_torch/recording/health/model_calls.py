@@ -38,7 +38,7 @@ class ModelCalls:
         self.thread = 0
 
     def open(self) -> None:
-        """Hook the class of the module, for calls from this thread."""
+        """Add a hook to the class of the module, for calls from this thread."""
         kind = type(self.model)
         self.thread = get_ident()
         if isinstance(self.model, torch.jit.ScriptModule):

@@ -106,7 +106,7 @@ class CallStack:
         self.ends = []
 
     def begin_step(self) -> None:
-        """Number outermost calls from one again, after a backward was read."""
+        """Restart the numbers of outermost calls at one, after a backward was read."""
         self._counts = {}
 
     def name_running(self) -> None:

@@ -17,10 +17,10 @@ class Copy(Protocol):
     """An object that is notified of later uses of a tensor."""
 
     def on_use(self) -> None:
-        """Called when a call takes the tensor."""
+        """Receive a call that takes the tensor."""
 
     def on_free(self) -> None:
-        """Called when the tensor is freed."""
+        """Run when the tensor is freed."""
 
 
 class Trail:
