@@ -286,12 +286,11 @@ def test_gpt2_is_nested_by_its_modules(server: str, page: sync_api.Page) -> None
     wait_for(page, "mean[y]")
     choose(page, 0, "4")
     wait_for(page, "transformer")
-    expand(page, "transformer", "transformer/h")
-    expand(page, "transformer/h", "transformer/h/11")
-    expand(page, "transformer/h/11", "transformer/h/11/attn")
+    expand(page, "transformer", "transformer/h.11")
+    expand(page, "transformer/h.11", "transformer/h.11/attn")
     names = page.evaluate(DRAWN)["nodes"]
-    assert {f"transformer/h/{i}" for i in range(12)} <= names.keys()
-    edge = "transformer/h/11/ln_1--transformer/h/11/attn"
+    assert {f"transformer/h.{i}" for i in range(12)} <= names.keys()
+    edge = "transformer/h.11/ln_1--transformer/h.11/attn"
     assert page.evaluate(DRAWN)["edges"][edge]["text"] == "1×8×16"  # noqa: RUF001
 
 

@@ -41,7 +41,7 @@ from .files import SEVERITIES as COLORS
 from .files import say
 from .findings.baseline import write_baseline
 from .findings.judge import Judge
-from .findings.reports import REPORTS, to_lines, to_sarif, view_commands
+from .findings.reports import NOTHING_FOUND, REPORTS, to_lines, to_sarif, view_commands
 from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
@@ -158,6 +158,8 @@ class Outputs:
                 self._batch, self._wrote = 0, time.monotonic()
             if last or (not wanted and self._news):
                 news = [each for each in self._found if _is_among(each, self._news)]
+                if not self._parsed.notes:
+                    news = [each for each in news if each.severity != "info"]
                 new = self._judge.filter(_by_severity(news))
                 head = "found so far, while the script continues"
                 if new:
@@ -286,8 +288,9 @@ class Outputs:
         lines = []
         if new or not printed:
             lines.append(self._text(new))
-        if not found:
-            lines[-1] += self._scope_text()
+        if lines and lines[0].startswith(NOTHING_FOUND):
+            notes = lines[0].removeprefix(NOTHING_FOUND)
+            lines[0] = NOTHING_FOUND + self._scope_text() + notes
         later = printed if self._recorded > self._at_step else ()
         for each in later:  # later steps may not have the finding
             steps = steps_text(each, self._recorded)

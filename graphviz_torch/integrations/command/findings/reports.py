@@ -19,6 +19,7 @@ from ...excerpt import Lines, excerpt, files_below, no_lines, without_place
 from ..files import SEVERITIES, say
 from .baseline import fingerprint
 
+NOTHING_FOUND = "nothing found"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -86,8 +87,10 @@ def to_lines(
     shown = [each for each in found if notes or each.severity != "info"]
     lines = [line for each in shown for line in _finding_lines(each, width, screen, steps, source)]
     hidden = " (--notes shows all)" if len(shown) < len(found) else ""
-    more = [f"Read more: graphviz-torch rule {shown[0].rule}"] if shown else []
-    return "\n".join([*lines, totals(found) + hidden, *more])
+    if not shown:
+        return "\n".join([NOTHING_FOUND] + [totals(found) + hidden] * bool(found))
+    more = f"Read more: graphviz-torch rule {shown[0].rule}"
+    return "\n".join([*lines, totals(found) + hidden, more])
 
 
 def _finding_lines(
@@ -126,7 +129,7 @@ def view_commands(file: str) -> str:
 
 def totals(found: Sequence[Finding]) -> str:
     """Return the number of findings of each severity: "2 errors, 1 note"."""
-    return counts_text(found) or "nothing found"
+    return counts_text(found) or NOTHING_FOUND
 
 
 def to_json(found: Sequence[Finding]) -> str:
