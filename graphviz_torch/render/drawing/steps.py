@@ -9,7 +9,7 @@ from typing import Final
 
 from ...graph import Graph
 from ..options import DrawingOptions, complete
-from ..resolve import resolve_findings
+from ..resolve import FindingsLike, resolve_findings
 from .connect import connect
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
@@ -22,6 +22,7 @@ from .mark import failure_findings, mark
 from .open import open_groups, weigh
 from .shade import fill_by_value
 from .shorten import shorten_edges
+from .tree import Open
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
@@ -38,10 +39,25 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
         TypeError: for an unknown option.
         ValueError: for an invalid value of an option, or one that the graph does not have.
     """
+    return apply_steps(_with_level(graph, options), AFTER)
+
+
+def opened_paths(graph: Graph, findings: FindingsLike) -> frozenset[str] | None:
+    """Return `Group.path` of each group that the default drawing opens; None without groups."""
+    drawing = _with_level(graph, {"findings": findings})
+    groups, tree = drawing.groups, drawing.tree
+    numbers = [part.group for part, _, _ in tree.parts if isinstance(part, Open)]
+    if groups is None:
+        return None
+    return frozenset([groups.groups[number].path for number in numbers if number is not None])
+
+
+def _with_level(graph: Graph, options: DrawingOptions) -> Drawing:
+    """Return the drawing of a graph as far as its groups are opened and its edges are known."""
     checked = complete(options)
     if checked["color_by"] is None and {node.influence for node in graph.nodes} - {None}:
         checked["color_by"] = "influence"
     findings = resolve_findings(graph, checked["findings"])
     findings = (*failure_findings(graph, findings), *findings)
     start = NOTHING.having(graph=graph, options=checked, findings=findings)
-    return apply_steps(choose(apply_steps(start, BEFORE), GROUPS, LEVEL), AFTER)
+    return choose(apply_steps(start, BEFORE), GROUPS, LEVEL)

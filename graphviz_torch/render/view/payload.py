@@ -29,6 +29,7 @@ from ...graph.collective import by_node
 from ...graph.column import columns_except, columns_in
 from ...graph.tensors import elements_text
 from .. import style
+from ..drawing.steps import opened_paths
 from ..groups.chains import RESHAPING
 from ..groups.groups import Group, Groups, group
 from ..groups.repeated_blocks import group_repeats
@@ -44,6 +45,7 @@ from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _MAX_NODES_SINGLE = 12  # nodes of a module that begins as one box
 _KINDS = ("module", "run", "graph", "chain", "stack")
+_MAX_NODES_AS_STILL = 2_000  # a larger graph opens by the view's own, cheaper rule
 _MAX_NODES_UNFOLDED = 60  # without parameters; a larger graph shows repeated blocks once
 _FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
 _MAX_NODES_ALL_VALUES = 50  # a larger graph has the elements of small gradients only
@@ -129,7 +131,9 @@ def view_payload(
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
     _add_gradients(graph, columns, header, metas)
-    _add_groups(base, graph.nodes[len(base.nodes) :], columns, header)
+    as_still = diff is None and len(base.nodes) == len(given.nodes) <= _MAX_NODES_AS_STILL
+    opened = opened_paths(given, told) if as_still else None
+    _add_groups(base, graph.nodes[len(base.nodes) :], opened, columns, header)
     header["transfers"] = [
         {**asdict(transfer), "tensor": metas.position(transfer.tensor), "nbytes": transfer.nbytes}
         for transfer in graph.transfers
@@ -328,7 +332,11 @@ def _values(values: Iterable[Any]) -> list[float | str]:
 
 
 def _add_groups(
-    graph: Graph, items: tuple[Node, ...], columns: Columns, header: dict[str, Any]
+    graph: Graph,
+    items: tuple[Node, ...],
+    opened: frozenset[str] | None,
+    columns: Columns,
+    header: dict[str, Any],
 ) -> None:
     written = ("parameter", "buffer")
     few = sum(node.leaf not in written for node in graph.nodes) <= _MAX_NODES_UNFOLDED
@@ -336,6 +344,9 @@ def _add_groups(
     of = (*groups.of, *groups_around(groups, items))
     columns.steps("of", [0 if at is None else at + 1 for at in of])
     header["groups"] = len(groups.groups)
+    header["open"] = None
+    if opened is not None:
+        header["open"] = [one.id for one in groups.groups if one.path in opened]
     names = [
         one.name.partition("#")[0] if one.kind == "call" else one.name for one in groups.groups
     ]
@@ -353,6 +364,8 @@ def _add_groups(
 
 def _is_single_operation(graph: Graph, groups: Groups, one: Group) -> bool:
     """Return True for a module with a single computation between views, drawn as one box."""
+    if one.kind == "call":
+        return True
     if one.kind != "module" or one.size > _MAX_NODES_SINGLE:
         return False
     if any(groups.groups[inner].kind not in ("chain", "call") for inner in one.children):

@@ -87,7 +87,7 @@ export class View implements Keyed, Actions {
     const first = model.difference?.marks.map(([node]) => node) ?? (this.wrong === null ? [] : [this.wrong]);
     // As in a still, what differs and what has failed is not hidden in the box of a layer.
     const open = model.difference !== null || told?.severity === "error";
-    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, first, open);
+    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, model.payload.header.open, first, open);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
     this.colors = new Colors(model, this.tree, cards, this.themes);
     this.playback = new Playback(model, this.tree);
@@ -120,7 +120,7 @@ export class View implements Keyed, Actions {
     this.panel.show(null);
     this.resize();
     await this.redraw();
-    while (this.camera.measured && !this.model.difference && !this.camera.holds(this.scene) && this.scenes.closeInnermost(this.wrong)) await this.redraw();
+    while (this.camera.measured && !this.model.difference && !this.model.payload.header.open && !this.camera.holds(this.scene) && this.scenes.closeInnermost(this.wrong)) await this.redraw();
     this.begin();
     this.sizes.observe(this.element);
     this.sizes.observe(this.drawing.svg);
@@ -377,7 +377,7 @@ export class View implements Keyed, Actions {
 
   private begin(): void {
     const wrong = this.wrong === null ? null : this.places.where(this.places.shown(this.wrong));
-    this.camera.start(this.scene, wrong ?? this.places.beginning);
+    this.camera.start(this.scene, wrong ?? this.places.end);
   }
 
   /** The items in which the picture shows what a search found. */

@@ -22,7 +22,7 @@ const SMALLEST = 0.005;
 const LARGE = 1800; // CSS pixels of width
 const LEGIBLE = 0.7; // text of 11 to 13 pixels is 8 to 9 pixels high
 const WHOLE = 0.6; // a picture that need not be smaller than this is shown whole
-const ABOVE = 60; // CSS pixels that are seen above a beginning which is not at the top
+const ABOVE = 60; // CSS pixels that are seen above a first box which is not at the top
 
 export class Camera {
   private readonly behavior: ZoomBehavior<SVGSVGElement, unknown>;
@@ -49,7 +49,7 @@ export class Camera {
     select(svg).call(this.behavior).on("dblclick.zoom", null);
   }
 
-  /** Take in the stage's size. What was in the middle stays there; a beginning is looked at again. */
+  /** Take in the stage's size. What was in the middle stays there; what was looked at first is looked at again. */
   measure(): void {
     const { clientWidth: width, clientHeight: height } = this.svg;
     const before = this.size;
@@ -83,11 +83,11 @@ export class Camera {
     return Math.min(...this.scales(world)) >= WHOLE;
   }
 
-  /** All of a small world; of a large one the box that comes first, so that it can be read. */
+  /** All of a small world; of a large one so much around the first box as can be read. */
   start(world: World, first: Box | null): void {
     if (this.holds(world)) this.fit(world);
     else {
-      const scale = Math.max(LEGIBLE, Math.min(this.natural, this.scales(world)[0]));
+      const scale = Math.max(LEGIBLE, Math.min(this.natural, ...this.scales(world)));
       this.place(zoomIdentity.translate(this.left(world, first, scale), this.top(world, first, scale)).scale(scale));
     }
     this.started = { world, first, transform: this.transform };

@@ -19,6 +19,9 @@ export interface Card {
   readonly role: Role;
   /** How it differs between two graphs; "" for one that does not, and for a group. */
   readonly mark: Mark | "";
+  /** Is it a closed group, and one that holds several others that are alike? */
+  readonly opens: boolean;
+  readonly stacked: boolean;
   readonly lines: Span[][];
   /** Parameters that are written inside: node, and what it says. */
   readonly parameters: { node: number; name: string; text: string }[];
@@ -39,6 +42,7 @@ const MOST_SENT = 60;
 const MOST_VALUE = 48;
 /** Elements of a value or a gradient that a card writes out, as a still does. */
 const FEW = 4;
+const MOST_JOINT = 220; // pixels of a line that has a shape and a gradient
 const MOST_PARAMETERS = 4;
 const MOST_CHANGES = 3;
 const MOST_CHANGE = 44;
@@ -108,7 +112,6 @@ export class Cards {
       ],
     ];
     if (label && module) lines[0]?.push({ text: shorten(module, MOST_MODULE), look: "quiet" });
-    if (module && !label && name) lines.push([{ text: shorten(name, MOST_NAME), look: "quiet" }]);
     if (role === "failed") lines.push(...this.failure());
     const transfer = model.transfersOf.get(node)?.[0];
     const outputs = model.outputsOf(node);
@@ -125,14 +128,15 @@ export class Cards {
     }
     for (const line of model.sending(node)) lines.push([{ text: shorten(line, MOST_SENT), look: "quiet" }]);
     if (role === "untracked" && model.text("note", node)) lines.push([{ text: shorten(model.text("note", node), MOST_SENT), look: "quiet" }]);
-    lines.push(...this.values(node), ...this.gradient(node));
+    lines.push(...this.values(node));
+    this.beside(lines, this.gradient(node));
     const mark = model.mark(node);
     if (mark) lines.push([{ text: `${SIGNS[mark]} ${mark}`, look: "strong" }]);
     for (const { what, before, after } of model.changes(node).slice(0, MOST_CHANGES))
       lines.push([{ text: shorten(`${what} ${opening(before)} → ${opening(after)}`, MOST_CHANGE), look: "quiet" }]);
 
     const folded = model.inputs(node).map((edge) => edge.node).filter((leaf) => this.tree.folded[leaf]);
-    return this.sized({ item: node, role, mark, lines, ...this.written(folded) });
+    return this.sized({ item: node, role, mark, opens: false, stacked: false, lines, ...this.written(folded) });
   }
 
   /** The parameters that a card names. */
@@ -154,16 +158,25 @@ export class Cards {
     });
   }
 
-  private gradient(node: number): Span[][] {
+  /** Write spans on the last line, after the title, if the title's width leaves room for them there; else on one of their own. */
+  private beside(lines: Span[][], spans: Span[]): void {
+    if (!spans.length) return;
+    const [title, last] = [lines[0] ?? [], lines.at(-1) ?? []];
+    const joint = [...last.filter(({ text }) => text), ...spans];
+    if (lines.length > 1 && this.measure(joint) <= Math.max(MOST_JOINT, this.measure(title))) lines[lines.length - 1] = joint;
+    else lines.push(spans);
+  }
+
+  private gradient(node: number): Span[] {
     const found = this.model.gradients(node).find((gradient) => gradient !== null);
     if (!found) return [];
     if (found.nan + found.inf) {
       const counts = [found.nan && `${found.nan} NaN`, found.inf && `${found.inf} Inf`].filter(Boolean).join(", ");
-      return [[{ text: `grad ${counts}`, look: "wrong" }]];
+      return [{ text: `grad ${counts}`, look: "wrong" }];
     }
     const few = found.values && found.values.length <= FEW;
     const text = few && found.values ? tensor(found.values, found.tensor?.shape ?? [found.values.length]) : `norm ${number(found.norm)}`;
-    return [[{ text: `grad ${text}${!few && found.extent ? ` of the ${found.extent}` : ""}`, look: "mono" }]];
+    return [{ text: `grad ${text}${!few && found.extent ? ` of the ${found.extent}` : ""}`, look: "mono" }];
   }
 
   private failure(): Span[][] {
@@ -176,22 +189,29 @@ export class Cards {
     const { tree } = this;
     const alike = tree.alikes(item);
     const nodes = tree.nodes(item);
+    const gradients = this.range(nodes);
     const marks = this.model.marked(nodes);
     const unit = tree.isUnit(item);
     const last = nodes.findLast((node) => !this.model.leaf[node]);
     const made = unit && last !== undefined ? this.model.firstOutput(last) : null;
     const size: Span[] = made ? [{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }] : [{ text: count(nodes.length, "node"), look: "quiet" }];
     if (alike > 1 && !unit) size.push({ text: `· 1 of ${alike} alike`, look: "quiet" });
-    const lines = [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" as const }], size];
     const outputs = nodes.filter((node) => this.model.outputs.has(node));
-    if (outputs.length && !unit) lines.push([{ text: shorten(`${this.model.caption(outputs[0] as number)} inside`, MOST_TEXT), look: "strong" }]);
-    const gradients = this.range(nodes);
-    if (gradients) lines.push([{ text: `grad norm ${gradients}`, look: "mono" }]);
+    const output = outputs.length ? this.model.caption(outputs[0] as number) : "";
+    const name = unit && output ? `${output} · ${this.called(item)}` : this.called(item);
+    const lines: Span[][] = [[{ text: shorten(name, MOST_TEXT), look: "strong" }], size];
+    if (output && !unit) lines.push([{ text: shorten(`${output} inside`, MOST_TEXT), look: "strong" }]);
+    if (made && last !== undefined) {
+      lines.push(...this.values(last));
+      this.beside(lines, this.gradient(last));
+    } else if (gradients) this.beside(lines, [{ text: `grad norm ${gradients}`, look: "mono" }]);
     if (marks) lines.push([{ text: marks, look: "strong" }]);
     return this.sized({
       item,
-      role: "group",
+      role: !unit ? "group" : output ? "output" : "operation",
       mark: "",
+      opens: true,
+      stacked: tree.isStack(item),
       lines,
       ...this.written(unit ? [...nodes].filter((node) => tree.folded[node]) : []),
     });
@@ -229,7 +249,7 @@ export class Cards {
     for (const { name, text } of card.parameters)
       wide.push(this.measure([{ text: name, look: "quiet" }, { text, look: "mono" }]) + 14);
     const rows = card.lines.length + card.parameters.length + Number(card.more > 0);
-    const rim = RIMS[card.role] ?? 22;
+    const rim = (card.opens ? RIMS.group : RIMS[card.role]) ?? 22;
     const height = rows * LINE + 2 * PADDING + (card.parameters.length ? 7 : 0);
     return { ...card, width: Math.max(64, Math.ceil(Math.max(...wide) / 4) * 4 + rim), height: height + (card.role === "parameter" ? 6 : 0) };
   }

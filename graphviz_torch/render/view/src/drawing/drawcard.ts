@@ -18,7 +18,7 @@ export function drawCard(card: Card, marks: Marks): SVGGElement {
   const { width, height, role } = card;
   const group = svg("g", { class: `card ${role} ${card.mark}`, "data-item": card.item, role: "img", "aria-label": marks.description });
   if (marks.title) group.append(svg("title", {}, marks.title));
-  group.append(...outlines(role, width, height));
+  group.append(...outlines(role, width, height, card.stacked));
   let y = PADDING + LINE - 4 + (role === "parameter" || role === "buffer" ? 6 : 0);
   card.lines.forEach((line, at) => {
     group.append(drawLine(line, width / 2, y, at === 0 ? "first" : "detail"));
@@ -40,7 +40,7 @@ export function drawCard(card: Card, marks: Marks): SVGGElement {
     }
     if (card.more > 0) group.append(drawLine([{ text: `and ${card.more} more`, look: "quiet" }], width / 2, y, "detail"));
   }
-  if (role === "group") group.append(sign("+", width - 14, 14, "open"));
+  if (card.opens) group.append(sign("+", width - 14, 14, "open"));
   const wrong = marks.findings.filter(({ severity }) => severity !== "info"); // as in a still
   if (wrong.length) group.append(badge(wrong, width));
   return group;

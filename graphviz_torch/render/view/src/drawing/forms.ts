@@ -4,7 +4,7 @@ import type { Role } from "./cards";
 import { svg } from "../dom";
 
 /** The outlines of a card of a role, the filled one first. */
-export function outlines(role: Role, width: number, height: number): SVGElement[] {
+export function outlines(role: Role, width: number, height: number, stacked = false): SVGElement[] {
   const rect = (inset: number, radius: number, kind = "form") =>
     svg("rect", { class: kind, x: inset, y: inset, width: width - 2 * inset, height: height - 2 * inset, rx: radius });
   switch (role) {
@@ -32,7 +32,7 @@ export function outlines(role: Role, width: number, height: number): SVGElement[
       return [rect(0, 8), rect(3, 5, "rim")];
     case "group": {
       const back = `M6,0V-5H${width + 5}V${height - 6}H${width}`;
-      return [rect(0, 4), svg("path", { class: "rim", d: back })];
+      return stacked ? [rect(0, 4), svg("path", { class: "rim", d: back })] : [rect(0, 4)];
     }
     case "data":
       return [rect(0, 3)];

@@ -48,17 +48,10 @@ export class Places {
     return found ? { x: found.x, y: found.y, width: found.card.width, height: found.card.height } : null;
   }
 
-  /** Where the data begins: the first operation, and what it reads. */
-  get beginning(): Box | null {
-    const { model } = this;
-    const [first] = model.firstOperation === null ? [] : [this.shown(model.firstOperation)];
-    const box = first === undefined ? null : this.where(first);
-    if (!box) return null;
-    const sources = this.scene?.paths.filter(({ to, far }) => to === first && !far).map(({ from }) => this.where(from)) ?? [];
-    const above = sources.filter((source) => source !== null && source.y < box.y && source.y + source.height <= box.y) as Box[];
-    const [left, top] = [Math.min(box.x, ...above.map(({ x }) => x)), Math.min(box.y, ...above.map(({ y }) => y))];
-    const right = Math.max(...[box, ...above].map(({ x, width }) => x + width));
-    return { x: left, y: top, width: right - left, height: box.y + box.height - top };
+  /** The card that shows the first output. */
+  get end(): Box | null {
+    const [output] = this.model.outputs;
+    return output === undefined ? null : this.where(this.shown(output));
   }
 
   private everywhere(): Int32Array {

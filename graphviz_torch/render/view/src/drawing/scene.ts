@@ -68,22 +68,30 @@ const FRAME_PADDING = 14;
 
 export class Scenes {
   /** Open groups; in the order they were opened. */
-  readonly open = new Set<number>();
+  readonly open: Set<number>;
 
   constructor(
     private readonly tree: Tree,
     private readonly cards: Cards,
     private readonly slicer: Slicer,
     private readonly arranger: Arranger,
+    asStill: readonly number[] | null,
     first: Iterable<number>,
     inUnits: boolean,
   ) {
+    this.open = new Set((asStill ?? []).map((group) => tree.count + group).filter((item) => !tree.isUnit(item)));
+    if (!asStill) this.openFirst();
+    this.openAround(first, inUnits);
+  }
+
+  /** Open as many groups as a first picture can hold. */
+  private openFirst(): void {
+    const { tree } = this;
     // A small graph opens whole; of a larger one groups that are alike open at the first.
     const small = tree.drawn <= OPEN_AT_START;
     // What is one box in a still is one box here, until it is opened.
     this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && !tree.isStack(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
     this.openLargest();
-    this.openAround(first, inUnits);
   }
 
   /** Open the groups around these nodes as far as a first picture can hold them. */

@@ -370,12 +370,6 @@ export class Model {
     return classes[Math.min(classes.length, classes.length - path.length + names) - 1] ?? "";
   }
 
-  /** The first node that is not a leaf; null where there is none. */
-  get firstOperation(): number | null {
-    const first = Array.prototype.findIndex.call(this.leaf, (kind: number) => kind === 0);
-    return first < 0 ? null : first;
-  }
-
   /** A node that reads this one's result; null where none does. */
   firstUser(node: number): number | null {
     const at = this.userStart[node] as number;

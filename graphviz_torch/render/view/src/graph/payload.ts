@@ -47,6 +47,8 @@ export interface Header {
   extents: Record<string, string>;
   groups: number;
   groupName: string[];
+  /** The groups that a still of the graph draws open; null where the view chooses. */
+  open: number[] | null;
   name: string[];
   operation: string[];
   /** In a list: what follows the module's path and a dot. */
