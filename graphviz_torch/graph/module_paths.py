@@ -94,7 +94,8 @@ def _shorten_paths(paths: set[str]) -> dict[str, str]:
     Nesting is kept: each name is shortened by itself, equally everywhere, and surplus levels become
     one.
     """
-    if not any(map(_is_long, paths)):
+    # A path of so many levels has at least as many characters.
+    if max(map(len, paths), default=0) < _MOST_LEVELS or not any(map(_is_long, paths)):
         return {}
     short: dict[str, str] = {}
     for size in _NAME_SIZES:

@@ -47,6 +47,7 @@ from ..internals.frames import (
 from ..internals.functions import METADATA_CALLS, TensorBase
 from ..internals.guards import no_functions
 from ..internals.hooks.calls import Called
+from ..internals.hooks.modules import ModuleBegan
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, tensors
 from ..internals.tensors.small_values import SmallValues, is_small
@@ -140,15 +141,15 @@ class UntrackedCalls(Listener):
         self._count = 0
         self._modules = 0  # modules in the table when buffers were last registered
         attempt = program.remarks.attempt
-        program.stack.on_outermost_call = partial(attempt, self._name_inputs)
+        program.stack.on_outermost_start.append(partial(attempt, self._name_inputs))
         program.stack.on_call_without_node = partial(attempt, self._follow_module)
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, _, frame, start, end = event
-        if is_jit_tracing():  # the tracer would record each size that is read
-            return
         if end == start:
             if func not in METADATA_CALLS and not self.program.steps.running:
+                if is_jit_tracing():  # the tracer would record each size that is read
+                    return
                 with no_functions():
                     self._follow_function(event)
             return
@@ -160,6 +161,8 @@ class UntrackedCalls(Listener):
             if not (alone and kind is Tensor and given.requires_grad):
                 break
         else:
+            return
+        if is_jit_tracing():
             return
         with no_functions():
             operands = tensors(*args, *(kwargs or {}).values())
@@ -182,7 +185,8 @@ class UntrackedCalls(Listener):
     def close(self) -> None:
         self._known = {}
         stack = self.program.stack
-        stack.on_outermost_call = stack.on_call_without_node = None
+        stack.on_outermost_start.clear()
+        stack.on_call_without_node = None
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         targets: dict[_Producer, dict[int, None]] = {}
@@ -317,10 +321,11 @@ class UntrackedCalls(Listener):
         self._follow(made, entry)
         return entry
 
-    def _name_inputs(self, module: Module, frame: FrameType) -> None:
+    def _name_inputs(self, event: ModuleBegan) -> None:
         """Name the data given to an outermost forward after the forward's parameters."""
         if is_jit_tracing():
             return
+        module, _, frame = event
         args, kwargs = frame_variables(frame, "args", "kwargs")
         module = wrapped_module(module) or module
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -82,21 +83,23 @@ class Forwards(Listener):
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # the latest; its result may still be read
         self._lines: dict[_Lines, _LineForwards] = {}
+        attempt = program.remarks.attempt
+        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
+        program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
 
-    def on_module_start(self, event: ModuleBegan) -> None:
-        if self.program.stack.is_outermost:
-            self._look_at_last()
-            self._began = sequence_number()
-            self._argument_key = _ArgumentKey()
-            if torch.is_grad_enabled():
-                args, kwargs = frame_variables(event.frame, "args", "kwargs")
-                args = event.args if args is None else args
-                self._argument_key = _argument_key(args, kwargs)
-                if any(each.grad_fn is not None for each in tensors(args, kwargs)):
-                    self._began = -1  # a head on another module's result
+    def _on_outermost_start(self, event: ModuleBegan) -> None:
+        self._look_at_last()
+        self._began = sequence_number()
+        self._argument_key = _ArgumentKey()
+        if torch.is_grad_enabled():
+            args, kwargs = frame_variables(event.frame, "args", "kwargs")
+            args = event.args if args is None else args
+            self._argument_key = _argument_key(args, kwargs)
+            if any(each.grad_fn is not None for each in tensors(args, kwargs)):
+                self._began = -1  # a head on another module's result
 
-    def on_module_end(self, event: ModuleEnded) -> None:
-        if not self.program.stack.is_outermost or self._began < 0:
+    def _on_outermost_end(self, event: ModuleEnded) -> None:
+        if self._began < 0:
             return
         start, self._began = self._began, -1
         fns = [t.grad_fn for t in tensors(event.output) if t.grad_fn is not None]

@@ -19,7 +19,7 @@ Functions = tuple[tuple[CodeType, int], ...]
 class Call(NamedTuple):
     """A call into torch, with the user's functions between the recording and that call."""
 
-    name: str  # as PyTorch has it: "cross_entropy", "__matmul__"
+    name: str  # "cross_entropy"; "matmul" for `Tensor.__matmul__`
     functions: Functions = ()
 
 
@@ -27,11 +27,11 @@ NO_CALL: Final = Call("")
 
 
 def name_of(function: Any) -> str:
-    """Return the name of a torch function; "" if it has none."""
+    """Return the name of a torch function without its outer underscores; "" if it has none."""
     name = getattr(function, "__name__", "")
     if name == "__get__":  # of an attribute, such as `x.T`
         name = getattr(getattr(function, "__self__", None), "__name__", "")
-    return name if type(name) is str else ""
+    return name.strip("_") if type(name) is str else ""
 
 
 class CallNames:
@@ -43,7 +43,7 @@ class CallNames:
     >>> names = CallNames(())
     >>> [names.name(Call("normalize"), "head", several=True) for _ in range(2)]
     ['normalize#1', 'normalize#2']
-    >>> names.name(Call("__matmul__"), "", several=False)
+    >>> names.name(Call("matmul"), "", several=False)
     'matmul'
     """
 
@@ -61,7 +61,7 @@ class CallNames:
             scope: the module call around it; numbers start again in each scope.
             several: True if the call created more than one node.
         """
-        name = call.name.strip("_")
+        name = call.name
         if call.functions or self._functions:
             self._enter(call.functions)
             name = f"{self._path}{name}" if name else ""

@@ -68,10 +68,12 @@ class CallStack:
         self._running: list[RunningModule] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._forwards: dict[CodeType, bool] = {}  # True for the forward of a custom Function
+        self._calls: dict[str, Call] = {}  # by `__name__` of the function
         # True if no other function mode was active at the last call that created nodes.
         self.is_alone = True
-        # Called when an outermost module call begins, and when a module call created no node.
-        self.on_outermost_call: Callable[[Module, FrameType], None] | None = None
+        # Called when an outermost module call begins and ends; when a module call created no node.
+        self.on_outermost_start: list[Callable[[ModuleBegan], None]] = []
+        self.on_outermost_end: list[Callable[[ModuleEnded], None]] = []
         self.on_call_without_node: Callable[[RunningModule, Any, FrameType], None] | None = None
         self.ends: list[GradientEdge] = []  # outputs of the last outermost module call
         self._inputs: list[Ref] = []  # given to outermost calls since the last backward
@@ -140,8 +142,8 @@ class CallStack:
                     break
         else:
             self.lead(frame)
-            if self.on_outermost_call is not None:
-                self.on_outermost_call(module, frame)
+            for on_start in self.on_outermost_start:
+                on_start(event)
             table.note(module)  # before the program may replace a parameter
             if torch.is_grad_enabled():  # else nothing is saved for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
@@ -181,6 +183,9 @@ class CallStack:
         if depth < 0:
             return  # its start was not observed: another hook raised before ours
         call = running[depth]
+        if not depth:
+            for on_end in self.on_outermost_end:
+                on_end(event)
         del running[depth:]
         if number == call.start and output is not None and self.on_call_without_node is not None:
             self.on_call_without_node(call, output, frame)
@@ -198,14 +203,21 @@ class CallStack:
         if end != start:
             self.is_alone = not function_mode_count()
             code = frame.f_code
-            if self._running or frame is self.frame:
-                call = Call(name_of(event.func))
-            else:
-                call = Call(name_of(event.func), self._functions(frame))
+            call = self._calls.get(getattr(event.func, "__name__", "")) or self._call(event.func)
+            if not self._running and frame is not self.frame:
+                call = call._replace(functions=self._functions(frame))
             if self.files[code.co_filename] == OWN:  # the usual case, without calling `source`
                 origins.add_nodes(start, end, ((code, frame.f_lasti), None), call)
             else:
                 self.add_nodes(start, end, frame, call)
+
+    def _call(self, function: Any) -> Call:
+        """Return a call of a function, and keep it for the next call of a function of that name."""
+        call = Call(name_of(function))
+        name = getattr(function, "__name__", "")
+        if type(name) is str and name != "__get__":  # of all attributes
+            self._calls[name] = call
+        return call
 
     @not_compiled
     def add_nodes(

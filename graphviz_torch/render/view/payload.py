@@ -357,15 +357,16 @@ def _add_groups(
     kinds = ["chain" if one.kind == "call" else one.kind for one in groups.groups]
     columns.numbers("groupKind", list(map(_KINDS.index, kinds)))
     columns.steps("groupLike", [one.like for one in groups.groups])
-    columns.numbers(
-        "groupUnit", [int(_is_single_operation(graph, groups, one)) for one in groups.groups]
-    )
+    units = [
+        _is_single_operation(graph, groups, one)
+        or (one.kind == "call" and one.path not in (opened or ()))
+        for one in groups.groups
+    ]
+    columns.numbers("groupUnit", list(map(int, units)))
 
 
 def _is_single_operation(graph: Graph, groups: Groups, one: Group) -> bool:
     """Return True for a module with a single computation between views, drawn as one box."""
-    if one.kind == "call":
-        return True
     if one.kind != "module" or one.size > _MAX_NODES_SINGLE:
         return False
     if any(groups.groups[inner].kind not in ("chain", "call") for inner in one.children):

@@ -70,7 +70,7 @@ export class View implements Keyed, Actions {
   /** What is selected: a group's item, or a node (which a closed group may hide). */
   private selected: number | null = null;
   private hovered: number | null = null;
-  /** The first node that a finding marks; of a cut, the one that is cut off. */
+  /** The first node that a finding marks (of a cut, the one that is cut off), else the first that differs. */
   private readonly wrong: number | null;
 
   constructor(
@@ -83,8 +83,9 @@ export class View implements Keyed, Actions {
     const cards = new Cards(model, this.tree);
     const told = model.findings.find(({ severity, nodes }) => severity !== "info" && nodes.length);
     const cut = model.cuts.find(({ before, after }) => before !== null && told?.nodes.includes(before) && after.some((node) => told.nodes.includes(node)));
-    this.wrong = cut?.before ?? told?.nodes[0] ?? null;
-    const first = model.difference?.marks.map(([node]) => node) ?? (this.wrong === null ? [] : [this.wrong]);
+    const differing = model.difference?.marks.map(([node]) => node);
+    this.wrong = cut?.before ?? told?.nodes[0] ?? differing?.[0] ?? null;
+    const first = differing ?? (this.wrong === null ? [] : [this.wrong]);
     // As in a still, what differs and what has failed is not hidden in the box of a layer.
     const open = model.difference !== null || told?.severity === "error";
     this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, model.payload.header.open, first, open);
