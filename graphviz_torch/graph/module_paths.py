@@ -95,7 +95,7 @@ def _shorten_paths(paths: set[str]) -> dict[str, str]:
     one.
     """
     # A path of so many levels has at least as many characters.
-    if max(map(len, paths), default=0) < _MOST_LEVELS or not any(map(_is_long, paths)):
+    if max(map(len, paths), default=0) < _MAX_LEVELS or not any(map(_is_long, paths)):
         return {}
     short: dict[str, str] = {}
     for size in _NAME_SIZES:
