@@ -68,9 +68,7 @@ class ResponseHeaders:
 
 @asynccontextmanager
 async def ready(_: st.App) -> AsyncIterator[None]:
-    """Start the job server at startup, so that it imports torch before the first visitor
-    arrives.
-    """
+    """Start the job server, so that it imports torch before the first visitor arrives."""
     name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
     importlib.import_module(f"{name}.jobs.job").start()
     yield

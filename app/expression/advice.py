@@ -1,6 +1,4 @@
-"""Error messages that say how to write something that the small language lacks: loops, imports,
-layers.
-"""
+"""Error messages that say how to write something that the small language lacks."""
 
 from __future__ import annotations
 
@@ -115,9 +113,7 @@ def for_layer(name: str, arguments: str) -> str:
 
 
 def likely(known: Iterable[str], name: str) -> str:
-    """Return up to three known names that are similar to `name`: `"mean, min or norm"`; "" if
-    none is.
-    """
+    """Return up to three known names similar to `name`: `"mean, min or norm"`; "" if none is."""
     lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=_MIN_SIMILARITY)
     names = [lower[each] for each in close]

@@ -92,9 +92,7 @@ def check_shapes(program: Program, inputs: Mapping[str, Tensor]) -> None:
 
 
 class _Evaluation:
-    """One evaluation of a program: values by name, and the numbers of operations and elements so
-    far.
-    """
+    """The evaluation of one program: its values by name, and how much it has used of the limits."""
 
     def __init__(
         self,
@@ -207,9 +205,7 @@ def _call(function: Callable[..., Any], values: list[Any]) -> Any:
 
 
 def _call_at(line: int) -> Callable[[Callable[..., Any], list[Any]], Any]:
-    """Return a copy of `_call` whose frame has this line of "script.py", where recordings locate
-    the call.
-    """
+    """Return a copy of `_call` that recordings locate at this line of "script.py"."""
     # The call is on the line after `def`.
     code = _call.__code__.replace(co_filename="script.py", co_firstlineno=line - 1)
     return FunctionType(code, {})

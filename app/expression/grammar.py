@@ -1,5 +1,4 @@
-"""The grammar of a small tensor language: names, numbers, + - * / ** @, indexing, and listed
-functions.
+"""The grammar of a small tensor language: names, numbers, operators, indexing and functions.
 
     a = x.to(device) + 2
     y = mean(a ** 2 + 3)
@@ -65,8 +64,7 @@ class Program:
         return any(isinstance(node, ast.Call) and callee(node)[0] == "to" for node in nodes)
 
     def with_copies(self, names: Iterable[str]) -> tuple[Program, dict[str, str]]:
-        """Return a program that first copies these inputs to the device and then uses the
-        copies.
+        """Return a program that copies these inputs to the device and then uses the copies.
 
         Returns:
             The program, and a dict: name of each added line -> name of the input that it copies.
@@ -185,9 +183,7 @@ def _target(text: str, statement: ast.Assign) -> str:
 
 
 def _check(text: str, node: ast.expr, depth: int) -> None:
-    """Raise ExpressionError if the expression is not in the grammar, before anything is
-    computed.
-    """
+    """Raise ExpressionError if the expression is not in the grammar; compute nothing."""
     if depth > MAX_DEPTH:
         refuse(text, node, f"Nested more than {MAX_DEPTH} deep.")
     inner: list[ast.expr | None] = []
@@ -271,9 +267,7 @@ def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
 
 
 def _written(*arguments: ast.AST) -> str:
-    """Return arguments as source text that can be copied; "..." if it is longer than 60
-    characters.
-    """
+    """Return arguments as source text that can be copied; "..." if it is too long."""
     written = ", ".join(map(ast.unparse, arguments))
     return written if len(written) <= 60 else "..."
 

@@ -30,9 +30,7 @@ class ScriptText:
         return (*numbered, *after)
 
     def place(self, name: str) -> str:
-        """Return `"script.py:7"`, as recordings write it; "" if the script does not assign the
-        name.
-        """
+        """Return the line that assigns a name, as `"script.py:7"`; "" if no line does."""
         return f"script.py:{self.lines[name]}" if name in self.lines else ""
 
 

@@ -22,8 +22,7 @@ from .values import Choice, OpenedGraph, Run
 
 
 def warm_up() -> None:
-    """Run a small forward, so that later jobs do not each spend a second on torch's lazy
-    imports.
+    """Run a small forward, so that torch's lazy imports do not delay each later job.
 
     Only forward runs: on a CUDA build backward starts threads, which do not survive a fork.
     """

@@ -1,5 +1,4 @@
-"""Jobs: function calls in processes of their own, which can be stopped and whose crashes stay
-there.
+"""Jobs: function calls in processes of their own, which can be stopped and may crash.
 
 A server process has imported torch and forks for every job (about 10 ms), so visitors share no
 tensor, mode or hook. A job that crashes, fills its memory or never ends leaves the app as it was.
@@ -34,9 +33,7 @@ _MAX_START_SECONDS = 120  # until a job's process must have begun
 
 
 class JobError(Exception):
-    """Raised if a job gave no result: it raised (`kind` is the exception's name), crashed or was
-    stopped.
-    """
+    """Raised if a job raised (`kind` is the exception's name), crashed or was stopped."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -164,8 +161,7 @@ def _leave(life: socket.socket, ticket: Ticket) -> None:
 
 
 def run(function: str, *arguments: Any, seconds: float = 20) -> Any:
-    """Run a function in a process of its own and return its value; for short calls without
-    progress.
+    """Run a function in a process of its own and return its value, without progress.
 
     Raises:
         JobError: if the function raises, crashes or exceeds the limit.
@@ -214,9 +210,7 @@ def start() -> _ServerProcess:
 
 
 def _connect() -> tuple[Connection, socket.socket]:
-    """Request a new process; return the socket for its messages, and the one that keeps it
-    alive.
-    """
+    """Request a new process; return the sockets for its messages and for its life."""
     server = start()
     app_end, job_end = socket.socketpair()
     life, held = socket.socketpair()

@@ -1,6 +1,4 @@
-"""The job queue: a limited number of jobs at once, first come, first served, one job per
-visitor.
-"""
+"""The job queue: first come, first served, one job per visitor, a limited number at once."""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ def device_rows() -> list[dict[str, str]]:
 
 
 def cuda_memory() -> list[dict[str, str]]:
-    """Return the memory that the training step of an MLP allocates and reserves on each GPU, and
-    its peak.
+    """Return the allocated, reserved and peak memory of an MLP's training step on each GPU.
 
     The numbers are PyTorch's own counts. `nvidia-smi` shows reserved memory plus the CUDA context.
     """
@@ -132,9 +131,7 @@ def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Me
 
 
 def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
-    """Return the size from which `name` is faster than `base` beyond the spread of both, or
-    None.
-    """
+    """Return the size from which `name` is clearly faster than `base`, or None."""
     known = {(timing.device, timing.size): timing for timing in timings}
     pays: int | None = None
     for size in sorted({timing.size for timing in timings}, reverse=True):
@@ -172,9 +169,7 @@ def move(choice: str) -> MoveResult:
 
 
 def divide(count: int, batch: int) -> BatchDivision:
-    """Run DataParallel on `count` simulated devices; return each batch's division and the first
-    graph.
-    """
+    """Return how DataParallel divides batches on `count` simulated devices, and one graph."""
     parts, graphs = [], []
     with simulate_accelerator(count) as found:
         model = nn.Linear(5, 2).to(found[0])

@@ -64,9 +64,7 @@ def read(data: bytes, name: str) -> OpenedGraph:
 
 
 def compare(one: Graph, other: Graph, titles: tuple[str, str]) -> GraphComparison:
-    """Compare two graphs: numbers of nodes added, removed and changed in the second, and a
-    drawing.
-    """
+    """Compare two graphs: count nodes that were added, removed or changed, and draw both."""
     difference = diff(one, other, titles=titles)
     changed = len({change.b for change in difference.changed})
     payload = view_payload(difference)
@@ -80,9 +78,7 @@ def by_module(graph: Graph) -> Summary:
 
 
 def gradient_path(graph: Graph, target: str | int) -> GradientSteps:
-    """Return the gradient's path from the loss to a parameter or node, with the norm at each
-    node.
-    """
+    """Return the gradient's path from the loss to a node, with the norm at each step."""
     path = explain(graph, target)
     sentences = path.to_text().splitlines()[1 + bool(path.points) + len(path.points) :]
     if path.points:

@@ -92,9 +92,7 @@ class _JobServer:
         return True
 
     def admit(self) -> bool:
-        """Fork a process for the next pair of sockets; return False once the app has closed the
-        socket.
-        """
+        """Fork a process for the next pair of sockets; return False if the app has ended."""
         message, handles, _, _ = socket.recv_fds(self.requests, 1, 2)
         if not message:
             return False

@@ -13,9 +13,7 @@ from .text import escape
 
 
 def choose_model() -> str | None:
-    """Return the model that the visitor opened, which the page's link names; None while cards
-    are shown.
-    """
+    """Return the model that the visitor opened; None while the cards are shown."""
     titles = gallery.titles()
     title = st.query_params.get("model", "")
     if title in titles:

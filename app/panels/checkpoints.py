@@ -1,6 +1,4 @@
-"""The checkpoints panel: save, load with a report of mismatches, and compare outputs and
-gradients.
-"""
+"""The checkpoints panel: save a model, load a file, and compare the two models."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ def draw_checkpoints() -> None:
 def _choose_device(
     label: str, key: str, simulated: tuple[int, ...], start: str | None = None
 ) -> str:
-    """Draw a choice of devices and return the chosen one: a real device or a number of simulated
-    ones.
-    """
+    """Draw a choice of real and simulated devices, and return the chosen one."""
     choices = devices.choices(simulated)
     index = 0 if start is None else list(choices).index(start)
     message = st.selectbox(label, list(choices.values()), index, key=key, bind="query-params")

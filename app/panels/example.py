@@ -1,6 +1,4 @@
-"""The worked example with a stored recording of its forward, so that the first page needs no
-job.
-"""
+"""The worked example, with a stored recording so that the first page needs no job."""
 
 from __future__ import annotations
 

@@ -114,9 +114,7 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
 
 
 def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
-    """Return name, node and shape of every leaf: inputs first, then parameters in the model's
-    order.
-    """
+    """Return name, node and shape of every leaf: inputs, then parameters in model order."""
     parameters = {p.node: p for p in graph.parameters if p.node is not None}
     inputs = [n for n in graph.nodes if n.leaf and n.id not in parameters]
     known = [p for p in graph.parameters if p.requires_grad]

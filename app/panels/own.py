@@ -32,9 +32,7 @@ def runs() -> bool:
 
 
 def open_own(*, key: str) -> OpenedGraph | None:
-    """Return the last step that the script recorded; None, with a message, if the file was
-    removed.
-    """
+    """Return the last step that the script recorded; None if the file was removed."""
     known: tuple[str, OpenedGraph] | None = st.session_state.get(f"{key} own opened")
     if known is not None and not st.session_state.get("follow", True):
         return known[1]

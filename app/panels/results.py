@@ -62,8 +62,7 @@ def result(
 
 
 def _key(argument: Any) -> Any:
-    """Return a cache key for an argument; a graph's is its id, since comparing graphs takes
-    long.
+    """Return a cache key for an argument; for a graph its id, since comparing takes long.
 
     The graph is kept alive with the result, so its id is not reused.
     """

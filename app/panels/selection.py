@@ -11,8 +11,7 @@ _MAX_DIGITS = 9  # of a node's id in a link
 
 
 def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
-    """Initialize the selection from the page's link or `start`; clear it when another graph
-    follows.
+    """Set the selection from the page's link or `start`; clear it for another graph.
 
     A graph with the same nodes, such as the one after backward, keeps the selection.
     """

@@ -55,9 +55,7 @@ def short(number: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number with its noun: `count(1, "node")` -> `"1 node"`, `count(2, "node")` -> `"2
-    nodes"`.
-    """
+    """Return a number with its noun: `count(2, "node")` -> `"2 nodes"`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 

@@ -20,9 +20,7 @@ HELP = "A file written by `Graph.save`, or the JSON download of this app."
 
 
 def open_recording(label: str, *, key: str) -> OpenedGraph | None:
-    """Draw an uploader and return the uploaded recording; None without a file, or if it is
-    malformed.
-    """
+    """Draw an uploader and return the recording; None without a file or for a wrong one."""
     file = st.file_uploader(
         label,
         key=f"{key} file",
@@ -35,9 +33,7 @@ def open_recording(label: str, *, key: str) -> OpenedGraph | None:
 
 
 def open_recordings(label: str, *, key: str) -> list[tuple[str, OpenedGraph]]:
-    """Draw an uploader for several files, one per rank; return names and recordings, sorted by
-    name.
-    """
+    """Draw an uploader for the files of several ranks; return names and recordings."""
     files = st.file_uploader(
         label,
         key=f"{key} files",

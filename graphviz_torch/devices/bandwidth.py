@@ -1,5 +1,4 @@
-"""Measure the bandwidth of copies between the CPU and a GPU, from pageable and from pinned
-memory.
+"""Measure the bandwidth of copies between the CPU and a GPU, pageable and pinned.
 
 Each time is the median of `torch.utils.benchmark` runs of one copy into allocated memory, from the
 call until the device has finished. So the time of a small copy is the cost of a call.

@@ -1,5 +1,4 @@
-"""Time the same work on several devices, with the copies to and from the device listed
-separately.
+"""Time the same work on several devices, with the copies listed separately.
 
 Times are the median of `torch.utils.benchmark` runs after a warm-up, on the CPU's clock, with the
 device synchronized before and after. For each device, `to_device` is the copy of the inputs from
@@ -71,8 +70,7 @@ class DeviceComparison:
         return list(dict.fromkeys(timing.device for timing in self.timings))
 
     def break_even(self, device: str, *, copies: bool = True) -> int | None:
-        """Return the smallest measured size from which on the device is faster than the CPU, or
-        None.
+        """Return the smallest size from which on the device is faster than the CPU, or None.
 
         Args:
             copies: include the copies to and from the device, not only the work.
@@ -129,9 +127,7 @@ class DeviceComparison:
         return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
 
     def plot(self) -> SvgPicture:
-        """Return an SVG chart of seconds by size: in total and, for a device with copies,
-        without them.
-        """
+        """Return an SVG chart of seconds by size, with and without copies."""
         lines = {}
         for device in self.devices():
             timings = self.timings_of(device)

@@ -1,5 +1,4 @@
-"""Move a structure of objects to a device, so that shared memory stays shared, and report each
-move.
+"""Move a structure of objects to a device, keep shared memory shared, report each move.
 
 Tensors that share memory are copied once as one block of bytes, and become views of the copied
 block. A leaf that requires grad is a leaf on the device too; a result of an operation is copied
@@ -118,9 +117,7 @@ class Layout(NamedTuple):
 
 
 class Mover:
-    """One call of `to_device`: remembers moved objects, so that several references stay one
-    object.
-    """
+    """One call of `to_device`, which moves an object once, however often it is referenced."""
 
     def __init__(self, device: torch.device, numbers: bool = False) -> None:
         self.device, self.numbers = device, numbers
@@ -316,9 +313,7 @@ class Mover:
         shares: str = "",
         nbytes: int | None = None,
     ) -> torch.Tensor:
-        """Return `new` with the attributes of the leaf `old`: parameter class, requires_grad and
-        grad.
-        """
+        """Return `new` with the parameter class, requires_grad and grad of the leaf `old`."""
         if isinstance(old, torch.nn.Parameter):
             new = torch.nn.Parameter(new, old.requires_grad)
         new.requires_grad_(old.requires_grad)
@@ -328,9 +323,7 @@ class Mover:
         return new
 
     def _sharing_memory(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Return the structure's tensors in the same storage, each once, including `tensor`
-        itself.
-        """
+        """Return the structure's tensors in the same storage as `tensor`, each once."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
         for name, other in self._at_address.get(_address(tensor), []):
             found.setdefault(id(other), (name, other))
@@ -390,8 +383,7 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 
 def _view(new: torch.Tensor, old: Layout, alias: torch.Tensor) -> torch.Tensor | None:
-    """Return the view of `new` that corresponds to `alias`, a view of the tensor with layout
-    `old`.
+    """Return the view of `new` that corresponds to `alias`, a view of the original tensor.
 
     Returns None if `alias` is outside of that layout or has another dtype.
     """

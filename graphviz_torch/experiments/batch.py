@@ -49,7 +49,7 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
 
 
 def _trains(graph: Graph) -> bool:
-    """Return True if the backward gave a parameter a gradient, or if no order was recorded.
+    """Return True if the backward gave a parameter a gradient, or if that is unknown.
 
     A backward for the gradients of inputs alone returns False.
     """

@@ -119,7 +119,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
-    """Return True if a matrix of all pairs of lanes differs only in those of allowed lanes."""
+    """Return True if a matrix of lane pairs differs only in rows or columns of allowed lanes."""
     if differs.dim() < 2 or differs.shape[-1] % count or differs.shape[-2] % count:
         return False
     rest = differs.reshape(-1, *differs.shape[-2:]).any(0)
@@ -202,7 +202,7 @@ class Comparison:
         return True
 
     def keeps_lanes(self, first: Tensor, other: Tensor) -> bool:
-        """Return True if all differences between two tensors are inside the allowed lanes."""
+        """Return True if two tensors differ only in the lanes that may differ."""
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 

@@ -58,7 +58,7 @@ def _change_sample(subject: Subject, inputs: list[Input], dim: int) -> Experimen
 
 
 def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
-    """Return True if the second dimension may be that of the samples, as in (time, batch)."""
+    """Return True if the second dimension may be the batch, as in (time, batch) inputs."""
     sizes = [t.shape for _, t in inputs if t.dim()]
     if any(t.dim() >= 4 or (t.dim() == 2 and t.is_floating_point()) for _, t in inputs):
         return False

@@ -96,7 +96,7 @@ def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
 def _is_weighed(
     graph: Graph, sources: dict[int, list[int]], last: int, forward: Collection[int]
 ) -> bool:
-    """Return True if the numbers are divided, or multiplied by a possible count, afterwards."""
+    """Return True if numbers are divided or weighted by a possible count after the forward."""
     stack, met = [last], set[int]()
     while stack and len(met) < _MAX_NODES:
         number = stack.pop()

@@ -137,7 +137,7 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:
-    """Return True if all float64 values underflow the dtype of `first`, as after a sigmoid."""
+    """Return True if all float64 values underflow `first.dtype`, as for a saturated sigmoid."""
     values = readable(other)
     least = torch.finfo(first.dtype).tiny
     return values is not None and bool((values.abs() < least).all())

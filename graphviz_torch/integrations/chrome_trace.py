@@ -1,5 +1,4 @@
-"""`to_chrome_trace`: measured times of backward, copies and collectives, for Perfetto and
-chrome://tracing.
+"""`to_chrome_trace`: measured times of backward, copies and collectives, for Perfetto.
 
 Only measured times are written. A recording measures the duration of each node of backward and,
 with `record(clock=True)`, of each copy on CUDA. It measures neither their start times nor forward.
@@ -24,8 +23,7 @@ _MICROSECONDS = 1e6
 
 
 def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[str, Any]:
-    """Return the measured times as events of the Trace Event Format; also write them to `path` if
-    given.
+    """Return the measured times as events of the Trace Event Format, and write them to `path`.
 
     Args:
         graph: a recording or its graph.
@@ -117,9 +115,7 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
 
 
 def _collective_events(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
-    """Return an event per rank and collective with a measured duration; the track's number is the
-    rank.
-    """
+    """Return the measured durations of collectives as events, with one track per rank."""
     rows = align_times(
         [each for each in collectives if any(t.seconds is not None for t in each.times)]
     )

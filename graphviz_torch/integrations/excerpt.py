@@ -170,9 +170,7 @@ def _line(place: str, lines: Lines) -> str:
 
 
 def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
-    """Return a row of "^" below the words that occur in the line before its comment, and these
-    words.
-    """
+    """Return a row of "^" below the words found in the line's code, and these words."""
     below, names = "", set[str]()
     for match in _WORD.finditer(text.partition("  #")[0]):
         if match[0] in words:

@@ -50,9 +50,7 @@ def stall_text(positions: Positions) -> str:
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:
-    """Return one of the largest group of ranks in the same position; waiting ranks take
-    precedence.
-    """
+    """Return a rank of the largest group in one position, preferably one that waits."""
 
     def worth(each: RankPosition) -> int:
         if each.last is None:
@@ -67,9 +65,7 @@ def _reference(at: Mapping[int, RankPosition]) -> int:
 
 
 def _uneven(at: Mapping[int, RankPosition]) -> bool:
-    """Return whether a rank has begun more collectives in a group than another rank of that
-    group.
-    """
+    """Return whether ranks of a group have begun different numbers of its collectives."""
     totals: dict[tuple[int, ...], dict[int, int]] = {}
     for rank, each in at.items():
         for call in each.calls:
@@ -83,9 +79,7 @@ def _uneven(at: Mapping[int, RankPosition]) -> bool:
 
 
 def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
-    """Return where a rank is, and which calls it made more or less often than the reference
-    rank.
-    """
+    """Return where a rank is, and which calls it made more or less often than the other."""
     each = at[rank]
     last = _last_call(each)
     if each.state == "ended":
@@ -104,9 +98,7 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
 
 
 def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> list[_Difference]:
-    """Return the calls that a rank made more or less often than another; its own last call comes
-    first.
-    """
+    """Return the calls made more or less often than by another rank, its last call first."""
     each, other = at[rank], at[reference]
     mine, theirs = _counts(each), _counts(other)
     found = []

@@ -62,9 +62,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks | None:
-        """Connect to the ranks that torchrun started; return None for a single process or another
-        launcher.
-        """
+        """Connect to the ranks that torchrun started; return None without torchrun."""
         environment = os.environ
         size = int(environment.get("WORLD_SIZE", "1"))
         if size < 2 or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -172,8 +170,7 @@ def _merge_identical(graphs: Sequence[Graph]) -> Graph:
 
 
 def merge_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
-    """Merge the parameters of ranks with identical graphs; norms of shards become those of the
-    whole.
+    """Merge the parameters of identical graphs; norms of shards become those of the whole.
 
     Of ranks with the same shard the first is used. If a shard is missing, or each rank has a
     summand of the gradient, the first rank's numbers are kept, marked as those of a shard.

@@ -49,8 +49,7 @@ class StallWatch:
         self._thread.start()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop counting, when the script has ended. After an error in a collective, print who
-        waits.
+        """Stop counting at the end of the script; after an error, print who waits.
 
         Args:
             error: the exception that ended the script, or None.
@@ -76,9 +75,7 @@ class StallWatch:
                 self._check_progress(monotonic())
 
     def _check_progress(self, now: float) -> None:
-        """Compare the count with the last one; publish the position, or print who waits, if it is
-        unchanged.
-        """
+        """Compare the count with the last one; after a stall, publish the position or print."""
         if self._counter.moves != self._moves:
             self._moves, self._since = self._counter.moves, now
             self._due = STALL_SECONDS + min(self._ranks.rank, _MAX_DELAYS) * _POLL_SECONDS
@@ -102,9 +99,7 @@ class StallWatch:
             self._say(f"{since}{text}")
 
     def _await_positions(self) -> None:
-        """Wait, for at most 2 seconds, until all ranks that make no progress have published their
-        positions.
-        """
+        """Wait, for at most 2 seconds, until all stalled ranks have published their positions."""
         end = monotonic() + 4 * _POLL_SECONDS
         while monotonic() < end:
             positions = self._ranks.positions()

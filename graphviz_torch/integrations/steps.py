@@ -59,8 +59,7 @@ def due_steps(
     most: int = 0,
     thinned: bool = False,
 ) -> Due:
-    """Return a predicate for steps to record: those named and every n-th; all steps if neither is
-    given.
+    """Return a predicate for the steps to record: those named, every n-th, or all.
 
     Args:
         at, every: numbers of steps, from 0, and the interval between steps.
@@ -232,7 +231,7 @@ class LoopSteps(Steps):
         )
         with record():  # registers things once that cannot be registered later, inside a hook
             pass
-        self._early = False  # recording the end of a step that is not due, before one that is
+        self._early = False  # whether recording began before the due step, to see its beginning
         self._process = os.getpid()
         self._tail = 0  # in an unfinished step: the process whose optimizer stepped last
         self._on_fork: Callable[[], object] | None = on_fork
@@ -243,9 +242,7 @@ class LoopSteps(Steps):
         self._step_ends.open()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop counting and close the recording, if there is one; a forked child reports
-        nothing.
-        """
+        """Stop counting and close the recording; a forked child reports nothing."""
         self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
@@ -253,9 +250,7 @@ class LoopSteps(Steps):
 
     @property
     def other_threads(self) -> Mapping[str, int]:
-        """Return the number of backward calls in threads that are not recorded, by the thread's
-        name.
-        """
+        """Return the number of backward calls in each thread that is not recorded, by name."""
         return self._step_ends.other_threads
 
     def _on_step_end(self) -> None:
@@ -304,9 +299,7 @@ class LoopSteps(Steps):
 
 
 def _call(event: Event) -> tuple[object, ...] | None:
-    """Return a key that two reports of one call share: its strings and group, but not its
-    counts.
-    """
+    """Return a key that reports of one call share: its strings and group, no counts."""
     if not isinstance(event, IneffectiveCall):
         return None
     values = (getattr(event, each.name) for each in fields(event))

@@ -139,9 +139,7 @@ def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
 
 
 def _predict(numbers: Sequence[int]) -> int:
-    """Return the first number times the ratio of each other number to it; the first is
-    unchanged.
-    """
+    """Return the first number scaled by the ratio of each other number to it."""
     before, *after = numbers
     return round(before * prod(each / before for each in after)) if before else max(after)
 

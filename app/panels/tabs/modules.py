@@ -60,9 +60,7 @@ def draw_modules(found: Summary, *, key: str) -> None:
 
 
 def module_rows(found: Summary) -> list[dict[str, Any]]:
-    """Return the table's row of each module; columns that are empty for all modules are left
-    out.
-    """
+    """Return the table's row of each module, without columns that are empty for all."""
     modules = found.rows()
     columns = {
         name: [cell(row) for row in modules]

@@ -1,5 +1,4 @@
-"""`simulate_accelerator`: devices for a machine without GPU, with real values and copies but no
-clock.
+"""`simulate_accelerator`: devices for machines without a GPU, with real values and copies.
 
 A tensor on a simulated device is a wrapper around a CPU tensor. Autograd sees the wrapper on its
 own device, and every operator runs the CPU's kernel. So values and gradients are the CPU's, copies
@@ -119,9 +118,7 @@ def simulating() -> bool:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a CPU tensor was pinned inside `simulate_accelerator()`: only a flag is
-    set.
-    """
+    """Return whether a CPU tensor has the flag of tensors pinned in `simulate_accelerator()`."""
     return getattr(tensor.untyped_storage(), _PINNED, False)
 
 
@@ -209,9 +206,7 @@ _Placement.__torch_dispatch__ = _dispatch  # type: ignore[assignment]
 
 
 class _Construction(TorchFunctionMode):
-    """Handles calls that never reach the dispatcher: tensors from Python data, and `tensor.data
-    = `.
-    """
+    """Handles calls that no dispatcher sees: tensors from Python data, `tensor.data = `."""
 
     def __torch_function__(
         self,
@@ -306,8 +301,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Compute attention with the CPU's fused kernel if the CPU would choose it, else in plain
-    form.
+    """Compute attention with the CPU's fused kernel, or in plain form if it does not apply.
 
     PyTorch chooses the kernel by device type before dispatch, and has none for this device.
     """

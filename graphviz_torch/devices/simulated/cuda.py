@@ -225,9 +225,7 @@ def _replacements() -> dict[str, _Replacement]:
 
 
 def _if_simulated(new: _Replacement) -> Callable[[_Replacement], _Replacement]:
-    """Return a maker whose function calls `new` in threads that simulate CUDA, else the
-    original.
-    """
+    """Return a maker of functions that call `new` only in threads that simulate CUDA."""
 
     def make(original: _Replacement) -> _Replacement:
         @wraps(original)

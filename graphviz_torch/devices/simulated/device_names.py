@@ -39,9 +39,7 @@ class SimulatedBlock:
         self.mode: Any = None  # the function mode of the block's thread
 
     def labels(self) -> dict[torch.device, str]:
-        """Return the name in graphs of each device, by its place and by the device that programs
-        use.
-        """
+        """Return each device's name in graphs, by its place and by the program's device."""
         prefix = "sim " if self.name == "cuda" else "sim:"
         shown = [f"cuda:{k}" if self.name == "cuda" else str(k) for k in range(len(self.places))]
         rows = zip(self.places, self.devices, shown, strict=True)

@@ -14,9 +14,7 @@ _STORAGES: dict[int, Any] = {}  # id -> weak reference, so that a storage is cou
 
 
 def count(storage: torch.UntypedStorage, place: torch.device) -> None:
-    """Count the storage of a new tensor on a device until it is freed; views are not counted
-    again.
-    """
+    """Count the storage of a new tensor on a device, once for all views, until it is freed."""
     key, nbytes = id(storage), storage.nbytes()
     known = _STORAGES.get(key)
     if known is not None and known() is storage:

@@ -208,9 +208,7 @@ class SimulatedTensor(torch.Tensor):
 
 
 def indices(index: Any) -> Any:
-    """Return lists of numbers as CPU tensors; torch would create them on the device, without
-    values.
-    """
+    """Return lists of numbers as CPU tensors, which torch would create on the device."""
     if isinstance(index, tuple):
         return tuple(map(indices, index))
     if isinstance(index, (list, range)):

@@ -1,6 +1,4 @@
-"""`graphviz-torch explain`: print the gradient's path to a parameter or node, or which loss trains
-which network.
-"""
+"""`graphviz-torch explain`: print the gradient's path, or which loss trains which network."""
 
 from __future__ import annotations
 

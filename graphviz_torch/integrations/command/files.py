@@ -98,8 +98,7 @@ def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | No
 
 
 def with_colors(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
-    """Return the text with ANSI colours if `file` is a terminal or FORCE_COLOR is set, and NO_COLOR
-    is not.
+    """Return the text with ANSI colours for a terminal or FORCE_COLOR, unless NO_COLOR is set.
 
     Args:
         colors: regular expression -> ANSI colour number of its matches.

@@ -58,9 +58,7 @@ SUFFIXES: Final = tuple([suffix for each in FORMATS.values() for suffix in each.
 
 
 def format_of(path: Path) -> str:
-    """Return the name of the format with the longest suffix that `path` ends with; "" if none
-    fits.
-    """
+    """Return the format with the longest suffix that `path` ends with; "" if none fits."""
     ends = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
     fits = [suffix for suffix in ends if path.name.endswith(suffix)]
     return ends[max(fits, key=len)] if fits else ""

@@ -1,5 +1,4 @@
-"""Child processes that end with the command that started them, and temporary folders that are
-removed.
+"""Child processes and temporary folders that do not outlive the command.
 
 A child holds the read end of a pipe whose only write end is in the command's process. However the
 command ends, SIGKILL included, the pipe is closed; the child then removes the command's folder and

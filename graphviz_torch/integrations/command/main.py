@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
 
 
-# Command names of other tools -> the command with this purpose.
+# Command names of other tools -> our command for the same purpose.
 _SYNONYMS = {
     "search": "find",
     "check": "find",

@@ -66,9 +66,7 @@ def first_clauses(text: str, max_length: int = 110) -> str:
 
 
 def _argument_settings(name: str, hint: Any) -> dict[str, Any] | None:
-    """Return arguments of `add_argument` for a keyword of this type; None if it cannot be an
-    option.
-    """
+    """Return arguments of `add_argument` for a keyword; None if it cannot be an option."""
     if get_origin(hint) in (Union, types.UnionType):
         # A callable cannot be written on a command line: only the other type counts.
         others = (type(None), Callable)

@@ -101,9 +101,7 @@ class Outputs:
         self.running = True  # whether the script runs, which errors here must not disturb
 
     def warn_of_missing_folders(self) -> None:
-        """Print, before a script that may run for hours, which files have no folder to be written
-        to.
-        """
+        """Print which files have no folder, before a script that may run for hours."""
         for path in self._files:
             if not path.parent.exists():
                 folder = f"the folder {str(path.parent)!r} does not exist"
@@ -171,9 +169,7 @@ class Outputs:
                 self._news = []
 
     def experiment(self, recording: Any) -> None:
-        """Re-run the first recorded forward with one change at a time, and print what that
-        shows.
-        """
+        """Re-run the first recorded forward with one change at a time, and print the results."""
         if recording is None or self._ranks is not None:
             self._say("no experiment ran: no forward was recorded that one process can run again")
             return
@@ -280,9 +276,7 @@ class Outputs:
             )
 
     def _lines(self, found: list[Finding]) -> list[str]:
-        """Return the final report's lines: new findings, and the steps of findings printed
-        before.
-        """
+        """Return the final report: new findings, and the steps of findings printed before."""
         printed = [each for each in found if _is_among(each, self._said)]
         new = [each for each in found if not _is_among(each, self._said)]
         lines = []
@@ -298,9 +292,7 @@ class Outputs:
         return lines
 
     def _scope_text(self) -> str:
-        """Return a clause for "nothing found": how many steps were checked, and options that check
-        more.
-        """
+        """Return a clause for "nothing found": steps checked, and options that check more."""
         wanted = self._parsed.steps
         limited = 0 < wanted <= self._recorded
         more = ["--steps 0 records all"] * limited
@@ -322,9 +314,7 @@ class Outputs:
         return RankReport(rank, self._steps, found, self._run.last)
 
     def _gather(self, ranks: Ranks) -> str:
-        """Merge the reports of other ranks into this one. Return a clause that says which ranks are
-        missing.
-        """
+        """Merge the reports of other ranks; return a clause that says which ones are missing."""
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
         steps = {rank: report.step for rank, report in reports.items() if report.graph.nodes}
         number = max((step.number for step in steps.values()), default=0)

@@ -39,9 +39,7 @@ def add_draw(parser: argparse.ArgumentParser) -> None:
 
 
 def add_export(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Add the arguments of `export`, and those of the format that `arguments` select by --to or
-    -o.
-    """
+    """Add the arguments of `export`, and of the format that --to or -o select."""
     _add_file(parser, "stdout, or a file next to FILE, by format", _export)
     text = "; ".join(f"{name}: {each.help}" for name, each in FORMATS.items() if name != "draw")
     parser.add_argument(
@@ -118,9 +116,7 @@ def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
 
 
 def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the given keywords of `function`; findings are marked unless `--no-findings` is
-    given.
-    """
+    """Return the given keywords of `function`; without `--no-findings`, findings are marked."""
     options = given_options(parsed, function)
     if "findings" in parsed:
         options["findings"] = "auto" if parsed.findings else None

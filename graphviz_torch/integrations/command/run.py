@@ -164,9 +164,7 @@ def _check(parsed: argparse.Namespace) -> None:
 
 
 def _end_by_sigint() -> NoReturn:
-    """End by SIGINT, as Python does after Ctrl-C, so that the parent process learns of the
-    signal.
-    """
+    """End by SIGINT, as Python does after Ctrl-C, so that the parent learns of it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     sys.exit(130)

@@ -45,9 +45,7 @@ def _find(parsed: argparse.Namespace) -> int:
 
 
 def _source(file: Path) -> Lines:
-    """Return a reader of the program's lines, searched in the recording's folder and the current
-    one.
-    """
+    """Return a reader of source lines, in the recording's folder and the current one."""
     if file == PIPE:
         return no_lines
     file = on_disk(file)

@@ -60,8 +60,7 @@ def to_lines(
     source: Lines = no_lines,
     notes: bool = False,
 ) -> str:
-    """Return the findings as text for a terminal: each with its source line and advice, then
-    totals.
+    """Return the findings as text for a terminal, with source lines, advice and totals.
 
     Args:
         found: findings of one recording, or of a run.
@@ -143,9 +142,7 @@ def to_json(found: Sequence[Finding]) -> str:
 
 
 def to_sarif(found: Sequence[Finding], root: Path | None = None) -> str:
-    """Return the findings as SARIF 2.1.0; file paths are relative to `root` (default: current
-    folder).
-    """
+    """Return the findings as SARIF 2.1.0, with file paths relative to `root`."""
     known = {rule.id: rule for rule in rules()}
     used = sorted({each.rule for each in found})
     where = _Files(root or Path.cwd())
@@ -168,9 +165,7 @@ REPORTS: dict[str, Callable[[Sequence[Finding]], str]] = {
 
 
 def _descriptor(id: str, rule: Any) -> dict[str, Any]:
-    """Return a rule's metadata for SARIF; only the id if the graph names a rule unknown to this
-    version.
-    """
+    """Return a rule's metadata for SARIF; of a rule unknown to this version, only the id."""
     if rule is None:
         return {"id": id}
     return {

@@ -1,5 +1,4 @@
-"""`graphviz-torch rehearse`: memory and traffic of a training step on each of many ranks, without
-GPU and network.
+"""`graphviz-torch rehearse`: memory and traffic of each of many ranks, without their GPUs.
 
 The unchanged script runs as torchrun would start it, up to the end of its last rehearsed step. Its
 output goes to stderr, so that stdout has only the report. Several ranks are rehearsed in processes
