@@ -153,7 +153,7 @@ def view(
     `graph` and `inputs` are those of `draw_graph`.
 
     Raises:
-        TypeError: if `graph` is no target of `draw_graph`.
+        TypeError: for a `graph` that `draw_graph` does not accept.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)

@@ -28,7 +28,7 @@ _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
     *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
     *((name, "data", "{}", "") for name in ("add", "sub", "mul", "div")),
-    ("mul", "p", "dropout {}", ""),  # a dropout on the CPU
+    ("mul", "p", "dropout {}", ""),  # the product of a dropout on the CPU
     ("convolution", "kernel_size", "{}", ""),
     ("convolution", "stride", "stride {}", "1"),
     ("convolution", "dilation", "dilation {}", "1"),

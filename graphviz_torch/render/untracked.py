@@ -110,9 +110,7 @@ def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, in
 
 
 def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
-    """Return at most `_MAX_BOXES` positions; those that lead to drawn nodes or groups come
-    first.
-    """
+    """Return at most `_MAX_BOXES` positions, preferring those that lead to drawn elements."""
     nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
     kept = set(nearest[:_MAX_BOXES])
     for i in sorted(kept, reverse=True):  # also leave out boxes that lead only to omitted ones

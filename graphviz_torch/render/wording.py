@@ -382,7 +382,7 @@ def _edge_label(
     """Return output_nr, shape and number of the tensors of an edge, as far as they are needed."""
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
-    # The box of a node whose outputs have one shape shows it.
+    # If all outputs have one shape, the box of the node already shows it.
     if meta is not None and not (parts and len({*outputs}) == 1):
         parts.append(labels.shape(meta))
     parts += [f"{labels.TIMES}{times}"] if times > 1 else []

@@ -29,11 +29,11 @@ _OWN = Path(__file__).with_name("engine.py")
 
 
 class LayoutError(RuntimeError):
-    """Graphviz could not draw; the message says why. The DOT text is available regardless."""
+    """Raised if Graphviz cannot draw; the message says why. The DOT text remains available."""
 
 
 class LayoutTimeout(LayoutError):
-    """The layout exceeded its time limit and was stopped."""
+    """Raised if a layout exceeds its time limit and is stopped."""
 
 
 def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:

@@ -289,7 +289,7 @@ class Drawing:
 
     @cached_property
     def module_titles(self) -> dict[int, str]:
-        """Return the title of the module for each node that is all that is drawn of a module."""
+        """Return node -> title of its module, for modules of which only this node is drawn."""
         return {p.node: p.module for p, _, _ in self.tree.parts if type(p) is Leaf and p.module}
 
     def key(self, node: int) -> int:

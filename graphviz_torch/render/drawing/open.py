@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from ...graph.collective import by_node
 from ..groups.keys import Keys
 from .drawing import Drawing
-from .page import Page
+from .page import PageEstimate
 from .tree import Box, Leaf, Open
 
 # Of a group: findings at its nodes, transfers and collectives, and bytes saved for backward.
@@ -52,7 +52,7 @@ class _Opening:
         self.passed: set[int] = set()  # groups that did not fit
         self.visible = self._count()  # by group, its nodes that are not written inside others
         paged = drawing.limit is None and drawing.options["depth"] is None
-        self.page = Page(drawing) if paged else None
+        self.page = PageEstimate(drawing) if paged else None
 
     def _count(self) -> list[int]:
         counts = [0] * len(self.groups.groups)
@@ -95,7 +95,7 @@ class _Opening:
                     heappush(waiting, (self._priority(alike, below + 1), below + 1, alike[0]))
         return True
 
-    def _fill(self, start: int | None, page: Page) -> bool:
+    def _fill(self, start: int | None, page: PageEstimate) -> bool:
         """Open groups while the page has space, or all of them if `drawing.whole`.
 
         Returns False if the drawing does not fit.
@@ -112,7 +112,7 @@ class _Opening:
             if number in self.opened or number in self.passed or self._stays_closed(number):
                 continue
             if not whole and self.passed and groups[number].kind == "call":
-                continue  # while a module stays closed, so do calls of functions
+                continue  # function calls stay closed if a module did not fit
             together = [number] if whole else self._opened_with(number, waiting)
             for each in together:
                 page.show(each, self._items(each))
@@ -143,7 +143,7 @@ class _Opening:
         return [*self._leaves(number), *(~first for first, *_ in self._families(number))]
 
     def _opened_with(self, number: int, waiting: list[_Waiting]) -> list[int]:
-        """Return the groups to open together with one that is no more interesting than they are.
+        """Return a group and those to open with it, unless it is of special interest.
 
         These are all runs of its row, or all modules of its class at its depth.
         """

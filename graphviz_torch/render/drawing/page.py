@@ -26,7 +26,7 @@ _LEGEND_HEIGHT = 50.0  # points
 _Size = tuple[float, float]
 
 
-class Page:
+class PageEstimate:
     """The estimated size of a drawing in which some groups are open.
 
     Args:

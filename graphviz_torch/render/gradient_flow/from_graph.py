@@ -66,7 +66,7 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
                 continue
             flows[source, target] = flows.get((source, target), _NO_GRADIENT).merge(flow)
             results[source] = results[source].merge(flow)
-    outputs: dict[int, list[int]] = defaultdict(list)  # nodes by flow node
+    outputs: dict[int, list[int]] = defaultdict(list)  # flow node -> output nodes
     for node in sorted({node for node, _ in graph.outputs}):
         key = drawing.key(node)
         place = home[key]

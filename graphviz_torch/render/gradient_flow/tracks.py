@@ -16,7 +16,7 @@ class Track(NamedTuple):
 
     source: int  # row
     lanes: dict[int, int]  # row -> lane at that row
-    uses: tuple[int, ...]  # rows
+    uses: tuple[int, ...]  # rows that use the result
 
 
 def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list[Track]]:

@@ -95,7 +95,7 @@ def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
 
 
 def _previous_views(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
-    """Return, by view that is the only user of another unnamed view, that other one."""
+    """Return view -> the view that it reads, for unnamed views with a single user."""
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}
     rows = [edge for edge in edges if edge.source in shaping and edge.target in shaping]

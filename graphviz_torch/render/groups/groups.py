@@ -94,8 +94,7 @@ def group(
 
 
 class ModuleTree:
-    """The nested modules of a graph, before `split` groups the children of levels that are too
-    large.
+    """The nested modules of a graph, from which `split` builds groups of limited size.
 
     A drawing that tries several limits calls `split` on the same tree.
     """
@@ -135,8 +134,8 @@ def _modules(
 ) -> tuple[list[Item], list[Part]]:
     """Return the top level and all modules, outer ones first, each leaf before its first user.
 
-    In execution order (`made`), a list of modules with other operations between its members is no
-    group: its box would feed its own input.
+    In execution order (`made`), a list of modules with other operations between its members is not
+    a group: its box would feed its own input.
     """
     nodes = graph.nodes
     places = places_of(order)

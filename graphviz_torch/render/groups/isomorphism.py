@@ -212,7 +212,7 @@ class Structure:
             reads = self._reads_inside(p, start, end)
             reads = [r for r in reads if len(r) == 3 or (p, r[0]) not in self._parameters]
             node = self.nodes[self.operations[p]]
-            if node.operation == "add":  # in any order
+            if node.operation == "add":  # addition commutes
                 reads = sorted([read[:-1] for read in reads])
             kind = self._computes[p]
             if kind not in self._unsized:
@@ -255,7 +255,7 @@ class Structure:
 
 
 def row_name(part: Part, outer: Part) -> str:
-    """Return the name that modules of a row share; "" for a part that is no module."""
+    """Return the name that modules of a row share; "" for any other part."""
     if part.kind != "module":
         return ""
     return (

@@ -48,7 +48,7 @@ def interrupted_containers(scopes: Sequence[str]) -> set[str]:
     True
     """
     called = {"", *scopes}
-    containers: dict[str, set[str]] = {}  # scope -> paths around it that are never called
+    containers: dict[str, set[str]] = {}  # scope -> enclosing paths whose modules are never called
     for scope in called:
         path, containers[scope] = scope, set()
         while "." in path:

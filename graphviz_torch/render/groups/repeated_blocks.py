@@ -39,7 +39,9 @@ def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def _complete_first(tree: Groups, family: Sequence[int]) -> tuple[int, ...]:
-    """Return the family with its largest group first: other loop steps may lack operations."""
+    """Return the family with its largest group first, as the first step of a loop may be
+    shorter.
+    """
     first = max(
         family, key=lambda number: tree.groups[number].span[1] - tree.groups[number].span[0]
     )
