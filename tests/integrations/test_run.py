@@ -11,8 +11,9 @@ import pytest
 
 from graphviz_torch import load
 from graphviz_torch.compare import first_difference
-from graphviz_torch.graph import Training
+from graphviz_torch.graph import Training, TrainingStep
 from graphviz_torch.graph.training.file import TrainingFile
+from graphviz_torch.integrations.command import outputs
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
 
@@ -441,6 +442,26 @@ def test_ctrl_c_before_the_first_step_ended_is_said_so(training: Path, line: str
     assert "steps recorded" not in said
     assert "see it" not in said
     assert done.returncode == -2
+
+
+def test_where_every_step_is_recorded_they_are_written_in_batches(
+    training: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (training / "train.py").write_text(TRAINED.replace("range(3)", "range(120)"))
+    batches: list[int] = []
+    append = TrainingFile.append
+
+    def counted(file: TrainingFile, *steps: TrainingStep) -> None:
+        batches.append(len(steps))
+        append(file, *steps)
+
+    monkeypatch.setattr(TrainingFile, "append", counted)
+    monkeypatch.setattr(outputs, "_BATCH_SECONDS", 1e9)  # else a batch ends after that time too
+    assert command("--steps", "0", "-o", "g.json.gz", "train.py")[0] == 0
+    assert batches == [1, 50, 50, 19]
+    read = load(training / "g.json.gz")
+    assert isinstance(read, Training)
+    assert [step.number for step in read.steps] == [*range(120)]
 
 
 DEEP = """

@@ -68,7 +68,7 @@ def commands(plain: gt.Graph, graph: gt.Graph) -> Iterator[str]:
     for each, name in ((plain, "plain"), (graph, "hostile")):
         each.save(f"{name}.json")
     for words in [*([name, *given] for name, given in doors.GIVEN.items()), *doors.MORE]:
-        out = io.StringIO()
+        out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             try:
                 command(words)
@@ -76,7 +76,8 @@ def commands(plain: gt.Graph, graph: gt.Graph) -> Iterator[str]:
                 pass
             except BaseException as error:
                 yield f"{words!r:.200} raised {type(error).__name__}: {ascii(str(error))[:200]}"
-        if found := wrong(out.getvalue()):
+        shown = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        if found := wrong(shown):
             yield f"{ascii(' '.join(words))[:200]} let through {found}"
 
 
