@@ -97,7 +97,7 @@ def first_items(lines: Sequence[str], most: int, more: str = "and {:,} more") ->
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ranks as text.
+    """Return ranks as text, runs of three or more as ranges.
 
     >>> ranks_text([3]), ranks_text([0, 1, 2, 5]), ranks_text([0, 3])
     ('rank 3', 'ranks 0 to 2 and 5', 'ranks 0 and 3')

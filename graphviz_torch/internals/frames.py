@@ -331,7 +331,7 @@ def enter_program(program: object) -> None:
 
 
 def leave_program(program: object) -> None:
-    """Undo `enter_program`."""
+    """End the mark that `enter_program` set: this context no longer belongs to `program`."""
     _programs.set(active_programs() - {program})
     if (aside := _suspended.get()) is not None:
         _suspended.set(aside - {program})

@@ -29,7 +29,7 @@ def is_wrapped_child(module: Module, child: str) -> bool:
 
 
 def wrapped_module(module: Module) -> Module | None:
-    """Return the module that `module` wraps, or None if it is no wrapper."""
+    """Return the module that `module` wraps, or None if it is not a wrapper."""
     inside = module._modules  # a scripted module's `_modules` is not a dict and has no `get`
     if inside and not _NAMES.isdisjoint(inside):
         for name in _WRAPPED_CHILDREN:

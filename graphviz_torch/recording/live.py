@@ -60,7 +60,7 @@ def hidden_behind(
 
 
 def leaves_of(fns: Iterable[GradFn]) -> list[GradFn]:
-    """Return the AccumulateGrad nodes."""
+    """Return those of the nodes that accumulate into a leaf's `.grad` (AccumulateGrad)."""
     return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
 
 

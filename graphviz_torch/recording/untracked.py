@@ -419,7 +419,7 @@ class UntrackedCalls(Listener):
 
 
 def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
-    """Return entries and everything upstream of them."""
+    """Return the entries and, recursively, the sources of each."""
     found = dict.fromkeys(entries)
     waiting = [*found]
     for entry in waiting:

@@ -83,8 +83,8 @@ class TraceComplete(Exception):
     """Raised to stop Dynamo once a graph that is traced again is complete."""
 
 
-class _ThreadState(local):
-    """The state of one thread."""
+class _TraceState(local):
+    """The trace of the graph that a thread is compiling."""
 
     output: Any = None  # Dynamo's OutputGraph of the current graph
     trace: Trace | None = None  # None also after a callback has raised
@@ -93,12 +93,12 @@ class _ThreadState(local):
     new: Any = None, None  # code and trace of the last compiled graph, until it runs
 
 
-_thread_state = _ThreadState()
+_thread_state = _TraceState()
 _originals: dict[str, Any] = {}
 
 
 def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
-    """Start observing a compilation.
+    """Replace functions of Dynamo to observe a compilation, until `end_compilation`.
 
     Args:
         new: creates the callbacks for a graph.
@@ -181,7 +181,7 @@ def _broken(output: Any) -> Break | None:
 
 
 def end_compilation() -> None:
-    """Stop observing."""
+    """Stop observing compilations and restore Dynamo's own functions."""
     _thread_state.output, _thread_state.trace, _thread_state.again, _thread_state.recompiled = (
         None,
         None,

@@ -1,8 +1,8 @@
 """Read safetensors files as names and shapes, without reading the tensors.
 
 `torch.load` does so by itself under fake tensors. `safe_open`, which other libraries use to open
-safetensors files, is replaced here. A module imported meanwhile may keep the replacement; outside
-of the context it opens files as the original does.
+safetensors files, is replaced here. A module imported within the context may keep the replacement,
+which opens files as the original does outside of the context.
 
 Uses safetensors' private table of dtypes (0.8).
 """

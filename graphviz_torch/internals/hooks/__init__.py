@@ -1,1 +1,1 @@
-"""Where PyTorch lets itself be watched: modules, operators, nodes, backward, optimizers."""
+"""Hooks into PyTorch: module calls, operators, autograd nodes, backward passes, optimizers."""

@@ -186,7 +186,7 @@ class _Key:
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
 
     def disable_in_thread(self) -> None:
-        """Restore the key.
+        """Restore the state that the key had before the first watch opened.
 
         Does nothing in another thread, or inside a watched operator, whose guard would undo it.
         """
@@ -204,8 +204,8 @@ class _Key:
             self._before = None
 
 
-class _ThreadState(threading.local):
-    """The state of one thread."""
+class _DispatchState(threading.local):
+    """A thread's dispatch key and the operator watches whose operator is running."""
 
     def __init__(self) -> None:
         self.state = state = _Key()
@@ -223,7 +223,7 @@ def _state() -> tuple[bool, bool]:
     )
 
 
-_thread_state = _ThreadState()
+_thread_state = _DispatchState()
 _REGISTERING = threading.Lock()
 
 

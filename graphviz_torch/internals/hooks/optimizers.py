@@ -1,8 +1,8 @@
 """Watch training steps: requests for batches and their arrival, the start and end of each step.
 
 PyTorch iterates over its optimizer hooks while they run: if another thread adds or removes a hook
-meanwhile, `step()` raises. The first watch therefore registers two hooks that stay registered; they
-do nothing if no watch is open. Data loaders of libraries other than PyTorch are not seen.
+during that, `step()` raises. The first watch therefore registers two hooks that stay registered;
+they do nothing if no watch is open. Data loaders of libraries other than PyTorch are not seen.
 
 Uses private API (2.13): the mark that the first optimizer of a class leaves on the class's `step`,
 the iterator class of all DataLoaders (its `__next__` is replaced while a watch is open), and that

@@ -140,8 +140,8 @@ class _Region(NamedTuple):
     in_python: bool  # True if Dynamo skips everything that the region runs
 
 
-class _ThreadState(threading.local):
-    """The state of one thread."""
+class _RegionState(threading.local):
+    """The compiled regions that a thread is running, and the modes switched off for them."""
 
     modes: tuple[Any, ...] = ()  # the function modes before ours were removed
     away: bool = False  # True while our modes are off
@@ -151,7 +151,7 @@ class _ThreadState(threading.local):
     graph: Any = None  # the original content of the cell
 
 
-_thread_state = _ThreadState()
+_thread_state = _RegionState()
 
 
 def _disable_watches() -> None:
@@ -243,7 +243,7 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
                 watch.graphs.on_graph_end()
     elif _thread_state.begins:
         _thread_state.begins = False
-        if callback is None:  # Dynamo was told to compile nothing
+        if callback is None:  # Dynamo compiles nothing
             _enable_watches()
     else:
         ended, _thread_state.regions = _thread_state.regions[-1:], _thread_state.regions[:-1]
@@ -310,7 +310,8 @@ def _restore_graph() -> None:
 
 
 def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-    if _thread_state.regions and _thread_state.regions[-1].in_python:  # as far as known until now
+    # Dynamo compiles a frame after all.
+    if _thread_state.regions and _thread_state.regions[-1].in_python:
         region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
         _thread_state.regions = (*_thread_state.regions[:-1], region)
         _disable_watches()

@@ -93,7 +93,7 @@ class Watch:
     thread = 0  # ident of the thread that opened it
 
     def open(self) -> None:
-        """Start watching."""
+        """Start watching; `thread` becomes the calling thread."""
         self.thread = threading.get_ident()
         self.installation.add(self, first=self.first)
 

@@ -90,7 +90,7 @@ class RandomState:
 
     @classmethod
     def current(cls) -> RandomState:
-        """Return the current random state."""
+        """Return the state that the random generators have now."""
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return cls(
             torch.get_rng_state(),
@@ -100,7 +100,7 @@ class RandomState:
         )
 
     def restore(self) -> None:
-        """Restore this random state."""
+        """Set the random generators back to this state."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))

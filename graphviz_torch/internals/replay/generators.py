@@ -39,7 +39,7 @@ class GeneratorStates:
         return any(not torch.equal(state, g.get_state()) for g, state in self._states)
 
     def restore(self) -> None:
-        """Restore the saved states."""
+        """Set each generator back to its saved state."""
         for generator, state in self._states:
             generator.set_state(state)
 

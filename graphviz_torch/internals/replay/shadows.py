@@ -123,7 +123,7 @@ class Shadows:
             shadow.copy_(other)
 
     def part(self, tensor: Tensor) -> None:
-        """Create a shadow equal to the tensor, if it has none."""
+        """Create a shadow equal to the tensor if it has none, before the tensor is mutated."""
         if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widen(tensor.detach().clone()), -1)
@@ -147,7 +147,7 @@ class Shadows:
             self._entries[storage_id(tensor)] = entry._replace(maker=maker)
 
     def forget(self) -> None:
-        """Drop all shadows."""
+        """Drop the shadows of all tensors."""
         self._entries.clear()
         self._others.clear()
 

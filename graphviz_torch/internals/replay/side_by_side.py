@@ -308,12 +308,12 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         first, other = _results(result), _results(others)
         if not first and not _plainly_equal(result, others):
-            self._depends()
+            self._note_dependence()
         if len(first) != len(other) or any(
             a.shape != b.shape for a, b in zip(first, other, strict=False)
         ):
             if first and not kind.is_view:
-                self._depends()
+                self._note_dependence()
             return
         lines = partial(code_positions, sys._getframe(2), _run_both_versions.__code__)
         makers = frozenset(differ.values())
@@ -357,7 +357,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.dependent, self.leaves = True, name
             self.depends = code_positions(sys._getframe(2), _run_both_versions.__code__)[1]
 
-    def _depends(self) -> None:
+    def _note_dependence(self) -> None:
         """Record that the control flow may differ from here on."""
         if not self.dependent:
             self.dependent = True

@@ -3,7 +3,7 @@
 Searched are lists, tuples, dicts, sets, deques, objects with attributes, and the objects of bound
 methods (such as hooks). Not searched: classes, functions, tensors, instances of classes defined by
 the standard library, PyTorch (except modules) and this package, and objects that have a lock or a
-thread, because another thread may change them meanwhile.
+thread, because another thread may change them at any time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Snapshot:
         self._walk(values)
 
     def restore(self) -> None:
-        """Restore the saved state."""
+        """Restore attributes, containers and random generators to their saved state."""
         for now, before in self._attributes:
             _restore_dict(now, before)
         for value, inside in self._inside:

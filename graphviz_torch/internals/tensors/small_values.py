@@ -31,7 +31,7 @@ class _Shapes(dict[tuple[int, ...], bool]):
 
     def __missing__(self, shape: tuple[int, ...]) -> bool:
         if any(type(size) is not int for size in shape):
-            return False  # a symbol, whose value nobody may ask
+            return False  # a SymInt: to compare it would add a guard
         found = 0 <= math.prod(shape) <= MOST_ELEMENTS
         if len(self) < _MAX_CACHED_SHAPES:
             self[shape] = found
@@ -62,9 +62,9 @@ class SmallValues(Generic[Key]):
         self.see_all([key], [tensor])
 
     def see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
-        """Read several tensors now."""
+        """Read tensors of at most `MOST_ELEMENTS` elements now, each under its key."""
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
-            if _are_on_cpu(tensors):  # as most: without a call of Python's for each
+            if _are_on_cpu(tensors):  # the common case: `map` avoids a Python frame per tensor
                 flat = map(TensorBase.tolist, map(TensorBase.ravel, tensors))
                 self._found.update(zip(keys, map(tuple, flat), strict=True))
                 return

@@ -6,7 +6,7 @@ Parameters of a collective are found by its kind:
     DDP's reducer       a bucket: the gradients that are ready and whose sizes add up to it
     by hand             the tensor is a parameter, or the `.grad` of one
 
-Pipelines send messages between two ranks, outside of all modules. The content of a message tells
+Pipelines send messages between two ranks, outside of all modules. The content of a message gives
 its module, and forward or backward:
 
     sent       result of a module       forward     gradient of a module's input     backward
@@ -114,8 +114,8 @@ class PayloadResolver:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """Return the names of given parameters, or of given gradients; and True if they are
-        gradients.
+        """Return the names of parameters that are given, or whose `.grad` is; and True if all are
+        `.grad`s.
         """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
@@ -253,7 +253,7 @@ class Messages:
                 self._give(tensor.grad, MessageContent("backward", path))
 
     def forget(self) -> None:
-        """End a step: keep contents of live tensors only."""
+        """End a step: drop the content of messages whose tensor was freed."""
         self._found, self._inputs = {}, {}
         self._contents = {k: each for k, each in self._contents.items() if not each[0].expired()}
         self._taken = {k: each for k, each in self._taken.items() if not each[0].expired()}

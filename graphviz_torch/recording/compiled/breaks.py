@@ -58,7 +58,7 @@ def breaking_call(reason: str) -> BreakingCall:
 
 
 def function_name(code: CodeType) -> str:
-    """Return the program's name of a function."""
+    """Return a function's name as in the source, without the prefix Dynamo adds."""
     # Dynamo names the code after a break torch_dynamo_resume_in_forward_at_12.
     return re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", code.co_name)
 

@@ -43,7 +43,7 @@ class Pairs(PairedTensors):
     def call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Check one call of a function."""
+        """Add a `PairedCall` to `noted` for each event that one call of the graph causes."""
         function = _OPERATORS.get(function, function)
         frame: Any = None
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)

@@ -233,7 +233,7 @@ def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | 
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
     found = [(n, v) for n, v in values.items() if v is owner or _contains(v, owner)]
-    # Prefer variables that hold the parameter itself, as in a loop over parameters, last.
+    # Last come variables that hold the parameter itself, as after a loop over parameters.
     for name, variable in sorted(found, key=lambda p: (p[1] is parameter, p[1] is not owner)):
         holder: Holder = "variable" if variable is parameter else "outside"
         return UnregisteredParameters(holder=holder, name=name)

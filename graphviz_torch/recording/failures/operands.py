@@ -59,7 +59,7 @@ class FailedCall:
     raised: CodePosition | None = None
 
     def with_node_ids(self, ids: Mapping[GradFn, int]) -> FailedCall:
-        """Return a copy with node ids instead of live nodes."""
+        """Return a copy whose operands have node ids in place of their `grad_fn`s."""
         operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
         return replace(self, operands=operands)
 

@@ -87,7 +87,7 @@ class GradientHooks:
         self._nodes.clear()
 
     def _on_engine_end(self) -> None:
-        """Handle that the engine has run all nodes, and now runs the final callbacks."""
+        """Record the time at which the engine has run all nodes, before its final callbacks."""
         if self._ran and self._ran[-3] >= 0:
             self._ran.extend((-1, perf_counter(), None))
             if self._clock is not None:

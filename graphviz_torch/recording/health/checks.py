@@ -88,7 +88,7 @@ class HealthChecks:
         self._idle: dict[int, tuple[int, int, bool]] = {}
         self._known: set[tuple[str, int]] = set()  # reported rules and parameters
         self._causes: dict[str, int] = {}  # step of the last report, by rule
-        self._largest = 0.0  # norm of the gradients in the first steps
+        self._largest = 0.0  # gradient norm of the first steps
         self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
         self._updates: dict[int, int] = {}  # consecutive large updates, by parameter
         self._weights: dict[int, tuple[float, int]] = {}  # the largest norm, and its step

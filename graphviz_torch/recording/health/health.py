@@ -110,7 +110,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def tell(self, report: WatchReport) -> None:
-        """Report the finding of another check, if it does not follow from an earlier one."""
+        """Report a finding of another check, unless it follows from one reported earlier."""
         self._filter_and_tell([report])
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -152,8 +152,8 @@ class Health:
         return True
 
     def _history_of(self, event: Stepping) -> OptimizerPast:
-        """Return the history of an optimizer, with the parameters of the model that it holds
-        now.
+        """Return the optimizer's history, after updating which of the model's parameters it
+        holds.
         """
         key, optimizer = id(event.optimizer), event.optimizer
         past = self._pasts.get(key)

@@ -71,7 +71,7 @@ class ModelCalls:
 
 _WATCHES: dict[type, list[ModelCalls]] = {}  # open hooks, by class of the module
 _ORIGINALS: dict[tuple[type, str], Any] = {}  # replaced methods, by class and name
-_ROOM = RecursionRoom()  # a module of such a class is called through one function more
+_ROOM = RecursionRoom()  # for the method around `__call__`
 
 
 def _methods(model: Any) -> tuple[str, ...]:

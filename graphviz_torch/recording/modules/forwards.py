@@ -165,7 +165,7 @@ class Forwards(Listener):
         return known
 
     def _look_at_last(self) -> None:
-        """Note whether a value was read into Python since the last forward: it may be of its
+        """Note whether the program read a value into Python since the last forward, perhaps of its
         result.
         """
         if self._last is not None:

@@ -130,7 +130,7 @@ class Tracker:
                 self.known.pop(key, None)
 
     def clear(self) -> None:
-        """Stop following all tensors."""
+        """Stop following all tensors; trails in `used` are kept."""
         self.known.clear()
 
     def _follow(self, tensor: Tensor) -> _Followed:

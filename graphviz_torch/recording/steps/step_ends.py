@@ -111,7 +111,7 @@ class StepEnds:
         self._key = object()
         self._steps = StepWatch(self._on_step_start, self._on_step_end)
         self._captures = CaptureWatch(on_begin=self._before_capture)
-        self._calls: _CallObserver | None = None  # observes calls while open
+        self._calls: _StepCallObserver | None = None  # observes calls while open
         self._optimizers: set[int] = set()  # id() of optimizers that stepped, during a tail
         self._number = 0  # sequence number when the last of them stepped
         self._tail: _Tail | None = None  # set if the end of the tail matters
@@ -129,7 +129,7 @@ class StepEnds:
         self._steps.open()
         self._captures.open()
         self._engine.open()
-        self._calls = _CallObserver(self, self._key)
+        self._calls = _StepCallObserver(self, self._key)
 
     def close(self) -> None:
         """Stop observing; a step whose optimizer has stepped ends here."""
@@ -261,7 +261,7 @@ class StepEnds:
         self._ended()
 
 
-class _CallObserver:
+class _StepCallObserver:
     """A context that observes the calls of a thread, above other function modes, until
     `close()`.
     """
@@ -273,7 +273,7 @@ class _CallObserver:
         self._calls.__enter__()
 
     def close(self) -> None:
-        """Stop observing calls."""
+        """Stop observing the calls of the thread."""
         self._calls.__exit__(None, None, None)
         self._regions.__exit__(None, None, None)
 
@@ -303,7 +303,7 @@ class _Tail:
         self._batches = BatchWatch(on_request=begins)
         self._modules.open()
         self._batches.open()
-        self._observer = _CallObserver(self, key)
+        self._observer = _StepCallObserver(self, key)
 
     def on_optimizer_step(self) -> None:
         """Handle another optimizer's step: gradients cleared before it belong to this step."""

@@ -153,9 +153,10 @@ def _indexing(
 
 
 def _count_of(counted: Tensor, dtype: torch.dtype) -> DispatchedCopy:
-    """Return the read of a number of results: one number, through pinned memory if CUDA counts.
+    """Return the copy to the CPU by which an operator reads how many results it has found.
 
-    Sources: Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda.
+    It is one number; CUDA copies an int32 through pinned memory. Sources: Nonzero.cu, Unique.cu and
+    UniqueCub.cu in ATen/native/cuda.
     """
     meta = TensorMeta((), str(dtype)[6:], "cpu")
     pinned = dtype == torch.int32 if counted.is_cuda else None

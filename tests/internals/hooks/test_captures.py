@@ -130,7 +130,7 @@ def test_a_recording_says_that_it_does_not_know_what_a_graph_replays() -> None:
         graph.replay()
         model(torch.ones(4, 2)).sum().backward()
     notes = [node.note for node in recording.graph.nodes]
-    assert "not recorded: what a CUDA graph replays" in notes
+    assert "not recorded: the effects of a CUDA graph replay" in notes
 
 
 def test_a_graph_that_runs_in_a_forward_is_a_part_of_that() -> None:
