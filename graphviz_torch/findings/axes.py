@@ -28,7 +28,7 @@ _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_v
 
 
 def keeps_order(reading: Reading) -> bool:
-    """True if each view splits or joins whole dimensions, and splits joined ones where they met.
+    """Return True if each view splits or joins whole dimensions, and splits joined ones again.
 
     If so, no view breaks an axis. This is the case in most graphs, and cheaper to check than the
     axes.
@@ -235,7 +235,7 @@ class AxisReading:
 
 
 def is_recurrent(node: Node) -> bool:
-    """True if the node computes one recurrent layer, or several."""
+    """Return True if the node computes one recurrent layer, or several."""
     return node.operation.endswith("rnn_layer") or node.operation in _MULTI_LAYER_RNNS
 
 

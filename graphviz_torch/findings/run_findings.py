@@ -144,11 +144,11 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
 
 
 def _spoils(finding: Finding) -> bool:
-    """True if the optimizer may have made weights NaN with the values of this finding."""
+    """Return True if the optimizer may have made weights NaN with the values of this finding."""
     return finding.severity == "error" and finding.rule in _SPOILS
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:
-    """True if more steps without the finding follow than ever lay between two steps with it."""
+    """Return True if more steps without the finding follow than were between two with it."""
     gaps = (after - before for before, after in pairwise((-1, *steps)))
     return count - 1 - steps[-1] >= max(_MIN_STEPS_WITHOUT, *gaps)

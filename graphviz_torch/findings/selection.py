@@ -32,7 +32,7 @@ class Selection(NamedTuple):
         return cls(None if select is None else _check_ids(select), _check_ids(ignore))
 
     def includes(self, found: Reported) -> bool:
-        """True if a finding, or a report of `watch`, is reported."""
+        """Return True if a finding, or a report of `watch`, is reported."""
         wanted = self.select is None or found.rule in self.select
         return wanted and found.rule not in self.ignore
 

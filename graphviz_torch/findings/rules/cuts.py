@@ -196,7 +196,7 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
 
 
 def is_from_fixed(reading: Reading, cut: Cut) -> bool:
-    """True if the cut tensor was computed only from parameters that this step does not train.
+    """Return True if the cut tensor was computed only from parameters that are not trained.
 
     A teacher's output is one.
     """
@@ -271,7 +271,7 @@ def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severi
 
 
 def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
-    """True if a trained part of the model has parameters of the same names and shapes."""
+    """Return True if a trained part of the model has parameters of the same names and shapes."""
     prefix = f"{_common_module(parameters)}."
     parts = {p.name.removeprefix(prefix): p.tensor.shape for p in parameters}
     first = next(iter(parts))
@@ -304,7 +304,7 @@ def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: S
 
 
 def passes_straight(reading: Reading, cut: Cut) -> bool:
-    """True for `a + (b - a).detach()` or `b - a.detach() + a`: the gradient flows to a."""
+    """Return True for `a + (b - a).detach()` or `b - a.detach() + a`: the gradient flows to a."""
     nodes = reading.graph.nodes
     if cut.before is None:
         return False
@@ -318,7 +318,7 @@ def passes_straight(reading: Reading, cut: Cut) -> bool:
 
 
 def _goes_straight_to_loss(reading: Reading, cut: Cut) -> bool:
-    """True if no layer is between the cut and the loss.
+    """Return True if no layer is between the cut and the loss.
 
     The result is then a target, such as that of a teacher, an advantage or a drawn action.
     """
@@ -340,7 +340,7 @@ def _goes_straight_to_loss(reading: Reading, cut: Cut) -> bool:
 
 
 def is_weight(reading: Reading, node: int) -> bool:
-    """True if the node is a parameter, or a view of one."""
+    """Return True if the node is a parameter, or a view of one."""
     nodes = reading.graph.nodes
     while nodes[node].operation in _VIEWS and reading.inputs[node]:
         node = reading.inputs[node][0].source
@@ -353,7 +353,7 @@ def advice_on(how: str) -> str:
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
-    """True if the cut is a module that ran in a block without gradients, such as no_grad."""
+    """Return True if the cut is a module that ran in a block without gradients, such as no_grad."""
     inside = cut.how in _MODES and cut.in_forward is not False
     return inside and cut.before is not None and cut.before in parameters
 
@@ -367,7 +367,7 @@ def _common_module(parameters: list[Parameter]) -> str:
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
-    """True if a cut without nodes was made in the parameter's module, or in one around it."""
+    """Return True if a cut without nodes was made in the module of the parameter, or around it."""
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 
 

@@ -90,7 +90,7 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
 
 
 def is_mixed(failure: Failure) -> bool:
-    """True if an operation failed because its tensors are on different devices."""
+    """Return True if an operation failed because its tensors are on different devices."""
     if failure.node is not None:
         return False
     # PyTorch moves a tensor of one number from the CPU by itself.

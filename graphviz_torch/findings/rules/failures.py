@@ -393,7 +393,7 @@ def _module(reading: Reading, change: Cause) -> str:
 
 
 def _is_visible(change: Cause) -> bool:
-    """True if the source line shows the in-place change, and is short enough to quote."""
+    """Return True if the source line shows the in-place change, and is short enough to quote."""
     name, text = change.operation.partition("(")[0].rstrip("_"), change.text
     seen = name in text or re.search(r"(\]|\*\*|[-+*/%&|^])\s*=[^=]", text) is not None
     return bool(text) and seen and len(text) <= _MAX_SOURCE_LINE

@@ -350,7 +350,7 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
-    """True if an nll_loss of the same line takes this log_softmax: together, cross_entropy."""
+    """Return True if an nll_loss of the same line takes this log_softmax: a cross_entropy."""
     stack = [node.id]
     while stack:
         for edge in reading.users[stack.pop()]:
@@ -363,7 +363,7 @@ def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
 
 
 def _is_layer(reading: Reading, maker: Node, last: int) -> bool:
-    """True if these are scores of a layer with weights that nothing else uses.
+    """Return True if these are scores of a layer with weights that nothing else uses.
 
     Args:
         maker: the node that computed the scores.

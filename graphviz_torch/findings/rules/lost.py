@@ -265,7 +265,7 @@ def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:
 
 
 def is_custom(node: Node) -> bool:
-    """True for a custom Function of the program: names of PyTorch's nodes end in a digit."""
+    """Return True for a custom Function of the program: names of PyTorch's nodes end in a digit."""
     own = node.name.endswith("Backward") and not node.name.startswith(_TORCH_PREFIXES)
     return own and "compile" not in node.note
 

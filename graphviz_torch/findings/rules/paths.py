@@ -327,14 +327,14 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_copy(idle: Sequence[Parameter], parameters: Iterable[Parameter]) -> bool:
-    """True if each has a stepped parameter of the same name and shape in another module."""
+    """Return True if each has a stepped parameter of the same name and shape in another module."""
     stepped = {(p.name.partition(".")[2], p.tensor.shape) for p in parameters if p.stepped}
     keys = [(p.name.partition(".")[2], p.tensor.shape) for p in idle]
     return all(name and (name, shape) in stepped for name, shape in keys)
 
 
 def _has_other_parameters(reading: Reading) -> bool:
-    """True if backward reached a parameter that is not the model's."""
+    """Return True if backward reached a parameter that is not the model's."""
     own = {p.node for p in reading.graph.parameters}
     leaves = (n for n in reading.graph.nodes if n.leaf == "parameter" and n.order is not None)
     return any(node.id not in own for node in leaves)

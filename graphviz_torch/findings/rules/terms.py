@@ -128,7 +128,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
 
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
-    """True if the loss also uses the tensor without the cut.
+    """Return True if the loss also uses the tensor without the cut.
 
     The two losses of a codebook do so: each detaches one side.
     """

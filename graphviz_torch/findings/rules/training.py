@@ -421,7 +421,7 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
 
 @finds("scheduler-out-of-step", reads="end", of=(EarlySchedulerStep,))
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
-    """A learning rate scheduler stepped before its optimizer had stepped once."""
+    """Report a learning rate scheduler that stepped before its optimizer had stepped once."""
     for event in reading.events(EarlySchedulerStep):
         yield finding(
             "warning",

@@ -616,7 +616,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_used_on_own_device(reading: Reading, leaf: int) -> bool:
-    """True if a parameter is on an accelerator and also used there."""
+    """Return True if a parameter is on an accelerator and also used there."""
     device = reading.graph.nodes[leaf].device
     uses = [reading.graph.nodes[edge.target] for edge in reading.users[leaf]]
     local = (node for node in uses if node.device == device and node.operation != "to_copy")
@@ -656,13 +656,13 @@ def _copies_in_previous_steps(reading: Reading, first: Transfer) -> list[Transfe
 
 
 def _is_same_read(one: Transfer, other: Transfer) -> bool:
-    """True if two steps made the same read."""
+    """Return True if two steps made the same read."""
     keys = [(each.where, each.operation, each.kind, each.library) for each in (one, other)]
     return keys[0] == keys[1]
 
 
 def _is_size(transfer: Transfer) -> bool:
-    """True if only the size of a result was read, as for `x[mask]`, `nonzero` or `unique`."""
+    """Return True if only the size of a result was read, as for `x[mask]` or `nonzero`."""
     integer = transfer.tensor.dtype in ("int32", "int64") and not transfer.tensor.shape
     return transfer.kind == "DtoH" and integer and transfer.operation in _SIZE_READS
 

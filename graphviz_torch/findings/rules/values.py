@@ -604,7 +604,7 @@ def _first_nonfinite(reading: Reading) -> int | None:
 
 
 def _is_steep(title: str) -> bool:
-    """True if the derivative of an operation is infinite for some input."""
+    """Return True if the derivative of an operation is infinite for some input."""
     return title in _NONFINITE_ADVICE and title not in ("mul", "where")
 
 

@@ -318,7 +318,7 @@ def _weighted_product(reading: Reading, node: int) -> int | None:
 
 
 def _goes_to_layer(reading: Reading, node: int) -> bool:
-    """True if a layer with a weight is between the node and the loss."""
+    """Return True if a layer with a weight is between the node and the loss."""
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         for edge in reading.users[stack.pop()]:
@@ -471,7 +471,7 @@ def _is_batch_first(reading: Reading, node: Node) -> bool | None:
 
 
 def _mixes(reading: Reading, node: Node) -> bool:
-    """True for the result of a recurrent layer, and for the attention of a layer."""
+    """Return True for the result of a recurrent layer, and for the attention of a layer."""
     return (
         is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
@@ -572,7 +572,7 @@ def _shape(reading: Reading, node: int) -> tuple[int, ...]:
 
 
 def _is_of_scores(reading: Reading, node: int) -> bool:
-    """True for a softmax of attention scores: of a product of two results without parameters."""
+    """Return True for a softmax of attention scores: of a product of results without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
         for edge in reading.inputs[stack.pop()]:

@@ -205,7 +205,7 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge
 
 
 def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
-    """True for disjoint row ranges of one result: two batches that one call computed."""
+    """Return True for disjoint row ranges of one result: two batches that one call computed."""
     parts = [_rows(reading, one), _rows(reading, other)]
     if None in parts:
         return False
@@ -251,7 +251,7 @@ def _mutual_text(labels: list[str]) -> str:
 
 
 def _is_bootstrapped(reading: Reading, start: int) -> bool:
-    """True for a discounted value r + 0.99 * q of a network, as in temporal differences."""
+    """Return True for a discounted value r + 0.99 * q of a network, as in temporal differences."""
     nodes, node = reading.graph.nodes, start
     discounted = False
     while nodes[node].operation in _BOOTSTRAP:
@@ -359,7 +359,7 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_log_prob(reading: Reading, node: int) -> bool:
-    """True for the log-probability of a sample from a categorical distribution."""
+    """Return True for the log-probability of a sample from a categorical distribution."""
     nodes = reading.graph.nodes
     for _ in range(8):
         inputs = [edge.source for edge in reading.inputs[node]]
@@ -375,7 +375,7 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
 
 
 def _is_density(reading: Reading, node: int) -> bool:
-    """True for the log-density of a normal or Bernoulli distribution at a sample from it."""
+    """Return True for the log-density of a normal or Bernoulli distribution at a sample from it."""
     nodes = reading.graph.nodes
     drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
     negative = False
@@ -394,7 +394,7 @@ def _is_density(reading: Reading, node: int) -> bool:
 
 
 def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
-    """True for the difference of a sample and the mean, possibly divided by a covariance root."""
+    """Return True for the difference of a sample and the mean, maybe divided by a root."""
     for _ in range(10):
         if node in drawn:
             return True

@@ -240,7 +240,7 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_probability(reading: Reading, event: LossTarget) -> bool:
-    """True if the input is a probability, which `loss-input` reports."""
+    """Return True if the input is a probability, which `loss-input` reports."""
     node = None if event.target is None else event.target.node
     return node is not None and reading.graph.nodes[node].operation in ("softmax", "sigmoid")
 

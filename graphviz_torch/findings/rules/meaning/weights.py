@@ -425,7 +425,7 @@ def _has_zero_gradient(reading: Reading, parameter: Parameter) -> bool:
 
 
 def _is_factor(reading: Reading, parameter: Parameter) -> bool:
-    """True if the parameter is multiplied with an input: a matrix, a kernel or a gate."""
+    """Return True if the parameter is multiplied with an input: a matrix, a kernel or a gate."""
     uses = (reading.graph.nodes[edge.target] for edge in _uses(reading, parameter.node))
     return len(parameter.tensor.shape) > 1 or any(node.operation == "mul" for node in uses)
 

@@ -368,7 +368,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_average(collective: Collective) -> bool:
-    """True if the collective averages gradients in the backward of its own graph."""
+    """Return True if the collective averages gradients in the backward of its own graph."""
     return collective.kind in REDUCING and collective.own and bool(collective.gradients)
 
 
@@ -637,7 +637,7 @@ def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Colle
 
 
 def _is_later_call(node: Node, module: str) -> bool:
-    """True if a second or later call of a module created the node, as "cell#2.fc" of "cell"."""
+    """Return True if a later call of a module created the node, as "cell#2.fc" of "cell"."""
     parts = node.scope.split(".")[: module.count(".") + 1]
     plain = ".".join([part.partition("#")[0] for part in parts])
     return bool(module) and plain == module and "#" in "".join(parts)

@@ -191,7 +191,7 @@ def _modules_around(name: str) -> list[str]:
 
 
 def _has_other_reason(graph: Graph) -> bool:
-    """True if another rule reports the reason."""
+    """Return True if another rule reports the reason."""
     ends = WrapperBypass, UnusedInWrapper
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 

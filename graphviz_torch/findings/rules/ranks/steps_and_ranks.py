@@ -65,7 +65,7 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _is_grad_call(graph: Graph) -> bool:
-    """True if `torch.autograd.grad` ran rather than `backward()`: no leaf node ran."""
+    """Return True if `torch.autograd.grad` ran rather than `backward()`: no leaf node ran."""
     ran = [node.leaf for node in graph.nodes if node.order is not None]
     return bool(ran) and not any(ran)
 
@@ -213,7 +213,7 @@ def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Coll
 
 
 def _match(a: Collective | None, b: Collective | None) -> bool:
-    """True if two ranks of a group may call these collectives at the same time."""
+    """Return True if two ranks of a group may call these collectives at the same time."""
     if a is None or b is None:
         return a is b
     if (a.kind, a.dtype) != (b.kind, b.dtype) or (
@@ -446,5 +446,5 @@ def _stats(graph: Graph, parameter: Parameter) -> GradientStats | None:
 
 
 def _equal(gradients: Sequence[GradientStats | None]) -> bool:
-    """True if the recorded statistics of the gradients are equal."""
+    """Return True if the recorded statistics of the gradients are equal."""
     return len({(g.norm, g.max_abs, g.mean, g.zero_fraction) for g in gradients if g}) == 1
