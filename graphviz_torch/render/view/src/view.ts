@@ -1,4 +1,4 @@
-// The view of one graph in one element: what the user does, and what is then drawn.
+// The view of one graph in one element: handles user input and updates the picture.
 
 import type { ZoomTransform } from "d3-zoom";
 import { addresses } from "./controls/addresses";
@@ -34,14 +34,14 @@ export interface Options {
   selected?: number | null;
   theme?: Theme;
   colorBy?: ColorBy;
-  /** Does the view fill a page? Then all keys are its own, and so is the page's address if it stands in no frame. */
+  /** The view fills its page: it handles all keys, and the page address unless it is in a frame. */
   page?: boolean;
-  /** May layouts run in a worker? A page whose security policy forbids workers says false. */
+  /** Layouts may run in a worker; false for a page whose content security policy forbids workers. */
   workers?: boolean;
 }
 
 const PHONE = 480; // CSS pixels of width
-const NARROW = 700; // CSS pixels: less has no room for a panel at the side
+const NARROW = 700; // CSS pixels; a narrower view has no side panel
 const MOST_CALLED = 40;
 const THEMES: Theme[] = ["auto", "light", "dark"];
 
@@ -67,10 +67,10 @@ export class View implements Keyed, Actions {
   private readonly live = html("div", { class: "live", "aria-live": "polite" });
   private readonly sizes = new ResizeObserver(() => this.resize());
   private scene: Scene = { cards: [], frames: [], paths: [], stubs: [], width: 0, height: 0 };
-  /** What is selected: a group's item, or a node (which a closed group may hide). */
+  /** The selected item: a group, or a node, which a closed group may hide. */
   private selected: number | null = null;
   private hovered: number | null = null;
-  /** The first node that a finding marks (of a cut, the one that is cut off), else the first that differs. */
+  /** The first node that a finding marks (for a cut, the detached one), or else the first that differs. */
   private readonly wrong: number | null;
 
   constructor(
@@ -86,7 +86,7 @@ export class View implements Keyed, Actions {
     const differing = model.difference?.marks.map(([node]) => node);
     this.wrong = cut?.before ?? told?.nodes[0] ?? differing?.[0] ?? null;
     const first = differing ?? (this.wrong === null ? [] : [this.wrong]);
-    // As in a still, what differs and what has failed is not hidden in the box of a layer.
+    // As in a still picture, differences and failures are not hidden in the box of a layer.
     const open = model.difference !== null || told?.severity === "error";
     this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, model.payload.header.open, first, open);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
@@ -151,7 +151,7 @@ export class View implements Keyed, Actions {
     this.recolor();
   }
 
-  /** Select a node or group; `bring` opens the groups around it and moves there. */
+  /** Select a node or group; `bring` opens the groups around it and moves the camera there. */
   async select(item: number | null, bring = false): Promise<void> {
     const left = this.visit();
     const changed = item !== this.selected;
@@ -225,7 +225,7 @@ export class View implements Keyed, Actions {
     this.keys.showModal();
   }
 
-  /** End one thing: the run of backward, else the selection. */
+  /** Stop the playback of backward, or else clear the selection. */
   escape(): void {
     if (this.playback.step !== null) this.player.leave();
     else void this.select(null);
@@ -271,14 +271,14 @@ export class View implements Keyed, Actions {
       if (pointerType === "mouse") this.hover((target as Element).closest(".card") ? itemAt(target as Element) : null);
     });
     svg.addEventListener("pointerleave", () => this.hover(null));
-    // A page of its own needs no click before it takes keys.
+    // A page of its own gets the keyboard focus without a click.
     if (this.options.page) document.addEventListener("keydown", this.pressed);
     else this.element.addEventListener("keydown", this.pressed);
   }
 
   private readonly pressed = (event: KeyboardEvent): void => press(event, this);
 
-  /** A view in a hidden tab has no size yet: it looks at the graph once it has one. */
+  /** Handle a new size. A view in a hidden tab positions the camera once it has a size. */
   private resize(): void {
     this.element.classList.toggle("narrow", this.element.clientWidth < NARROW);
     this.element.classList.toggle("phone", this.element.clientWidth < PHONE);
@@ -288,9 +288,9 @@ export class View implements Keyed, Actions {
     this.moved();
   }
 
-  /** Another part of the world is seen. */
+  /** Handle a movement of the camera. */
   private moved(): void {
-    if (!this.crumbs) return; // the camera moves as it is made
+    if (!this.crumbs) return; // called from the constructor of the camera
     this.drawing.see(this.camera.window);
     this.minimap.move();
     this.showCrumbs();
@@ -310,7 +310,7 @@ export class View implements Keyed, Actions {
     }
     this.mark();
     this.showCrumbs();
-    if (this.element.classList.contains("narrow")) this.camera.measure(); // the panel takes room, or gives it back
+    if (this.element.classList.contains("narrow")) this.camera.measure(); // the panel changes the size of the stage
     const box = item === null ? null : this.places.where(this.places.shown(item));
     if (box && bring) this.camera.look(box, Math.max(0.8, Math.min(1.2, this.camera.transform.k)));
     else if (box) this.camera.show(box);
@@ -361,14 +361,14 @@ export class View implements Keyed, Actions {
     if (box) this.camera.show(box);
   }
 
-  /** Show the selection, and the way from it to the leaves and to the outputs. */
+  /** Highlight the selection, and the paths from it to the leaves and to the outputs. */
   private mark(): void {
     const item = this.selected;
     this.drawing.select(item === null ? null : this.places.shown(item), item);
     this.drawing.light(item === null ? null : this.lighting.selected(item, this.frames()));
   }
 
-  /** While nothing is selected, the way from what is hovered to the outputs is lit. */
+  /** Without a selection, highlight the path from the hovered card to the outputs. */
   private hover(item: number | null): void {
     if (item === this.hovered) return;
     this.hovered = item;
@@ -381,7 +381,7 @@ export class View implements Keyed, Actions {
     this.camera.start(this.scene, wrong ?? this.places.end);
   }
 
-  /** The items in which the picture shows what a search found. */
+  /** The items that show the search results. */
   private matching(): Set<number> {
     return new Set(this.search.found.map((item) => this.places.shown(item)));
   }
@@ -405,7 +405,7 @@ export class View implements Keyed, Actions {
     this.crumbs.show([whole, ...around.map((item) => ({ item, name: name(item) }))]);
   }
 
-  /** The open groups around the middle of what is seen, the outermost first. */
+  /** The open groups around the centre of the window, outermost first. */
   private seenInside(): number[] {
     const { x, y, width, height } = this.camera.window;
     const [middle, centre] = [x + width / 2, y + height / 2];
@@ -413,7 +413,7 @@ export class View implements Keyed, Actions {
     return this.scene.frames.filter(inside).map(({ item }) => item);
   }
 
-  /** What a chip says of a node: its name, what it does, its line. */
+  /** The text of a chip: name, operation and source line of a node. */
   private called(node: number): string {
     const { model } = this;
     const name = model.text("label", node) ? `${model.caption(node)} · ${model.operation(node)}` : model.operation(node);

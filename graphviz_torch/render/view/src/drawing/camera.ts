@@ -1,4 +1,4 @@
-// Where the reader looks: pan and zoom by mouse, touch and keys.
+// The camera: pan and zoom by mouse, touch and keys.
 
 import { select } from "d3-selection";
 import { zoom, zoomIdentity, zoomTransform, type ZoomBehavior, type ZoomTransform } from "d3-zoom";
@@ -10,25 +10,25 @@ export interface Box {
   readonly height: number;
 }
 
-/** All there is to see. */
+/** The whole picture. */
 export interface World {
   readonly width: number;
   readonly height: number;
 }
 
 const MARGIN = 28;
-const SEEN = 14; // CSS pixels between a card that must be seen and the window's edge
+const SEEN = 14; // CSS pixels between a card that must be visible and the edge of the window
 const SMALLEST = 0.005;
 const LARGE = 1800; // CSS pixels of width
 const LEGIBLE = 0.7; // text of 11 to 13 pixels is 8 to 9 pixels high
-const WHOLE = 0.6; // a picture that need not be smaller than this is shown whole
-const ABOVE = 60; // CSS pixels that are seen above a first box which is not at the top
+const WHOLE = 0.6; // a picture that fits at this scale is shown whole
+const ABOVE = 60; // CSS pixels above a first box that is not at the top
 
 export class Camera {
   private readonly behavior: ZoomBehavior<SVGSVGElement, unknown>;
-  /** Of the stage, in CSS pixels. To ask the browser for it while things are drawn would cost a layout. */
+  /** Size of the stage in CSS pixels, cached: querying it while drawing would force a layout. */
   private size = { width: 800, height: 600 };
-  /** Has the stage had a size yet? */
+  /** The stage has had a size. */
   measured = false;
   private started: { world: World; first: Box | null; transform: ZoomTransform } | null = null;
 
@@ -49,7 +49,7 @@ export class Camera {
     select(svg).call(this.behavior).on("dblclick.zoom", null);
   }
 
-  /** Take in the stage's size. What was in the middle stays there; what was looked at first is looked at again. */
+  /** Update the size of the stage. The centre stays in place; an initial position is computed again. */
   measure(): void {
     const { clientWidth: width, clientHeight: height } = this.svg;
     const before = this.size;
@@ -67,23 +67,23 @@ export class Camera {
     return zoomTransform(this.svg);
   }
 
-  /** What of the world is seen. */
+  /** The visible part of the world. */
   get window(): Box {
     const { x, y, k } = this.transform;
     return { x: -x / k, y: -y / k, width: this.size.width / k, height: this.size.height / k };
   }
 
-  /** All of the world. */
+  /** Show all of the world. */
   fit(world: World): void {
     this.look({ x: 0, y: 0, ...world }, 1.25 * this.natural);
   }
 
-  /** Can a world be read while all of it is seen? */
+  /** True if a world is legible when all of it is visible. */
   holds(world: World): boolean {
     return Math.min(...this.scales(world)) >= WHOLE;
   }
 
-  /** All of a small world; of a large one so much around the first box as can be read. */
+  /** Show all of a small world, or the legible part of a large one around the first box. */
   start(world: World, first: Box | null): void {
     if (this.holds(world)) this.fit(world);
     else {
@@ -93,12 +93,12 @@ export class Camera {
     this.started = { world, first, transform: this.transform };
   }
 
-  /** The scale of a picture that need not be made smaller: a large screen is looked at from further away. */
+  /** The scale of a picture that fits: larger on a large screen, which is viewed from further away. */
   private get natural(): number {
     return Math.max(1, Math.min(2, this.size.width / LARGE));
   }
 
-  /** Left side of the world: in the middle, or so that the first box is. */
+  /** Left offset of the world: centred, or with the first box in the centre. */
   private left({ width }: World, first: Box | null, scale: number): number {
     const [room, wide] = [this.size.width, scale * width];
     if (wide + 2 * MARGIN <= room) return (room - wide) / 2;
@@ -106,13 +106,13 @@ export class Camera {
     return Math.max(room - MARGIN - wide, Math.min(MARGIN, room / 2 - scale * middle));
   }
 
-  /** Upper side of the world: at the top, or above it so far that the first box is seen. */
+  /** Top offset of the world: at the top, or shifted so that the first box is visible. */
   private top({ height }: World, first: Box | null, scale: number): number {
     if (!first || MARGIN + scale * (first.y + first.height) + MARGIN <= this.size.height) return MARGIN;
     return Math.max(this.size.height - MARGIN - scale * height, ABOVE - scale * first.y);
   }
 
-  /** Bring a box into the middle, not larger than `most`; keep the scale where it fits. */
+  /** Centre a box at a scale of at most `most`; keep the scale if the box fits. */
   look(box: Box, most: number): void {
     const scale = Math.max(SMALLEST, Math.min(most, ...this.scales(box)));
     const { width, height } = this.size;
@@ -120,12 +120,12 @@ export class Camera {
     this.place(zoomIdentity.translate(width / 2, height / 2).scale(scale).translate(-x, -y));
   }
 
-  /** Move no further than it takes to see a box whole; smaller where it does not fit. */
+  /** Move as little as needed to show a whole box; zoom out if it does not fit. */
   show(box: Box): void {
     const { x, y, k } = this.transform;
     const scale = Math.max(SMALLEST, Math.min(k, ...this.scales(box)));
     const place = (offset: number, from: number, length: number, size: number): number => {
-      // The same point of the world stays in the middle where the scale changes.
+      // A change of scale keeps the point at the centre.
       const start = size / 2 + ((offset - size / 2) * scale) / k;
       const [low, high] = [SEEN - scale * from, size - SEEN - scale * (from + length)];
       return Math.max(Math.min(low, high), Math.min(Math.max(low, high), start));
@@ -134,12 +134,12 @@ export class Camera {
     if (left !== x || top !== y || scale !== k) this.place(zoomIdentity.translate(left, top).scale(scale));
   }
 
-  /** Look where a reader looked before. */
+  /** Restore an earlier position. */
   to(transform: ZoomTransform): void {
     this.place(transform);
   }
 
-  /** Move so that a point of the world lies where `from` lay on the screen. */
+  /** Move a point of the world to the screen position that `from` had. */
   hold(from: { x: number; y: number }, to: { x: number; y: number }): void {
     const { x, y, k } = this.transform;
     this.place(zoomIdentity.translate(x + k * (from.x - to.x), y + k * (from.y - to.y)).scale(k));

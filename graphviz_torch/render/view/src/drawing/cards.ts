@@ -1,4 +1,4 @@
-// What an item says, line by line, and how large that makes it.
+// Text of an item, line by line, and the size of its card.
 
 import { BUFFER, DATA, type Model, PARAMETER, UNTRACKED } from "../graph/model";
 import type { Mark } from "../graph/payload";
@@ -6,7 +6,7 @@ import { classOf, type Tree } from "../graph/tree";
 import { bytes, count, isSpoilt, number, shaped, shorten, tensor } from "../graph/units";
 import { spread } from "../graph/spread";
 
-/** What an item is to a reader; "failed" is an operation that raised an exception. */
+/** The role of an item; "failed" is an operation that raised an exception. */
 export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "collective" | "output" | "group" | "failed" | "data" | "untracked";
 
 export interface Span {
@@ -17,13 +17,13 @@ export interface Span {
 export interface Card {
   readonly item: number;
   readonly role: Role;
-  /** How it differs between two graphs; "" for one that does not, and for a group. */
+  /** Its difference between two graphs; "" if there is none, and for a group. */
   readonly mark: Mark | "";
-  /** Is it a closed group, and one that holds several others that are alike? */
+  /** A closed group; and a stack of several identical groups. */
   readonly opens: boolean;
   readonly stacked: boolean;
   readonly lines: Span[][];
-  /** Parameters that are written inside: node, and what it says. */
+  /** Parameters that are written inside: node and text. */
   readonly parameters: { node: number; name: string; text: string }[];
   readonly more: number;
   readonly width: number;
@@ -40,9 +40,9 @@ const MOST_MODULE = 18;
 const MOST_TEXT = 30;
 const MOST_SENT = 60;
 const MOST_VALUE = 48;
-/** Elements of a value or a gradient that a card writes out, as a still does. */
+/** Maximum number of elements of a value or gradient that a card writes, as in a still picture. */
 const FEW = 4;
-const MOST_JOINT = 220; // pixels of a line that has a shape and a gradient
+const MOST_JOINT = 220; // maximum pixels of a line with a shape and a gradient
 const MOST_PARAMETERS = 4;
 const MOST_CHANGES = 3;
 const MOST_CHANGE = 44;
@@ -54,7 +54,7 @@ const FONTS = {
   wrong: "11px ui-monospace, monospace",
   quiet: "11px system-ui, sans-serif",
 };
-/** Space beside the text: of a hexagon's points, a pill's ends, a group's button. */
+/** Space beside the text, for the points of a hexagon, the ends of a pill, the button of a group. */
 const RIMS: Partial<Record<Role, number>> = { transfer: 34, collective: 40, input: 30, group: 58 };
 
 export class Cards {
@@ -158,7 +158,7 @@ export class Cards {
     });
   }
 
-  /** Write spans on the last line, after the title, if the title's width leaves room for them there; else on one of their own. */
+  /** Append spans to the last line, after the title, if they fit its width; otherwise start a new line. */
   private beside(lines: Span[][], spans: Span[]): void {
     if (!spans.length) return;
     const [title, last] = [lines[0] ?? [], lines.at(-1) ?? []];
@@ -217,7 +217,7 @@ export class Cards {
     });
   }
 
-  /** From which norm to which the gradients in a group go. */
+  /** The range of gradient norms in a group. */
   private range(nodes: Uint32Array): string {
     if (!this.model.recordedGradients) return "";
     const spoilt = this.model.recordedNonfinite ? nodes.reduce((sum, node) => sum + this.model.nonfinite(node), 0) : 0;
@@ -227,14 +227,14 @@ export class Cards {
     return low === high ? number(low) : `${number(low)} to ${number(high)}`;
   }
 
-  /** What the frame of an open group says. */
+  /** The title of the frame of an open group. */
   title(group: number): { name: string; size: string; width: number } {
     const name = shorten(this.called(group), MOST_TEXT);
     const size = count(this.tree.nodes(group).length, "node");
     return { name, size, width: TITLE_LEFT + this.width(name, "strong") + 8 + this.width(size, "quiet") + TITLE_RIGHT };
   }
 
-  /** A group's name, and its module's class. */
+  /** The name of a group and the class of its module. */
   private called(group: number): string {
     const name = this.tree.name(group);
     const found = classOf(this.model, this.tree, group);
@@ -273,7 +273,7 @@ function named(name: string, kind: string): string {
   return kind ? `${name} · ${kind}` : name;
 }
 
-/** Of "norm 2.4, max 1.0" the first part: the panel tells all. */
+/** The first part of "norm 2.4, max 1.0"; the panel shows everything. */
 function opening(text: string): string {
   return text.split(/, (?=[a-z])/)[0] as string;
 }

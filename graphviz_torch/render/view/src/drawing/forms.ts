@@ -1,9 +1,9 @@
-// The outline of each role, so that no meaning rests on colour alone.
+// The shape of each role, so that no meaning depends on colour alone.
 
 import type { Role } from "./cards";
 import { svg } from "../dom";
 
-/** The outlines of a card of a role, the filled one first. */
+/** The outlines of a card by role, the filled one first. */
 export function outlines(role: Role, width: number, height: number, stacked = false): SVGElement[] {
   const rect = (inset: number, radius: number, kind = "form") =>
     svg("rect", { class: kind, x: inset, y: inset, width: width - 2 * inset, height: height - 2 * inset, rx: radius });
@@ -48,7 +48,7 @@ export function bow([x0, y0, ...rest]: readonly number[]): string {
   return `M${r(x0 as number)},${r(y0 as number)}C${rest.map(r).join(" ")}`;
 }
 
-/** A smooth way through points (x and y in turn): upright at its ends, a B-spline between. */
+/** A smooth curve through points (x and y in turn): vertical at its ends, a B-spline between. */
 export function curve(points: readonly number[]): string {
   const at = (i: number) => [points[2 * i] as number, points[2 * i + 1] as number] as const;
   const n = points.length / 2;
@@ -61,7 +61,7 @@ export function curve(points: readonly number[]): string {
   }
   let d = `M${r(x0)},${r(y0)}`;
   const third = (a: number, b: number, part: number) => a + (b - a) * part;
-  // Uniform cubic B-spline as Bézier pieces, with the ends as threefold knots.
+  // Uniform cubic B-spline as Bézier pieces, with threefold knots at the ends.
   for (let i = 1; i < n; i++) {
     const [ax, ay] = at(i - 1);
     const [bx, by] = at(i);

@@ -1,4 +1,4 @@
-// Where nodes and groups are to be seen: as which card, and in which box of the picture.
+// The card and the box that show each node and group.
 
 import type { Model } from "../graph/model";
 import { TOP, type Tree } from "../graph/tree";
@@ -15,19 +15,19 @@ export class Places {
     private readonly open: ReadonlySet<number>,
   ) {}
 
-  /** Another picture: nodes may be seen as other items. */
+  /** Handle a new picture, in which other items may show a node. */
   redrawn(scene: Scene): void {
     this.scene = scene;
     this.known = null;
   }
 
-  /** The item whose card carries a node: the first user of a parameter that is written inside it. */
+  /** The item whose card shows a node; for a parameter written inside, its first user. */
   carrier(item: number): number {
     if (this.tree.isGroup(item) || !this.tree.folded[item]) return item;
     return this.model.firstUser(item) ?? item;
   }
 
-  /** The item that a node or group is seen as now. */
+  /** The item that currently shows a node or group. */
   shown(item: number): number {
     const carrier = this.carrier(item);
     let shown = carrier;
@@ -35,7 +35,7 @@ export class Places {
     return shown;
   }
 
-  /** The same for every node. */
+  /** The item that currently shows each node. */
   get all(): Int32Array {
     return (this.known ??= this.everywhere());
   }
@@ -56,7 +56,7 @@ export class Places {
 
   private everywhere(): Int32Array {
     const { model, tree, open } = this;
-    // The outermost closed group around what is in a level; TOP where all are open. Parents come first.
+    // The outermost closed group around each level; TOP if all are open. Parents come first.
     const hiding = new Int32Array(tree.groups);
     const hidden = (level: number): number => (level === TOP ? TOP : (hiding[level - tree.count] as number));
     for (let g = 0; g < tree.groups; g++) {

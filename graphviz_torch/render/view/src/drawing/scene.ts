@@ -1,4 +1,4 @@
-// What is to be seen: which groups are open, the levels that makes, and where everything lies.
+// The scene: the open groups, the levels they form, and the positions of all items.
 
 import type { Arranger } from "../layout/arranger";
 import type { Card, Cards } from "./cards";
@@ -23,17 +23,17 @@ export interface Frame {
 
 export interface Path {
   readonly points: number[];
-  /** Null for the piece of an edge between a frame and an item inside it. */
+  /** Null for the segment of an edge between a frame and an item inside it. */
   readonly link: Link | null;
-  /** Items at its ends; the level itself where it begins or ends on the frame. */
+  /** Items at its ends; the level itself if it begins or ends on the frame. */
   readonly from: number;
   readonly to: number;
   readonly far: boolean;
-  /** Stubs stand for it. */
+  /** Drawn as stubs. */
   readonly cut: boolean;
 }
 
-/** The end of edges that reach too far, and are too many, to be drawn while nothing is selected. */
+/** End of edges that are too long and too many to be drawn without a selection. */
 export interface Stub {
   readonly item: number;
   readonly side: "from" | "to";
@@ -52,14 +52,14 @@ export interface Scene {
   readonly height: number;
 }
 
-/** More than this many cards are too many for a reader, and for a browser to move smoothly. */
+/** Maximum number of cards, for readability and for smooth movement in the browser. */
 export const MOST_CARDS = 1500;
 const OPEN_AT_START = 60;
-/** Fewer cards than this show nothing: then groups open at the start until there are more. */
+/** Minimum number of cards at the start: groups are opened until there are more. */
 const FEW_CARDS = 8;
-/** So many cards stay at least where groups close so that the picture is seen whole. */
+/** Minimum number of cards when groups are closed to fit the picture into the window. */
 const LEAST_CARDS = 4;
-/** A group with a larger part of all nodes is not closed for that: its box would say nothing. */
+/** A group with a larger fraction of all nodes is not closed for that: its box would show nothing. */
 const MOST_HIDDEN = 0.8;
 const MOST_AT_START = 150;
 const MOST_BOWS = 8; // of one level
@@ -67,7 +67,7 @@ const HEADER = 24;
 const FRAME_PADDING = 14;
 
 export class Scenes {
-  /** Open groups; in the order they were opened. */
+  /** Open groups, in the order in which they were opened. */
   readonly open: Set<number>;
 
   constructor(
@@ -84,17 +84,17 @@ export class Scenes {
     this.openAround(first, inUnits);
   }
 
-  /** Open as many groups as a first picture can hold. */
+  /** Open as many groups as fit the first picture. */
   private openFirst(): void {
     const { tree } = this;
-    // A small graph opens whole; of a larger one groups that are alike open at the first.
+    // A small graph opens completely; in a larger one, only the first of identical groups opens.
     const small = tree.drawn <= OPEN_AT_START;
-    // What is one box in a still is one box here, until it is opened.
+    // A single box in a still picture begins as a single box here.
     this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && !tree.isStack(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
     this.openLargest();
   }
 
-  /** Open the groups around these nodes as far as a first picture can hold them. */
+  /** Open the groups around these nodes as far as they fit the first picture. */
   private openAround(nodes: Iterable<number>, inUnits: boolean): void {
     let seen = this.visible().size;
     const wanted = new Set([...nodes].flatMap((node) => this.tree.around(node)));
@@ -107,7 +107,7 @@ export class Scenes {
     }
   }
 
-  /** Where hardly a card is seen (one module around all, halves of a long stack), open the largest. */
+  /** If there are few cards (one module around all, halves of a long stack), open the largest group. */
   private openLargest(): void {
     const { tree } = this;
     for (;;) {
@@ -119,7 +119,7 @@ export class Scenes {
     }
   }
 
-  /** Open a group and those around it. Others close, oldest first, where it gets too much. */
+  /** Open a group and those around it. If there are too many cards, others close, oldest first. */
   reveal(group: number): void {
     const wanted = [...this.tree.around(group).reverse(), group];
     for (const item of wanted) {
@@ -132,7 +132,7 @@ export class Scenes {
     }
   }
 
-  /** Close the innermost open groups, less those around a node that must be seen; false where hardly a card would be left. */
+  /** Close the innermost open groups, except around a node that must stay visible; false if too few cards would be left. */
   closeInnermost(node: number | null): boolean {
     const { tree } = this;
     const around = new Set(node === null ? [] : tree.around(node));
@@ -150,7 +150,7 @@ export class Scenes {
     this.open.delete(group);
   }
 
-  /** The groups that were open before, and no others. */
+  /** Open exactly these groups, as before. */
   reopen(groups: Iterable<number>): void {
     this.open.clear();
     for (const group of groups) this.open.add(group);
@@ -160,13 +160,13 @@ export class Scenes {
     this.open.clear();
   }
 
-  /** Open a group and, as far as the picture can hold them, all groups inside. */
+  /** Open a group and, as far as they fit, all groups inside. */
   openInside(group: number): void {
     this.reveal(group);
     this.openAll(MOST_CARDS, () => true, [group]);
   }
 
-  /** Open groups, outer ones first, as far as the picture can hold them. */
+  /** Open groups, outer ones first, as far as they fit. */
   openAll(most = MOST_CARDS, wanted: (item: number) => boolean = () => true, from = this.tree.items(TOP)): void {
     let level = from;
     let seen = this.visible().size;
@@ -186,14 +186,14 @@ export class Scenes {
     }
   }
 
-  /** The items that are cards now: nodes and closed groups. */
+  /** The items with a card: nodes and closed groups. */
   visible(): Set<number> {
     const found = new Set<number>();
     for (const level of this.levels()) for (const item of this.tree.items(level)) if (!this.open.has(item)) found.add(item);
     return found;
   }
 
-  /** Open levels, inner ones before those around them. */
+  /** Open levels, inner ones first. */
   private levels(): number[] {
     const found = [TOP];
     for (let at = 0; at < found.length; at++)
@@ -201,7 +201,7 @@ export class Scenes {
     return found.reverse();
   }
 
-  /** The picture; null where another one was asked for meanwhile. */
+  /** The picture; null if another request superseded this one. */
   async scene(): Promise<Scene | null> {
     const levels = this.levels();
     const tasks = levels.map((level) => this.task(level));

@@ -1,4 +1,4 @@
-// The graph as the view asks for it: one node's values, and the edges in both directions.
+// The graph as the view reads it: values by node, and edges in both directions.
 
 import type { Collective, Column, Cut, Difference, Failure, Finding, Mark, Payload, Transfer } from "./payload";
 
@@ -26,7 +26,7 @@ export interface Gradient {
   readonly inf: number;
   readonly values: (number | string)[] | null;
   readonly tensor: Meta | null;
-  readonly extent: string; // what the numbers are of: "local part"; "" for all of it
+  readonly extent: string; // part that the numbers cover: "local part"; "" for all
 }
 
 export interface Change {
@@ -46,7 +46,7 @@ export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
 export const BUFFER = 2;
-/** Data, and a call that made no node: items beside autograd's nodes. */
+/** Data, and calls without an autograd node: additional items. */
 export const DATA = 4;
 export const UNTRACKED = 5;
 
@@ -60,10 +60,10 @@ export class Model {
   readonly findings: readonly Finding[];
   readonly cuts: readonly Cut[];
   readonly failure: Failure | null;
-  /** The node that stands for the operation that raised an exception. */
+  /** The node added for the operation that raised an exception. */
   readonly failed: number | null;
   readonly difference: Difference | null;
-  /** Whose influence on each node is known: "sample 0", "input x". */
+  /** Sources with a known influence on each node: "sample 0", "input x". */
   readonly influences: string[];
   readonly addedEdges: ReadonlySet<number>;
   readonly lossScale: number | null;
@@ -72,7 +72,7 @@ export class Model {
   /** Positions in the backward run, -1 for none; null if it was not recorded. */
   readonly order: Column | null;
   readonly recordedGradients: boolean;
-  /** Has any gradient a NaN or Inf? */
+  /** True if any gradient has NaN or Inf. */
   readonly recordedNonfinite: boolean;
   readonly shapeOf: Column;
   readonly savedBytes: Float64Array;
@@ -199,12 +199,12 @@ export class Model {
     return this.texts.get(column) as { at: Column; table: string[] };
   }
 
-  /** What a drawing calls the node: the forward's name, else autograd's. */
+  /** The title of the node: the name of the forward operation, or else that of autograd. */
   operation(node: number): string {
     return this.text("operation", node) || this.text("name", node);
   }
 
-  /** The operation with what tells it from another of its kind: "pow 2". */
+  /** The operation with its distinguishing attributes: "pow 2". */
   described(node: number): string {
     return this.text("called", node) || this.operation(node);
   }
@@ -236,7 +236,7 @@ export class Model {
     }));
   }
 
-  /** Bytes of what all nodes save, of each kind of tensor: "activation", "parameter", ...; the most first. */
+  /** Bytes that all nodes save, by kind of tensor ("activation", "parameter", ...), largest first. */
   savedByKind(): [string, number][] {
     const rows = this.payload.header.saved;
     const users = new Uint32Array(rows.length);
@@ -285,18 +285,18 @@ export class Model {
     return this.times !== null;
   }
 
-  /** In backward; NaN where it was not measured. */
+  /** Seconds in backward; NaN if not measured. */
   seconds(node: number): number {
     return this.times ? (this.times[node] as number) : Number.NaN;
   }
 
-  /** The share of a node's value that one thing changes; NaN where it never gets. */
+  /** The fraction of the value of a node that one source changes; NaN if it does not reach the node. */
   influence(lane: number, node: number): number {
     const name = `influence${lane}`;
     return this.payload.has(name) ? (this.payload.column(name, this.count)[node] as number) : Number.NaN;
   }
 
-  /** The largest norm among a node's gradients; NaN where none was recorded. */
+  /** The largest norm among the gradients of a node; NaN if none was recorded. */
   norm(node: number): number {
     let most = Number.NaN;
     if (!this.norms) return most;
@@ -335,7 +335,7 @@ export class Model {
     return found;
   }
 
-  /** How the node differs between two graphs; "" where it does not. */
+  /** The difference of the node between two graphs; "" if there is none. */
   mark(node: number): Mark | "" {
     return this.marks.get(node) ?? "";
   }
@@ -344,44 +344,44 @@ export class Model {
     return (this.difference?.changes[node] ?? []).map(([what, before, after]) => ({ what, before, after }));
   }
 
-  /** How many of the nodes differ, in words. */
+  /** The number of differing nodes, as text. */
   marked(nodes: Iterable<number>): string {
     const counts = { added: 0, removed: 0, changed: 0 };
     if (this.difference) for (const node of nodes) for (const mark of [this.mark(node)]) if (mark) counts[mark] += 1;
     return Object.entries(counts).filter(([, times]) => times).map(([mark, times]) => `${times} ${mark}`).join(", ");
   }
 
-  /** What autograd keeps of an operation that is not a tensor: "exponent=2". */
+  /** The attributes that autograd saved, except tensors: "exponent=2". */
   attributes(node: number): readonly string[] {
     return this.payload.header.attributes[this.attributesOf[node] as number] ?? [];
   }
 
-  /** What was recorded of a node's module, or of the one so many names down from the root. */
+  /** Values recorded for the module of a node, or for the one `names` levels below the root. */
   recorded(node: number, names?: number): readonly [string, string][] {
     const path = this.text("module", node).split(".").slice(0, names).join(".");
     return Object.hasOwn(this.payload.header.modules, path) ? (this.payload.header.modules[path] ?? []) : [];
   }
 
-  /** The class of a node's module; with `names` of the one so many names down from the root. */
+  /** The class of the module of a node, or of the one `names` levels below the root. */
   classOf(node: number, names = Number.POSITIVE_INFINITY): string {
     const classes = this.text("moduleClass", node).split("/");
     const path = this.text("module", node).split(".");
-    // A class for the root may come first, which has no name.
+    // The class of the root, which has no name, may come first.
     return classes[Math.min(classes.length, classes.length - path.length + names) - 1] ?? "";
   }
 
-  /** A node that reads this one's result; null where none does. */
+  /** A user of the node, or null. */
   firstUser(node: number): number | null {
     const at = this.userStart[node] as number;
     return at < (this.userStart[node + 1] as number) ? (this.edgeTarget[this.userEdge[at] as number] as number) : null;
   }
 
-  /** Is the node a copy from one device to another? */
+  /** True if the node copies between devices. */
   isTransfer(node: number): boolean {
     return this.transfer[node] === 1;
   }
 
-  /** What a node says of what it sends to other ranks, in lines; none where it sends nothing. */
+  /** Lines on the collectives of a node; empty if it has none. */
   sending(node: number): readonly string[] {
     return this.payload.header.sending[node] ?? [];
   }
@@ -392,7 +392,7 @@ export class Model {
   }
 }
 
-/** Where each row's entries start, from how many it has. */
+/** The start of the entries of each row, from their numbers. */
 function starts(lengths: Column, rows: number): Uint32Array {
   const start = new Uint32Array(rows + 1);
   for (let row = 0; row < rows; row++) start[row + 1] = (start[row] as number) + (lengths[row] as number);

@@ -1,4 +1,4 @@
-// Reads what payload.py wrote: a header, and columns of numbers in planes of bytes.
+// Decodes the payload of payload.py: a header, and columns of numbers as byte planes.
 
 /** A colour in light and in dark. */
 export type Pair = [string, string];
@@ -14,29 +14,29 @@ export interface Header {
   title: string;
   style: Style;
   count: number;
-  /** How many of them are autograd's: data and calls without a node come behind these. */
+  /** Number of autograd nodes; data and calls without a node come after these. */
   tracked: number;
-  /** Where those others stand in the order of the nodes. */
+  /** Positions of those others in the order of the nodes. */
   places: Record<string, number>;
   ordered: boolean;
   outputs: [number, number][];
   lossScale: number | null;
   failure: Failure | null;
-  /** Does a finding tell of the failure? */
+  /** A finding reports the failure. */
   failureTold: boolean;
-  /** The last node stands for the operation that raised an exception. */
+  /** The last node represents the operation that raised an exception. */
   failed: boolean;
   difference: Difference | null;
   influences: string[];
   cuts: Cut[];
   findings: Finding[];
-  /** What was recorded of a module, by its path: names and texts. */
+  /** Values recorded by module path: names and texts. */
   modules: Record<string, [string, string][]>;
   transfers: Transfer[];
   collectives: Collective[];
-  /** When each rank stood in a collective: an image's address and sentences. */
+  /** Time of each rank in collectives: data URL of an image, and sentences. */
   ranks: { image: string; waits: string[] } | null;
-  /** What a node that sends says of it, in lines. */
+  /** Lines on the collectives of a node. */
   sending: Record<string, string[]>;
   metas: [number[], string, string, number | null][];
   shapes: number[][];
@@ -51,16 +51,16 @@ export interface Header {
   open: number[] | null;
   name: string[];
   operation: string[];
-  /** In a list: what follows the module's path and a dot. */
+  /** In a list: the rest after the path of the module and a dot. */
   label: (string | [string])[];
   module: string[];
-  /** Only those that differ from the module's path. */
+  /** "" if equal to the path of the module. */
   scope: string[];
   where: string[];
   note: string[];
   moduleClass: string[];
   attributes: string[][];
-  /** What tells an operation from another of its kind, with a space before it: " 2" of a pow. */
+  /** Operations with their distinguishing attributes: "pow 2". */
   called: string[];
   columns: [string, "number" | "step" | "signed" | "measured", number, number][];
 }
@@ -75,13 +75,13 @@ export interface Failure {
 
 export type Mark = "added" | "removed" | "changed";
 
-/** Of two graphs drawn as one: what is in one of them alone, and what differs. */
+/** Differences of two graphs that are drawn as one. */
 export interface Difference {
   marks: [number, Mark][];
   changes: Record<string, [string, string, string][]>;
-  /** Edges between nodes of both graphs that are in one of them alone, in words. */
+  /** Edges of only one graph between common nodes, as text. */
   edges: string[];
-  /** Those of them that are drawn, as positions in the edge columns. */
+  /** The drawn ones among them, as positions in the edge columns. */
   addedEdges: number[];
 }
 
@@ -119,7 +119,7 @@ export interface Transfer {
   nbytes: number | null;
 }
 
-/** What this rank gave to others; `text` says its bytes, group, phase and line. */
+/** A collective of this rank; `text` has bytes, group, phase and source line. */
 export interface Collective {
   kind: string;
   nbytes: number;
@@ -149,7 +149,7 @@ export class Payload {
     return this.places.has(name);
   }
 
-  /** A column of `rows` numbers, NaN for what was not measured; zeros where it was left out. */
+  /** A column of `rows` numbers: NaN if not measured, zeros if the column was left out. */
   column(name: string, rows: number): Column {
     let column = this.read.get(name);
     if (!column) {
