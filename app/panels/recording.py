@@ -82,7 +82,7 @@ def begin(opened: OpenedGraph, *, key: str, start: int | None = None) -> None:
 
 def draw_downloads(opened: OpenedGraph, *, key: str) -> None:
     """Draw a download button for each format."""
-    title, icon = translated("Download"), ":material/download:"
+    title, icon = translated("Download this recording"), ":material/download:"
     with st.expander(title, icon=icon, key=f"{key} downloads", on_change="rerun") as part:
         if not part.open:
             return

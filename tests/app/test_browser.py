@@ -324,7 +324,7 @@ def test_the_link_of_a_page_shows_the_same_again(visitor: Visitor, browser: Brow
 
 def test_the_downloads_are_what_their_names_say(visitor: Visitor) -> None:
     page = visitor.open(backward="1", device="CPU")
-    page.get_by_text("Download").click()
+    page.get_by_text("Download this recording").click()
     starts = {
         "SVG": b"<", "PNG": b"\x89PNG", "PDF": b"%PDF", "DOT": b"digraph", "JSON": b"{",
         "HTML": b"<!doctype html>", "TensorBoard": b"PK", "Findings": b"[",
@@ -339,7 +339,7 @@ def test_a_recording_that_was_downloaded_can_be_opened_again(
     visitor: Visitor, tmp_path: Path
 ) -> None:
     page = visitor.open(backward="1")
-    page.get_by_text("Download").click()
+    page.get_by_text("Download this recording").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="JSON", exact=True).click()
     path = tmp_path / "graph.json"
