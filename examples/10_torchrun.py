@@ -43,7 +43,7 @@ def step(rank):
     for finding in findings:
         print(finding.message, finding.advice, sep="\n")
     assert len(findings) == 1
-    assert "Rank 2 skipped extra.weight and extra.bias" in findings[0].message
+    assert "Rank 2 has no gradient for extra.weight and extra.bias" in findings[0].message
 
 
 if "RANK" in os.environ:

@@ -28,7 +28,7 @@ def test_rank_0_has_the_graphs_of_all_ranks_in_their_order(four: dict[str, Any])
 
 def test_a_rank_that_skipped_a_parameter_is_named_with_it(four: dict[str, Any]) -> None:
     assert len(four["findings"]) == 1
-    assert four["findings"][0].startswith("Rank 2 skipped extra.weight and extra.bias")
+    assert four["findings"][0].startswith("Rank 2 has no gradient for extra.weight and extra.bias")
     assert four["removed"] == [0, 4, 0]  # two leaves, the transpose and the product
 
 
