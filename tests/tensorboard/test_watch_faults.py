@@ -204,7 +204,7 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         "recreated-optimizer",
         50,
         60,
-        "Adam at {} is made anew for each step, from step 50 on",
+        "Adam at {} is re-created for each step, from step 50 on",
     ),
     "losses in a list": (
         losses_in_a_list,
