@@ -24,8 +24,10 @@ from tests.graph.test_hostile_files import SAVED
 from tests.graph.test_hostile_values import leaves
 from tests.graph.test_json import full_graph
 
-# A title and a cleared screen, a return, an ending, C1, two directions, and lines of their own.
-HOSTILE = "\x1b]0;t\x07\x1b[2J\r\x00\x9b31m\x7f\u202e\u2066\u200f\u2028\nFORGED: a line"
+# A title and a cleared screen, a return, an ending, C1, two directions, lines, and entities.
+HOSTILE = (
+    "\x1b]0;t\x07\x1b[2J\r\x00\x9b31m\x7f\u202e\u2066\u200f\u2028&#x1b;&#8238;\nFORGED: a line"
+)
 _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 

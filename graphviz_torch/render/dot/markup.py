@@ -20,7 +20,8 @@ _ESCAPES = {
     ord("\n"): "<BR/>",
 }
 _SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
-_QUOTED = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
+# Graphviz decodes entities in quoted strings too: "&#27;" would become a control character.
+_QUOTED = {ord("&"): "&amp;", ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
 
 
 def escape(text: str) -> str:

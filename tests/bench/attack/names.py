@@ -76,7 +76,7 @@ def commands(plain: gt.Graph, graph: gt.Graph) -> Iterator[str]:
                 pass
             except BaseException as error:
                 yield f"{words!r:.200} raised {type(error).__name__}: {ascii(str(error))[:200]}"
-        shown = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        shown = out.buffer.getvalue().decode()
         if found := wrong(shown):
             yield f"{ascii(' '.join(words))[:200]} let through {found}"
 
