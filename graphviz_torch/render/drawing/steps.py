@@ -43,7 +43,7 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 
 
 def opened_paths(graph: Graph, findings: FindingsLike) -> frozenset[str] | None:
-    """Return `Group.path` of each group that the default drawing opens; None without groups."""
+    """Return the paths of the groups that the default drawing opens; None without groups."""
     drawing = _with_level(graph, {"findings": findings})
     groups, tree = drawing.groups, drawing.tree
     numbers = [part.group for part, _, _ in tree.parts if isinstance(part, Open)]
@@ -53,7 +53,7 @@ def opened_paths(graph: Graph, findings: FindingsLike) -> frozenset[str] | None:
 
 
 def _with_level(graph: Graph, options: DrawingOptions) -> Drawing:
-    """Return the drawing of a graph as far as its groups are opened and its edges are known."""
+    """Return the drawing after the steps that open groups and connect them by edges."""
     checked = complete(options)
     if checked["color_by"] is None and {node.influence for node in graph.nodes} - {None}:
         checked["color_by"] = "influence"
