@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, Parameter, Severity
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of, nodes_of
@@ -130,7 +131,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
         happened = f"{what} was cut by"
         if _ran_inside(cut, {p.node for p in parameters}):
-            happened = f"{_common_module(parameters)} ran under"
+            happened = f"{listing(_modules_without_gradient(reading, parameters))} ran under"
         before = [] if cut.before is None else [cut.before]
         severity = "error" if reading.loss_has_no_grad else _severity(reading, cut, parameters)
         unheld = all(p.stepped is False for p in parameters) and not reading.loss_has_no_grad
@@ -296,8 +297,9 @@ def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: S
     if cut.how == "switched_off":
         return advice_on(cut.how)
     if not reading.loss_has_no_grad and _ran_inside(cut, {p.node for p in parameters}):
+        modules = listing(_modules_without_gradient(reading, parameters))
         return (
-            f"Call {_common_module(parameters)} outside of {{how}}; if it should not learn, "
+            f"Call {modules} outside of {{how}}; if it should not learn, "
             "freeze it with requires_grad_(False)."
         )
     return advice_on(cut.how)
@@ -364,6 +366,24 @@ def _common_module(parameters: list[Parameter]) -> str:
     while any(parts[: len(first)] != first for parts in rest):
         first = first[:-1]
     return ".".join(first) or "the model"
+
+
+def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> list[str]:
+    """Return the paths of modules that contain these parameters and none that got a gradient: the
+    innermost common one if it is such a module, else the outermost of each parameter.
+    """
+    paths = [_common_module(parameters)]
+    inside = "" if paths == ["the model"] else f"{paths[0]}."
+    if any(name.startswith(inside) for name in reading.parameters_with_gradient):
+        paths = []
+        for parameter in parameters:
+            path = module_of(parameter)
+            while (outer := path.rpartition(".")[0]) and not any(
+                name.startswith(f"{outer}.") for name in reading.parameters_with_gradient
+            ):
+                path = outer
+            paths.append(path)
+    return list(dict.fromkeys(path or "the model" for path in paths))
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:

@@ -5,8 +5,12 @@ A library that is not installed yields nothing. `peft` is put on top of models o
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -100,16 +104,14 @@ def encoder_decoder() -> Built:
 
 
 def _vit(name: str) -> Built:
-    from importlib import import_module
-
+    for missing in ("torchvision", "torchvision.transforms"):  # imported, and not needed here
+        sys.modules.setdefault(missing, ModuleType(missing))
     module, kind = name.split(".")
     options: dict[str, Any] = {"image_size": 32, "num_classes": 3, "dim": 32, "depth": 2}
     options |= {"patch_size": 8, "heads": 4, "mlp_dim": 64}
     options |= _VIT_OPTIONS.get(module, {})
     kind_of = getattr(import_module(f"vit_pytorch.{module}"), kind)
-    from inspect import signature
-
-    known = signature(kind_of.__init__).parameters
+    known = inspect.signature(kind_of.__init__).parameters
     model = kind_of(**{key: each for key, each in options.items() if key in known})
     return _call(model, torch.randn(2, 3, 32, 32))
 

@@ -317,3 +317,23 @@ def input_that_is_moved_by_hand(record: Record) -> None:
             F.cross_entropy(model(x + delta), y).backward()
             assert delta.grad is not None
             delta.data = (delta + 0.1 * delta.grad.sign()).clamp(-0.3, 0.3)
+
+
+class IndexedBlock(nn.Module):
+    """A layer beside a scorer that chooses its inputs and runs without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scorer, self.layer = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():  # cause
+            chosen = self.scorer(x).argmax(1)
+        return self.layer(x[chosen])
+
+
+@says("cut-gradient", "0.scorer and 1.scorer ran under torch.no_grad()")
+def parts_of_blocks_that_learn(record: Record) -> None:
+    model = nn.Sequential(IndexedBlock(), IndexedBlock())
+    with record(model):
+        model(torch.randn(8, 4)).square().mean().backward()
