@@ -6,6 +6,7 @@ A page of docs/findings/ is the docstring of a rule, with the report of its exam
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import tempfile
@@ -63,7 +64,8 @@ def run(program: str) -> ModuleType:
     """Run a program, which may raise. Returns its namespace."""
     module = ModuleType("__main__")
     torch.manual_seed(0)
-    torch.compiler.reset()  # what was compiled before makes sizes and numbers dynamic
+    torch.compiler.reset()  # code that was compiled before makes sizes and numbers dynamic
+    gc.collect()  # garbage of earlier programs would be freed while this one runs
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = Path(folder) / "train.py"

@@ -266,7 +266,7 @@ def growing_memory() -> None:
     model, outputs = nn.Linear(4, 1), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model) as watching:
-        for step in range(240):
+        for step in range(400):
             x = torch.randn(8, 4)
             optimizer.zero_grad()
             (model(x) - x.sum(1, keepdim=True) - torch.randn(8, 1)).square().mean().backward()
@@ -287,7 +287,7 @@ def growing_memory() -> None:
     model, outputs = nn.Linear(4, 1), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model) as watching:
-        for step in range(240):
+        for step in range(400):
             x = torch.randn(8, 4)
             optimizer.zero_grad()
             (model(x) - x.sum(1, keepdim=True) - torch.randn(8, 1)).square().mean().backward()
