@@ -74,7 +74,7 @@ def test_the_path_of_a_gradient_goes_from_the_loss_to_the_node_of_the_link() -> 
     assert "arrived at 0" in app.markdown[-1].value
 
 
-def test_the_river_of_a_recording_says_what_learns() -> None:
+def test_the_gradient_flow_of_a_recording_says_what_learns() -> None:
     app = page("explore", open="MLP", tab="Gradients")
     assert not app.exception
     shown = app.get("html")[-1].proto.body

@@ -111,8 +111,8 @@ def _flow_node(
     else:
         node = drawing.graph.nodes[outputs[0] if outputs else key]
         meets = len(flow_nodes.sources.get(key, ())) > 1
-        name = node.label or ("" if meets and not parameters else node.title)
-        kind = node.title
+        kind = node.call.partition("#")[0] if "#" in node.call else node.title
+        name = node.label or ("" if meets and not parameters else kind)
     return FlowNode(name, kind, norm, segment, tuple(parameters), bool(outputs))
 
 

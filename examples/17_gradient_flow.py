@@ -1,6 +1,6 @@
-"""The gradient of a step as a river, before and after a repair.
+"""The gradient flow of a step, before and after a repair.
 
-Writes `river.svg` into the folder it is started in.
+Writes `gradient_flow.svg` into the folder it is started in.
 """
 
 from pathlib import Path
@@ -45,10 +45,10 @@ def step(cut: bool) -> tuple[Net, Recording]:
 if __name__ == "__main__":
     wrong, before = step(cut=True)
     right, after = step(cut=False)
-    Path("river.svg").write_text(draw_flow(before, after))
+    Path("gradient_flow.svg").write_text(draw_flow(before, after))
 
     starving = [name for name, p in wrong.named_parameters() if p.grad is None]
     assert len(starving) == 8  # of the first layer and of three blocks
-    assert "8 of 16 parameters learn nothing: 17_gradient_as_a_river.py:" in draw_flow(before)
+    assert "8 of 16 parameters learn nothing: 17_gradient_flow.py:" in draw_flow(before)
     assert all(p.grad is not None for p in right.parameters())
     assert "All 16 parameters learn." in draw_flow(after)
