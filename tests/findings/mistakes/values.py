@@ -182,3 +182,26 @@ def gradient_that_vanishes_before_large_inputs(record: Record) -> None:
         for layer in layers:
             h = layer(h).sigmoid()
         nn.functional.cross_entropy(h, torch.arange(64) % 16).backward()
+
+
+class ScaledBranch(nn.Module):
+    """A residual block whose branch a small factor scales, as LayerScale does at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)))
+        self.scale = nn.Parameter(torch.full((16,), 1e-6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.scale * self.body(x)
+        return out
+
+
+@silent()
+def branch_that_a_small_factor_scales(record: Record) -> None:
+    stem = nn.Sequential(*(nn.Linear(16, 16) for _ in range(8)))
+    for layer in stem:
+        nn.init.orthogonal_(layer.weight)
+    model = nn.Sequential(stem, ScaledBranch())
+    with record(model):
+        model(torch.randn(64, 16)).square().mean().backward()
