@@ -40,6 +40,9 @@ def cut_paths(graph: Graph) -> Graph:
 
     If any path is shortened, a note at the outputs says so.
     """
+    written = _recorded_paths(graph) | {parameter.name for parameter in graph.parameters}
+    if max(map(len, written), default=0) < _MAX_LEVELS:  # the dots of so many levels
+        return graph
     short = _shorten_paths(_paths(graph))
     if not short:
         return graph
@@ -76,11 +79,15 @@ def cut_paths(graph: Graph) -> Graph:
 
 
 def _paths(graph: Any) -> set[str]:
+    owners = {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
+    return _recorded_paths(graph) | owners
+
+
+def _recorded_paths(graph: Any) -> set[str]:
     paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
     paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
     paths |= {collective.module for collective in graph.collectives}
     paths |= {each.module for each in graph.untracked}
-    paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
     return paths | {row.path for row in graph.modules}
 
 
@@ -94,8 +101,7 @@ def _shorten_paths(paths: set[str]) -> dict[str, str]:
     Nesting is kept: each name is shortened by itself, equally everywhere, and surplus levels become
     one.
     """
-    # A path of so many levels has at least as many characters.
-    if max(map(len, paths), default=0) < _MAX_LEVELS or not any(map(_is_long, paths)):
+    if not any(map(_is_long, paths)):
         return {}
     short: dict[str, str] = {}
     for size in _NAME_SIZES:

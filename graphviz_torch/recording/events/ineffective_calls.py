@@ -176,18 +176,18 @@ def _eval_mode(program: Program) -> EvalMode | None:
     """
     table = program.table
     every = table.modules()
-    roots = [path for module, path in every if _in_train_mode(module)]
-    found = []
+    layers = []  # that do something else in train mode
     for module, path in every:
         acts = isinstance(module, DROPOUT) and module.p > 0
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
         if acts and table.ran(path):
-            if _in_train_mode(module) or any(
-                not r or f"{path}.".startswith(f"{r}.") for r in roots
-            ):
-                return None
-            found.append((path, module))
-    found = [(path, module) for path, module in found if table.learns(module)]
+            layers.append((path, module))
+    if not layers:
+        return None
+    training = [path for module, path in every if _in_train_mode(module)]
+    if any(not t or f"{path}.".startswith(f"{t}.") for path, _ in layers for t in training):
+        return None
+    found = [(path, module) for path, module in layers if table.learns(module)]
     if not found:
         return None
     classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
@@ -31,6 +38,7 @@ from .parameters import ParameterTable
 from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
+_FUNCTION_KINDS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 _MAX_INPUTS = 100  # remembered inputs of earlier outermost calls
 _MAX_FRAMES = 20  # frames searched from a call outwards
 
@@ -68,7 +76,7 @@ class CallStack:
         self._running: list[RunningModule] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._forwards: dict[CodeType, bool] = {}  # True for the forward of a custom Function
-        self._calls: dict[str, Call] = {}  # by `__name__` of the function
+        self._calls: dict[Any, Call] = {}  # by function, if it is one of torch's
         # True if no other function mode was active at the last call that created nodes.
         self.is_alone = True
         # Called when an outermost module call begins and ends; when a module call created no node.
@@ -203,7 +211,7 @@ class CallStack:
         if end != start:
             self.is_alone = not function_mode_count()
             code = frame.f_code
-            call = self._calls.get(getattr(event.func, "__name__", "")) or self._call(event.func)
+            call = self._calls.get(event.func) or self._call(event.func)
             if not self._running and frame is not self.frame:
                 call = call._replace(functions=self._functions(frame))
             if self.files[code.co_filename] == OWN:  # the usual case, without calling `source`
@@ -212,11 +220,10 @@ class CallStack:
                 self.add_nodes(start, end, frame, call)
 
     def _call(self, function: Any) -> Call:
-        """Return a call of a function, and keep it for the next call of a function of that name."""
+        """Return a call of a function, and keep it if the function keeps no tensor alive."""
         call = Call(name_of(function))
-        name = getattr(function, "__name__", "")
-        if type(name) is str and name != "__get__":  # of all attributes
-            self._calls[name] = call
+        if type(function) in _FUNCTION_KINDS and not getattr(function, "__closure__", None):
+            self._calls[function] = call
         return call
 
     @not_compiled
