@@ -237,3 +237,11 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
         said = f"graphviz-torch: nothing was recorded: no backward ran; {told}"
         assert done.stderr == plain.stderr + said
         assert not (tmp_path / "g.json").exists()
+
+
+def test_forwards_without_a_backward_are_not_reported_as_nothing_found(tmp_path: Path) -> None:
+    script = "import torch\nmodel = torch.nn.Linear(2, 1)\nfor _ in range(4):\n"
+    (tmp_path / "train.py").write_text(script + "    model(torch.ones(3, 2)).sum()\n")
+    done = recorded("train.py", folder=tmp_path)
+    assert "info[no-backward]: No backward ran" in done.stderr
+    assert "nothing found" not in done.stderr

@@ -263,13 +263,16 @@ class Outputs:
 
     def _is_unfinished(self, error: BaseException | None) -> bool:
         """Return whether Ctrl-C ended the script before a backward of its first step had run."""
-        if not isinstance(error, KeyboardInterrupt):
-            return False
+        return isinstance(error, KeyboardInterrupt) and not self._has_backward()
+
+    def _has_backward(self) -> bool:
+        """Return whether a backward ran in the last recorded step."""
         graphs = () if self._run is None else self._run.last.graphs
-        return not any(node.order is not None for graph in graphs for node in graph.nodes)
+        return any(node.order is not None for graph in graphs for node in graph.nodes)
 
     def _text(self, found: list[Finding]) -> str:
-        wide, notes = self._parsed.wide, self._parsed.notes
+        wide = self._parsed.wide
+        notes = self._parsed.notes or not self._has_backward()  # a note says that none ran
         with in_shell():
             return to_lines(
                 found, wide=wide, steps=self._recorded, source=self._source, notes=notes
