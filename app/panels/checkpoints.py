@@ -72,7 +72,7 @@ def draw_checkpoints() -> None:
 def _choose_device(
     label: str, key: str, simulated: tuple[int, ...], start: str | None = None
 ) -> str:
-    """Draw a choice of real and simulated devices, and return the chosen one."""
+    """Show a select box of real and simulated devices, and return the selected one."""
     choices = devices.choices(simulated)
     index = 0 if start is None else list(choices).index(start)
     message = st.selectbox(label, list(choices.values()), index, key=key, bind="query-params")

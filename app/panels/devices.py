@@ -16,7 +16,7 @@ def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
     """Return a dict from each device that can be chosen to its title; GPUs come first.
 
     Args:
-        simulated: numbers of simulated accelerators that the program can use completely.
+        simulated: numbers of simulated accelerators to offer.
     """
     names = _cuda()
     cuda = {f"cuda:{index}": f"{name} (cuda:{index})" for index, name in enumerate(names)}

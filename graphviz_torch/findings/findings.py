@@ -27,7 +27,9 @@ class Checked:
     parameters: int
     steps: int = 1
     noun: str = "backward"  # the unit that `steps` counts: "backward", "step" or "rank"
-    missing: tuple[str, ...] = ()  # values that were not recorded, whose rules cannot report
+    missing: tuple[
+        str, ...
+    ] = ()  # values that were not recorded; rules that need them cannot report
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[Graph], rules: int) -> Checked:

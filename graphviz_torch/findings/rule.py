@@ -243,7 +243,7 @@ def rules() -> Rules:
 
 
 def rules_called() -> int:
-    """Return the number of rules that `find` reports."""
+    """Return the number of rules that `find` runs."""
     return sum("find" in rule.sources for rule in RULES)
 
 

@@ -45,7 +45,7 @@ class RankTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective as one rank took part in it. Collectives are between ranks what a Transfer is
+    """A collective, as recorded on one rank. Collectives are between ranks what a Transfer is
     between devices.
 
     `nbytes` is the size of this rank's input tensors. A rank that only receives (`broadcast` and

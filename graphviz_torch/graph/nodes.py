@@ -60,7 +60,7 @@ class Node(NamedTuple):
     outputs: tuple[
         TensorMeta | None, ...
     ]  # outputs of the forward; None where autograd has no metadata
-    label: str = ""  # the caller's name: "a", "fc1.weight"
+    label: str = ""  # the name of its result in the program: "a", "fc1.weight"
     operation: str = ""  # the forward's name: "addmm"; "" for a leaf
     leaf: LeafKind = ""  # kind of tensor that an AccumulateGrad belongs to; "" for other nodes
     module: str = ""  # as in named_modules(): "encoder.layers.0"

@@ -119,7 +119,8 @@ class Listener:
 
     # Properties of `Options` that must all be true for this listener to be used.
     needs: ClassVar[tuple[str, ...]] = ()
-    # Calls passed to `on_call_end`: a set of functions and keyword names; None: all that compute.
+    # Calls passed to `on_call_end`: of these functions, or with one of these keyword arguments;
+    # None: all calls except those that only read metadata.
     functions: Container[Any] | None = None
     # Calls also passed to `on_call_start`, selected in the same way; None: all of `functions`.
     before: Container[Any] | None = None

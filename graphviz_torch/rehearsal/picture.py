@@ -128,7 +128,7 @@ def _x_coordinates(moments: Sequence[Moment]) -> list[float]:
 
 
 def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
-    """Return the names of the phases, each below its start."""
+    """Return SVG texts with the names of the phases, each at the x of its first moment."""
     out, before, last = [], "", -100.0
     for moment, at in zip(moments, places, strict=True):
         if moment.phase != before and moment.phase != LOOP and at - last > 60:

@@ -141,7 +141,7 @@ def run_metadata(
         return metadata
     mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
     devices = {}
-    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # by the shapes of its outputs
+    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # by the serialized output shapes
     now = 1  # a node with a start of 0 gets no color
     entries = {entry.name: entry for entry in built.node}
     for name in sorted(entries, key=lambda name: name.split("/")):

@@ -82,7 +82,7 @@ def operation(text: str) -> str:
 
 
 def device(label: str) -> str:
-    """Return the tab's form of a device, which always has an index; "" if it is unknown.
+    """Return the device name for the Graphs tab, always with an index; "" if it is unknown.
 
     >>> device("cpu"), device("cuda:1"), device("meta"), device("")
     ('/device:CPU:0', '/device:cuda:1', '/device:meta:0', '')

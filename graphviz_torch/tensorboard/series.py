@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _LINES = 12  # lines of a chart of all layers
-# The part of a path that groups layers: the first block of a list, else a child of the model.
+# Prefix of a module path that groups layers: up to the first list index ("encoder.layers.3"), else
+# the first name ("head").
 _PART = re.compile(r"[^.]+(\.[^.]+)*?\.\d+(?=\.|$)|[^.]+")
 
 

@@ -1,7 +1,7 @@
-"""Remove cuts of a compiled region whose results nothing uses.
+"""Remove cuts in a compiled region if nothing uses the cut tensor.
 
-Nodes that lead only to such cuts are removed as well, because the eager backward's graph has
-neither.
+Nodes that lead only to such cuts are removed as well. The graph of the eager program contains
+neither these cuts nor these nodes.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ _THREAD = _ThreadState()
 
 
 class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns the results of factories and copies to a simulated device into simulated tensors."""
+    """Turns results of factories, and copies to a simulated device, into simulated tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -356,7 +356,9 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
     for name, mark in tensor.__dict__.items():
         if name not in _OWN_ATTRIBUTES:
             setattr(new, name, mark)
-    if gradient is not None:  # nn.Module.to copies its values next, and that copy is recorded
+    if (
+        gradient is not None
+    ):  # nn.Module.to copies the gradient next; that copy is the one to record
         host = gradient.host if isinstance(gradient, SimulatedTensor) else gradient
         with _disable_current_modes():
             host = host.to(new.dtype, copy=True)

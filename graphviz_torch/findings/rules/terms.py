@@ -335,7 +335,7 @@ def terms_of(reading: Reading, root: int) -> list[int]:
 
 
 def _linear(reading: Reading, roots: list[int]) -> set[int]:
-    """Return the linear operations between the roots and the terms that they add up."""
+    """Return the linear operations from the roots back to the terms of the sum."""
     nodes = reading.graph.nodes
     found: set[int] = set()
     stack = list(roots)

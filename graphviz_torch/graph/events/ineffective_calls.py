@@ -153,7 +153,7 @@ class CallPerSample(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReorderedView(IneffectiveCall):
-    """A view that gives data the same sizes in another order."""
+    """A view with the sizes of a transpose that keeps the order of the elements."""
 
     function: str = ""  # "view"
     before: tuple[int, ...] = ()  # sizes of the operand

@@ -116,7 +116,7 @@ def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
 
 
 def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the given keywords of `function`; without `--no-findings`, findings are marked."""
+    """Return the options on the command line that are keywords of `function`."""
     options = given_options(parsed, function)
     if "findings" in parsed:
         options["findings"] = "auto" if parsed.findings else None

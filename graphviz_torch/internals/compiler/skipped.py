@@ -62,10 +62,9 @@ def skipped_before(function: Any) -> Skipped | None:
 
 
 def is_skipped_entirely(function: Any) -> bool:
-    """Return True if Dynamo skips all that a compiled function runs: a module and its children.
+    """Return True if Dynamo skips the compiled module and all of its children.
 
-    Returns False if there is compiled code that is not the forward of a module, since it may be
-    called here as well.
+    Returns False if other functions were compiled as well, since the module may call these.
     """
     module: Any = getattr(function, "__self__", None)
     code = _forward(module)

@@ -161,7 +161,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(value.shape)
     except RuntimeError:
-        # A nested tensor with strided layout has no shape, nor has its metadata.
+        # A nested tensor with strided layout has no shape, and its metadata has none either.
         if not isinstance(value, torch.Tensor) or is_lazy(value):
             return (-1,)
         sizes = tuple(_size(value, dim) for dim in range(TensorBase.dim(value)))

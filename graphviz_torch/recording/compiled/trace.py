@@ -133,7 +133,7 @@ class OperationTrace:
         return [*behind.values()]
 
     def _add_results(self, behind: list[_Cut], made: list[Tensor]) -> None:
-        """Note that an operation returned these tensors, downstream of these cuts."""
+        """Store the tensors that an operation returned, with the cuts upstream of them."""
         self._tensors += made
         known = self._from
         needed = [known.get(id(one), frozenset((id(one),))) for one in self._operands]

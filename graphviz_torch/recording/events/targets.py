@@ -233,7 +233,7 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _extremes(target: Tensor) -> Tensor:
-    """Return 0 (no ignored targets), and the smallest and largest target."""
+    """Return a tensor [number of ignored targets, smallest, largest]; here none is ignored."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 

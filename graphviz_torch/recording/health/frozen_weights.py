@@ -49,7 +49,9 @@ class FrozenWeights:
         known.
 
         Args:
-            own: the weights of its optimizer.
+            step: number of the optimizer step.
+            parameter: id of the sampled weight.
+            own: ids of all weights of the optimizer that stepped.
             still: True if the sampled values are unchanged.
             judged: True if the weight has a gradient and a learning rate.
         """

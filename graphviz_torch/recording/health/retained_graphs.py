@@ -29,7 +29,7 @@ _Mark = weakref.ref[Any]
 
 
 class RetainedGraphMarks:
-    """Marks on the graphs of earlier steps, and a report if too many stay alive."""
+    """Weak marks on the graphs of earlier steps; reports graphs that stay alive."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, _Mark]] = deque()

@@ -69,7 +69,7 @@ class Progress(Listener):
         self._samples: list[_LargestElements] = []
         self._of_all = False  # True if they are of all parameters
         self._changed: list[Tensor] = []  # device results: did any element change
-        self._first_step, self._last_step = 0, 0  # optimizer steps before these backwards
+        self._first_step, self._last_step = 0, 0  # steps at the first and the last comparison
         self._tries = 0  # backwards without a readable gradient
         self._backwards, self._compared = 0, 0  # unchanged backwards; those that compared all
         self._place: CodePosition | None = None

@@ -187,7 +187,7 @@ class StepEnds:
             self._scales = True
         elif not self._backwards and not self._read:
             return False
-        elif func is UPDATE_SCALE:  # outside of a tail: the GradScaler skipped the step
+        elif func is UPDATE_SCALE:  # no step preceded it: the GradScaler skipped the step
             self._begin_tail(None)
         elif func == _grad.__get__:
             if code_owner(event.frame.f_code.co_filename) != OTHER:
@@ -306,7 +306,7 @@ class _Tail:
         self._observer = _StepCallObserver(self, key)
 
     def on_optimizer_step(self) -> None:
-        """Handle another optimizer's step: gradients cleared before it belong to this step."""
+        """Handle a step of another optimizer: forget that gradients were cleared."""
         self._cleared = False
 
     def close(self) -> bool:

@@ -24,7 +24,9 @@ class _Found:
     lines: dict[_Ends, dict[_Ends, Edge]] = field(default_factory=lambda: defaultdict(dict))
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-    links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))  # by family
+    links: dict[int, set[_Ends]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # by group that stands for a family
     # Key -> loop step -> the tensors (node id, output_nr) that this step passes to another one.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
     # Keys that read a tensor of another step.

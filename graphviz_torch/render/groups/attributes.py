@@ -23,8 +23,8 @@ _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("AsStrided", frozenset(("storage_offset",))),
     ("", frozenset(("seed", "philox_seed", "philox_offset", "data"))),
 )
-# Operations that return each part of a tensor as an output. If one output is used, its output_nr is
-# ignored like a position.
+# Operations with one output for each part of a tensor. If a single output is used, its output_nr is
+# ignored, as the index of a select is.
 _PARTS: Final = ("Unbind", "Split", "UnsafeSplit", "Chunk")
 
 

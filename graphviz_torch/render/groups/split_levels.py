@@ -14,7 +14,7 @@ from .repeats import MIN_TIMES, find_repeats
 
 _MIN_ITEMS_LOOP = 12  # a level with fewer items is not searched for loops
 _MAX_CLASSES_NAMED = 3  # module classes in the name of a run
-_MIN_MODULE_SHARE = 0.25  # of the items of a row of modules
+_MIN_MODULE_SHARE = 0.25  # fraction of modules among the items of a row of modules
 _MIN_BODY = 3  # a smaller body gets no group: runs are split at its multiples instead
 
 
@@ -126,7 +126,7 @@ class LevelSplitter:
             return []
         lacking = range(body[0], body[1] - (end - start))
         if not all(any(len(read) == 3 for read in structure.reads[p]) for p in lacking):
-            return []  # an operation that reads only parameters is in every step
+            return []  # an operation that reads no earlier step cannot be missing in the first one
         part = self._close(Part("run", bodies[0].name, items))
         same = self.structure.size_free_structure(part) == self.structure.size_free_structure(
             bodies[-1], body[1] - (end - start)
