@@ -212,9 +212,9 @@ def watch(
       on the same arguments, and its state is restored. For a Lightning module with automatic
       optimization, the whole `training_step` is run again.
     - Parameters without a gradient, or with a gradient of zero, in 20 steps.
-    - A gradient norm of ten times the largest of the last 50 steps; a weight that a step changes by
-      a tenth of its norm; weights that the steps no longer change; weights that have shrunk to a
-      thousandth of their norm.
+    - A gradient norm of more than ten times the largest of the last 50 steps; a weight that a step
+      changes by a tenth of its norm; weights that the steps no longer change; weights that have
+      shrunk to a thousandth of their norm.
     - A learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
       not cleared in 5 steps; an optimizer that is re-created for each step; parameters that were
       replaced while an optimizer keeps the old ones.
