@@ -30,6 +30,7 @@ CASE = re.compile(  # a program, its report, and its repair
     r"^```python\n(?P<program>.*?)^```\n\n```text\n(?P<said>.*?)^```\n\n```diff\n(?P<repair>.*?)^```$",
     re.M | re.S,
 )
+_NUMBER = r"\d[\d.,e-]*(?: (?:[KMG]i)?B\b)?"  # with its unit: MiB may become GiB
 _REPORT = re.compile(r"^```text\n.*?^```$", re.M | re.S)
 _INDEX = """# Rules
 
@@ -146,7 +147,7 @@ def kept_page(rule: Rule) -> str:
 
 
 def _without_numbers(text: str) -> str:
-    return _REPORT.sub(lambda found: " ".join(re.sub(r"\d[\d.e-]*", "0", found[0]).split()), text)
+    return _REPORT.sub(lambda found: " ".join(re.sub(_NUMBER, "0", found[0]).split()), text)
 
 
 def index() -> str:

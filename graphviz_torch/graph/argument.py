@@ -42,10 +42,9 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
 
     >>> graph_of(Graph(()))
     Graph(0 nodes)
-    >>> graph_of("y")
+    >>> graph_of("y")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    TypeError: a graph is needed, and this is a str ('y'). Pass a Graph, a recording, a tensor \
-    that requires a gradient, or a list of such tensors.
+    TypeError: a graph is needed, and this is a str ('y'). Pass a Graph, a recording, a tensor...
     """
     if not inputs:
         graph = value if isinstance(value, Graph) else getattr(value, "graph", None)

@@ -45,8 +45,8 @@ class RankTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective, as recorded on one rank. Collectives are between ranks what a Transfer is
-    between devices.
+    """A collective, as recorded on one rank. It moves data between ranks, as a Transfer
+    does between devices.
 
     `nbytes` is the size of this rank's input tensors. A rank that only receives (`broadcast` and
     `scatter` from another rank, `recv`) counts its output. The bytes on the wire differ: in a ring

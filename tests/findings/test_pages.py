@@ -31,7 +31,7 @@ def test_ids_are_unique_and_summaries_are_sentences() -> None:
 
 def test_what_watch_and_experiments_report_is_in_the_table_and_all_of_that_is_reported() -> None:
     calls = {
-        "watch": r'(?:WatchReport\(|_say\()\s*\w+,\s*"([\w-]+)"',
+        "watch": r'(?:WatchReport\(|_say\(|_report\()\s*\w+,\s*"([\w-]+)"',
         "experiment": r'(?:Finding\(\s*|rule=|other, )"([a-z0-9]+-[a-z0-9-]+)"',
     }
     folders = {"watch": ("recording/health", "tensorboard"), "experiment": ("experiments",)}

@@ -149,7 +149,9 @@ class Outputs:
         wanted = self._parsed.steps
         last = wanted > 0 and step.number >= (wanted - 1) * self._parsed.every
         self._batch += 1
-        due = self._batch == _MAX_BATCH or time.monotonic() - self._wrote > _BATCH_SECONDS
+        failed = any(len(waiting) > _MAX_BATCH for waiting in self._waiting.values())
+        due = failed or self._batch == _MAX_BATCH
+        due = due or time.monotonic() - self._wrote > _BATCH_SECONDS
         with suppress(Exception):
             if wanted or due:
                 self._write(pictures=first or last)

@@ -26,7 +26,7 @@ class _Found:
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     links: dict[int, set[_Ends]] = field(
         default_factory=lambda: defaultdict(set)
-    )  # by group that stands for a family
+    )  # by the group drawn for a family
     # Key -> loop step -> the tensors (node id, output_nr) that this step passes to another one.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
     # Keys that read a tensor of another step.

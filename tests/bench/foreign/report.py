@@ -86,11 +86,14 @@ _HEAD = """# Models that were recorded
 One training step of each, with random weights and small sizes: bare twice, then recorded, each in a
 process of its own. Made by `python -m tests.bench.foreign page RESULTS.jsonl`.
 
-A step *passes* if the recording has the bits of the bare step (loss, gradients, updated parameters,
-buffers, random state), its nodes and edges are those of an independent walk of `grad_fn`, its
-gradient norms are those of hooks, each parameter has a gradient or a reason, the saved file loads
-as the same graph, and still, view, TensorBoard graph, text and summary are made. *Not
-deterministic*: two bare steps differ, so that bits are not compared."""
+A step *passes* if all of these hold:
+
+- The recording has the bits of the bare step: loss, gradients, updated parameters, buffers, random
+  state. *Not deterministic* means that two bare steps differ; then bits are not compared.
+- Nodes and edges are those of an independent walk of `grad_fn`, and gradient norms those of hooks.
+- Each parameter has a gradient or a reason.
+- The saved file loads as the same graph.
+- Still, view, TensorBoard graph, text and summary are made."""
 
 
 def _page(rows: list[Row]) -> Iterator[str]:
@@ -113,10 +116,10 @@ def _page(rows: list[Row]) -> Iterator[str]:
         recorded = [row for row in ran if row["library"] == library]
         yield f"\n## {_title(library)}\n"
         plain = [row["name"] for row in recorded if not row["faults"] and row["deterministic"]]
-        yield f"Passed: {_names(plain)}."
+        yield f"| passed |\n|---|\n| {_names(plain)} |"
         random = [row["name"] for row in recorded if not row["faults"] and not row["deterministic"]]
         if random:
-            yield f"\nPassed, not deterministic: {_names(random)}."
+            yield f"\n| passed, not deterministic |\n|---|\n| {_names(random)} |"
         failed = [row for row in recorded if row["faults"]]
         if failed:
             yield "\n| failed | check |\n|---|---|"
