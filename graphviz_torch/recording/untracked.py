@@ -184,9 +184,7 @@ class UntrackedCalls(Listener):
 
     def close(self) -> None:
         self._known = {}
-        stack = self.program.stack
-        stack.on_outermost_start.clear()
-        stack.on_call_without_node = None
+        self.program.stack.close()
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         targets: dict[_Producer, dict[int, None]] = {}

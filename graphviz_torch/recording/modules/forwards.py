@@ -153,9 +153,7 @@ class Forwards(Listener):
                     self.events.note(event, _own_line(lines, used), count=count)
 
     def close(self) -> None:
-        stack = self.program.stack
-        stack.on_outermost_start.clear()
-        stack.on_outermost_end.clear()
+        self.program.stack.close()
         self._pending.clear()
         self._last = None
 

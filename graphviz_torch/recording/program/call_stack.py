@@ -111,6 +111,12 @@ class CallStack:
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
+    def close(self) -> None:
+        """Drop the callbacks: each refers to a listener, which refers to this object."""
+        self.on_outermost_start.clear()
+        self.on_outermost_end.clear()
+        self.on_call_without_node = None
+
     def on_release(self, event: None) -> None:
         """Drop references to live nodes."""
         self.ends = []

@@ -164,10 +164,12 @@ def test_a_group_opens_by_double_click_and_by_enter(opened: Open, transformer: G
     item = bring(page, "layers.2")
     page.locator(f'.card[data-item="{item}"]').click()
     page.keyboard.press("Enter")
-    page.wait_for_selector(f'.frame[data-item="{item}"]')
+    frame, card = (page.locator(f'.{kind}[data-item="{item}"]') for kind in ("frame", "card"))
+    expect(frame).to_have_count(1)
     page.keyboard.press("Enter")
-    page.locator(f'.card[data-item="{item}"]').dblclick()
-    page.wait_for_selector(f'.frame[data-item="{item}"]')
+    expect(frame).to_have_count(0)
+    card.dblclick()
+    expect(frame).to_have_count(1)
 
 
 def test_a_break_in_a_name_shows_as_a_sign(opened: Open) -> None:
