@@ -10,7 +10,6 @@ from .collectives.collectives import Collectives
 from .collectives.placements import Placements
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
-from .compiled.gradients import InnerGradients
 from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
@@ -82,7 +81,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     ResultFingerprints,
     SmallResults,
     UntrackedCalls,
-    InnerGradients,
     SkippedFunctions,
     FirstCall,
 )

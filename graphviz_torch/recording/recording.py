@@ -78,8 +78,7 @@ def record(
         compiled: "open": show the operations inside regions made by `torch.compile`, as far as
             known. "closed": show each region as one node. "eager": run the block without compiled
             code, in all threads; values and durations are those of eager mode, and compiled code is
-            used again afterwards. "gradients": as "open", and run each region's backward a second
-            time, operation by operation, to get the gradients of the nodes inside.
+            used again afterwards.
         fingerprints: record a fingerprint of each forward result and each leaf; `first_difference`
             compares them to find where two runs diverge. Results without a node have none, so
             enable gradients.
@@ -113,7 +112,7 @@ def record(
     if gradients not in (True, False, "finite"):
         raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
     if compiled not in get_args(Compiled):
-        raise ValueError(f'compiled={compiled!r}: pass "open", "closed", "eager" or "gradients".')
+        raise ValueError(f'compiled={compiled!r}: pass "open", "closed" or "eager".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory

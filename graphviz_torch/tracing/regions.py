@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..graph import Cut, Edge, Event, GradientStats, Graph, Node, Operand, TensorMeta
+from ..graph import Cut, Edge, Event, Graph, Node, Operand, TensorMeta
 from ..graph.events import GraphBreak
 from ..graph.ids import renumber_ids
 from ..graph.nodes import INSIDE
@@ -41,9 +41,6 @@ class RegionNode(NamedTuple):
     origin: Origin
     attributes: tuple[str, ...] = ()
     runs: bool = True  # False if it is upstream of a cut, so that no gradient reaches it
-    number: int = -1  # number of nodes that the program had created in the region before it
-    custom: bool = False  # True if a custom Function of the program created it
-    grad_outputs: tuple[GradientStats | None, ...] = ()
 
 
 class RegionCut(NamedTuple):
@@ -84,9 +81,7 @@ class Region:
     # For each input of the region and each of its users, the index among the user's inputs. None if
     # unknown; `edges` then have no such index either.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
-    calls: tuple[str, ...] = ()  # the call that created each node, by the node's number
     from_inputs: tuple[tuple[int, ...], ...] = ()  # the inputs that each result was computed from
-    remark: str = ""  # a note about the region
 
 
 def inline_regions(
@@ -135,7 +130,7 @@ def inline_regions(
             cuts += [_cut(each, first[i], sources, ids, origins) for each in regions[i].cuts]
             inner = [_event(each, first[i], nodes, origins) for each in regions[i].events]
             ends = [event.where for event in inner if isinstance(event, GraphBreak) and event.where]
-            notes = [node.note, regions[i].remark, *(f"ends at {at}" for at in ends)]
+            notes = [node.note, *(f"ends at {at}" for at in ends)]
             node = node._replace(note="\n".join(filter(None, notes)))
             events += inner
         else:
@@ -245,7 +240,6 @@ def _node(number: int, inside: RegionNode, origins: _Origins) -> Node:
         module_class=classes,
         where=origins.source(inside.origin),
         attributes=inside.attributes,
-        grad_outputs=inside.grad_outputs,
         note=INSIDE,
     )
 

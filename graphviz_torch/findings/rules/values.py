@@ -460,7 +460,8 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Nodes inside a compiled region: record with `compiled="gradients"` or `"eager"`.
+    A node inside a compiled region is not named: `record(compiled="eager")` runs the step
+    uncompiled and names it.
 
     ## See also
 

@@ -61,9 +61,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_compiled(parser: argparse.ArgumentParser) -> None:
     """Add the option `--compiled` of every command that records a script."""
     text = "show a compiled region as its operations (open, the default) or as one node (closed); "
-    text += "or run recorded steps uncompiled (eager); or run the region's backward once more, to "
-    text += "record the gradients inside (gradients)"
-    choices = ("open", "closed", "eager", "gradients")
+    text += "or run recorded steps uncompiled (eager)"
+    choices = ("open", "closed", "eager")
     parser.add_argument("--compiled", choices=choices, default="open", help=text)
 
 

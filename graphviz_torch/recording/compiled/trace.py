@@ -25,7 +25,6 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.metadata import tensor_meta
 from ...tracing.nodes import GradFn, grad_fn_of, operation, read_nodes
-from ...tracing.region_gradients import call_of
 from ...tracing.region_reader import expect_region, origin, set_region
 from ...tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
 from ...tracing.tracer import collect_nodes
@@ -187,11 +186,7 @@ class OperationTrace:
         places = {fn: i for i, fn in enumerate(made)}
         inner = {ids[fn]: i for fn, i in places.items()}
         columns = read_nodes(ids, edges, [(fn, 0) for fn in ends], ()).columns
-        nodes, calls = [], list[str]()
-        firsts = {}  # number of nodes before each operation, by its first sequence number
-        for one in self._operations:
-            firsts[one.start] = len(calls)
-            calls += [call_of(one.meta)] * (one.end - one.start)
+        nodes = []
         for fn, each in made.items():
             name, outputs, attributes = (
                 columns[field][ids[fn]] for field in ("name", "outputs", "attributes")
@@ -199,10 +194,7 @@ class OperationTrace:
             name = f"{each.function}Backward" if each.function else _RENAMED.get(name, name)
             title = each.function or operation(name)
             where = origin(each.meta)
-            number = firsts[each.start] + fn._sequence_nr() - each.start
-            custom = bool(each.function)
-            row = RegionNode(name, title, outputs, where, attributes, fn in live, number, custom)
-            nodes.append(row)
+            nodes.append(RegionNode(name, title, outputs, where, attributes, fn in live))
         inside, users = [], defaultdict[int, list[tuple[int, int]]](list)
         orders = {ids[fn]: each.order for fn, each in made.items() if each.order is not None}
         for edge in edges:
@@ -233,7 +225,6 @@ class OperationTrace:
             tuple(_region_cut(cut, fn, places, sources, live) for cut in cuts for fn in cut.before),
             _events(self._pairs.noted, places),
             tuple(tuple(input_nr for _, input_nr in entry) for entry in entries),
-            tuple(calls),
             from_inputs=self._from_inputs(inputs, results),
         )
 

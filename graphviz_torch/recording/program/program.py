@@ -39,7 +39,7 @@ from .parameters import ParameterTable
 from .source_lines import Origins, Source, lines, sources
 from .tracking import Tracker
 
-Compiled = Literal["open", "closed", "eager", "gradients"]  # `compiled` of `record`
+Compiled = Literal["open", "closed", "eager"]  # `compiled` of `record`
 
 
 class Options(NamedTuple):
@@ -74,11 +74,6 @@ class Options(NamedTuple):
     def opens_regions(self) -> bool:
         """Return True if the operations inside compiled regions are read."""
         return self.compiled != "closed" and not self.light
-
-    @property
-    def inside_regions(self) -> bool:
-        """Return True if gradients inside compiled regions are computed."""
-        return self.compiled == "gradients" and self.gradients is True
 
     @property
     def distributed(self) -> bool:

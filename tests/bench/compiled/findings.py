@@ -108,7 +108,7 @@ def compare(name: str, row: Row, how: str) -> Compared:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--compiled", default="open", choices=("open", "eager", "gradients"))
+    parser.add_argument("--compiled", default="open", choices=("open", "eager"))
     parsed = parser.parse_args()
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     rows, found = programs(), list[Compared]()

@@ -237,7 +237,7 @@ def test_run_records_a_script_as_it_is_asked(
 
 
 def test_an_unknown_way_is_refused() -> None:
-    with pytest.raises(ValueError, match='pass "open", "closed", "eager" or "gradients"'):
+    with pytest.raises(ValueError, match='pass "open", "closed" or "eager"'):
         record(compiled="eagre")  # type: ignore[arg-type]
 
 
