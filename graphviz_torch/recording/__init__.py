@@ -1,1 +1,1 @@
-"""One step, watched: what `record()` notes, as a Graph."""
+"""Record a training step while it runs, and return it as a `Graph`; see recording.py."""

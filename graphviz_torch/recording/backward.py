@@ -18,7 +18,7 @@ class BackwardCall(NamedTuple):
 
     place: CodePosition | None  # the user's line that called backward
     callers: list[CodePosition]  # lines of the call stack, innermost first
-    step: int  # number of optimizer steps before it
+    step: int  # number of optimizer steps before the backward
     retains: bool  # retain_graph=True
     creates: bool  # create_graph=True
     accumulates: bool  # True for backward(), False for autograd.grad
@@ -27,14 +27,14 @@ class BackwardCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Backward:
-    """The nodes that one backward ran; if none ran, the nodes of the forward."""
+    """The graph of one backward; if no backward ran, the graph of the forward."""
 
     position: int  # index in `Recording.graphs`
     call: BackwardCall
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the leaf tensors that backward reached
-    cut_off: dict[int, int]  # node ids of leaves that it did not reach, by id() of the tensor
+    cut_off: dict[int, int]  # nodes of leaves that backward did not reach, by id() of the tensor
     parameters: dict[str, int]  # node id by parameter name
     notes: dict[int, str]  # text by node id
     ran: tuple[int, ...] | None  # ids of the nodes in the order in which they ran; None: unknown
@@ -52,17 +52,17 @@ class Backward:
         return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
     def has_freed(self, number: int) -> bool:
-        """Return True if this backward ran the node with a sequence number and freed its saved
-        tensors.
+        """Return True if this backward ran the node with sequence number `number`, and freed the
+        tensors that the node saved.
         """
         return not self.call.retains and self.has_run(number)
 
     def has_run(self, number: int) -> bool:
-        """Return True if this backward ran the node with a sequence number, or may have."""
+        """Return True if this backward ran, or may have run, the node with this sequence number."""
         return number in self._numbers_ran
 
     def node(self, number: int) -> int | None:
-        """Return the id of the node with this sequence number."""
+        """Return the id of the node with this sequence number; None if there is none."""
         return self._by_number.get(number)
 
     def node_ids(self, numbers: Iterable[int]) -> list[int]:

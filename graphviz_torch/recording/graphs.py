@@ -1,4 +1,4 @@
-"""Build the graphs of a recording from plain values, when its block is over.
+"""Build the graphs of a recording from plain values, when a step or the block is over.
 
 Backward ─► columns of the listeners ─► Graph ─► completed by each listener
         module rows, the same in every graph of the recording ─┘
@@ -32,9 +32,10 @@ def graphs_of(
     """Return a graph for each backward of a recording, in order.
 
     Args:
-        backwards: in order.
-        program: names modules and lines.
-        listeners: add node columns, module rows, and values that belong to no node.
+        backwards: the backwards, in the order in which they ran.
+        program: the recorded program, which knows the modules and lines of nodes.
+        listeners: the recorders. Each adds columns to nodes, columns to module rows, and values
+            that belong to no node.
     """
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for listener in listeners:
@@ -63,7 +64,8 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
     for listener in listeners:
         for name, values in (program.remarks.attempt(listener.module_columns) or {}).items():
             found[name] = {**found.get(name, {}), **values}
-    # Built from columns, without a Python loop over the modules: there may be thousands.
+    # The rows are made from columns, without a Python loop over modules, since there may be
+    # thousands of modules.
     paths = list(dict.fromkeys(chain.from_iterable(found.values())))
     columns = [
         map(found.get(name, {}).get, paths, repeat(default))
@@ -89,7 +91,9 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
             column = rows[name]
             for i, value in values.items():
                 column[i] = value
-    said = {i: sorted(some) for i, some in notes.items()}  # independent of the listeners' order
+    said = {
+        i: sorted(some) for i, some in notes.items()
+    }  # sorted, so the order of listeners does not matter
     for i, some in _output_notes(backward, program).items():
         said[i] = [*said.get(i, ()), *some]
     if said:
@@ -101,14 +105,14 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
 
 
 def _join_notes(*notes: str) -> str:
-    """Return the distinct notes of several listeners on one node, joined by "; "."""
+    """Return the distinct notes on one node, joined by "; "."""
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
 def _complete_graph(
     graph: Graph, backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> Graph:
-    """Return the graph with all values of the listeners that belong to no node, and the events."""
+    """Return the graph with its events, and with the listeners' values that belong to no node."""
     for listener in listeners:
         graph = program.remarks.attempt(listener.add_to_graph, graph, backward) or graph
     line, leaf = program.line(), backward.reading.leaves.get
@@ -120,8 +124,8 @@ def _complete_graph(
 def _region_arguments(
     backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> tuple[Any, ...]:
-    """Return the arguments of `inline_regions` after the graph: regions, file names, classes,
-    paths.
+    """Return the arguments of `inline_regions` after the graph: the regions, a function that
+    shortens file names, the modules' classes, and a function that returns module paths.
     """
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners:
@@ -157,7 +161,7 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 
 def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
-    """Return notes by output node: facts about the whole graph, and reads that failed."""
+    """Return notes by node: why no hook was set, and on outputs the notes about the recording."""
     said = {i: [note] for i, note in backward.notes.items()}
     lines = program.remarks.lines
     for i in {node for node, _ in backward.reading.ends} if lines else ():
@@ -166,8 +170,8 @@ def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
 
 
 def _with_first_nonfinite(graphs: list[Graph]) -> list[Graph]:
-    """Return the graphs, each with the position of the first one whose parameter gradients are NaN
-    or Inf.
+    """Return the graphs. Those after the first graph with NaN or Inf in a parameter's gradient get
+    that graph's position as `step.nonfinite_since`.
     """
     first = next(
         (i for i, graph in enumerate(graphs) if _has_nonfinite_gradients(graph)), len(graphs)
@@ -179,8 +183,8 @@ def _with_first_nonfinite(graphs: list[Graph]) -> list[Graph]:
 
 
 def _are_inner_steps(backwards: Sequence[Backward]) -> list[bool]:
-    """Return, for each backward, True if it is an inner step: autograd.grad with retain_graph whose
-    nodes a later backward contains.
+    """Return for each backward whether it is an inner step, such as one of MAML: a call of
+    autograd.grad with retain_graph whose nodes are also in the graph of a later backward.
     """
     later: set[int] = set()
     found = []

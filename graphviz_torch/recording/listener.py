@@ -1,10 +1,10 @@
-"""Base class of the recorders: callbacks for events, and the values that they add to the graphs.
+"""Base class of the recorders, which observe the program and add values to its graphs.
 
-A listener implements the callbacks that it needs:
+A listener implements the callbacks of the events that it needs:
 
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
-    on_operator                  an operator, below autograd; internals/hooks/dispatch.py
-    on_collective  on_collective_wait        between ranks; internals/hooks/collectives/
+    on_operator                  an operator below autograd ran; internals/hooks/dispatch.py
+    on_collective  on_collective_wait        a collective; internals/hooks/collectives/
     on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
     on_function_skipped          torch.compile skips a function; internals/compiler/skipped.py
     on_region_end                a compiled region ran (RegionRan)
@@ -14,15 +14,15 @@ A listener implements the callbacks that it needs:
     on_backward_start  on_backward_end       BackwardBegan, BackwardEnded
     on_inner_backward_error      a nested backward raised (InnerBackwardRaised)
     on_block_error               an exception ends the block (BlockRaised)
-    on_step_end                  a training step is over: drop the records about its graphs (None)
-    on_copies_timed              the profiler's list of copies (Memcpy)
+    on_step_end                  a training step is over, and its records can be dropped (None)
+    on_copies_timed              the profiler measured these copies (a list of Memcpy)
     on_resume                    recording continues after a pause (Resumed)
-    on_release                   drop references to live nodes (None)
+    on_release                   references to live nodes must be dropped (None)
 
-A listener changes no value and no mode, keeps no tensor alive, and does not use other listeners:
-data that two of them need is in the event, in the `LiveGraph` or in the `Program`. An exception in
-a callback is noted as "not recorded", and the program does not see it. Callbacks run for events of
-the recording's own thread only, except operators and collectives.
+A listener changes no value and no mode, keeps no tensor alive, and uses no other listener. Data
+that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An exception in a
+callback becomes a "not recorded" note, and the program does not see it. Operators and collectives
+are observed in all threads, other events only in the thread that is recorded.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from .backward import Backward
 from .live import LiveGraph
 from .program import Program
 
-# Values by the id of the node, for the nodes that have one.
+# Values of nodes, by field of `Node` and then by node id. Nodes without a value are left out.
 Columns = Mapping[str, Mapping[int, Any]]
-# Values by the path of the module, for the modules that have one.
+# Values of modules, by field of `ModuleRow` and then by path. Modules without a value are left out.
 Rows = Mapping[str, Mapping[str, Any]]
 
 
-# By event: a class of hooks whose only argument is the callback for that event.
+# By event, a context manager class that installs hooks; its argument is the event's callback.
 Watches = Mapping[str, Callable[[Callable[[Any], None]], Any]]
 
 
@@ -63,7 +63,7 @@ class BackwardBegan(NamedTuple):
 
 
 class BackwardEnded(NamedTuple):
-    """A backward ran, or raised; its nodes may still be alive."""
+    """A backward returned or raised. Its nodes may still be alive."""
 
     live: LiveGraph
     backward: Backward
@@ -79,12 +79,12 @@ class InnerBackwardRaised(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The nodes that a backward will run, while its graph is read."""
+    """The nodes that are in a graph because a root depends on them, while the graph is read."""
 
-    graph: Container[GradFn]  # the nodes that backward will run
+    graph: Container[GradFn]  # the nodes that backward runs, or would run
     before: set[int]  # id() of the variables that earlier backwards reached
-    failed: bool  # an exception ended the recording, and this is the graph up to it
-    peek: bool  # no backward runs: the graph is read in between, and the program continues
+    failed: bool  # an exception ended the recording; the graph ends at the failure
+    peek: bool  # the graph is read without a backward, and the program continues afterwards
 
 
 class BlockRaised(NamedTuple):
@@ -97,36 +97,37 @@ class BlockRaised(NamedTuple):
 class Resumed(NamedTuple):
     """Recording continues after a pause."""
 
-    optimizer: Optimizer | None  # one that stepped just before
+    optimizer: Optimizer | None  # an optimizer that stepped just before, if any
 
 
 class RegionRan(NamedTuple):
     """A compiled region ran."""
 
     region: Region  # the operations inside
-    given: list[Tensor]  # inputs of its FX graph
-    results: list[Any]  # outputs of its FX graph
-    start: int  # it created the nodes with start <= sequence number < end
+    given: list[Tensor]  # inputs of the region's FX graph
+    results: list[Any]  # outputs of the region's FX graph
+    start: int  # the region created the nodes with start <= sequence number < end
     end: int
 
 
 class Listener:
-    """A recorder, with the callbacks for the events that it needs.
+    """A recorder: it observes some events of the program, and adds values to the graphs.
 
     Args:
-        program: the recorded program, which names lines, modules and tensors.
+        program: the recorded program, which knows lines, modules and names of tensors.
     """
 
-    # Properties of `Options` that must all be true for this listener to be used.
+    # Properties of `Options`. The listener is used only if all of them are true.
     needs: ClassVar[tuple[str, ...]] = ()
-    # Calls passed to `on_call_end`: of these functions, or with one of these keyword arguments;
-    # None: all calls except those that only read metadata.
+    # `on_call_end` gets calls of these functions and calls with one of these keyword arguments.
+    # None: it gets all calls, except those that only read metadata.
     functions: Container[Any] | None = None
-    # Calls also passed to `on_call_start`, selected in the same way; None: all of `functions`.
+    # `on_call_start` gets the calls of `functions` that are also in this container; None: all.
     before: Container[Any] | None = None
-    # Operators passed to `on_operator`: by name ("aten::copy_"), a test of arguments and result.
+    # `on_operator` gets operators with these names, such as "aten::copy_", if the operator's
+    # function here returns True for arguments and result.
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
-    # True to receive operators on machines without an accelerator, too.
+    # True if the listener gets operators even on machines without an accelerator.
     everywhere: ClassVar[bool] = False
     # Additional hooks that this listener needs, by event.
     watches: ClassVar[Watches] = {}
@@ -136,22 +137,29 @@ class Listener:
         self.events = program.events  # receives facts that no node can show
 
     def hidden_nodes(self, reach: Reach) -> list[GradFn]:
-        """Return live nodes to draw, with their predecessors, though backward does not run them."""
+        """Return live nodes that are drawn, with the nodes upstream of them, although backward does
+        not run them.
+        """
         return []
 
     def edges_before_error(self) -> list[GradientEdge] | None:
-        """Return the gradient edges of the failed call's operands; None if a backward failed."""
+        """Return the gradient edges of the operands of the call that raised; None if a backward
+        raised.
+        """
         return []
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         """Run after all graphs have their columns, before `add_to_graph`."""
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return values of nodes by field of `Node`, then by node id."""
+        """Return the values of nodes, by field of `Node` and then by node id."""
         return {}
 
     def module_columns(self) -> Rows:
-        """Return values of modules over the whole block by field of `ModuleRow`, then by path."""
+        """Return the values of modules, by field of `ModuleRow` and then by path.
+
+        They are the same in all graphs of a recording.
+        """
         return {}
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
@@ -161,11 +169,13 @@ class Listener:
     def add_to_regions(
         self, regions: Mapping[int, Region], backward: Backward
     ) -> Mapping[int, Region]:
-        """Return a graph's compiled regions (by node) with this listener's values added."""
+        """Return the compiled regions of a graph, by node, with this listener's values added."""
         return regions
 
     def persistent_state(self, graphs: Sequence[Graph]) -> Any:
-        """Return a value that the recording keeps after its graphs are built; None for nothing."""
+        """Return a value that the recording keeps after its graphs are built; None if it keeps
+        none.
+        """
         return None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The listeners of a recording, in the order in which they receive events.
+"""List the listeners of a recording, in the order in which they receive events.
 
-With `gradients="finite"` all listeners that observe every call are left out: arguments, losses,
-gradient lifetimes, weight norms, retained graphs.
+With `gradients="finite"` the listeners that observe every call are left out. Arguments, losses,
+gradient lifetimes, weight norms and retained graphs are then not recorded.
 """
 
 from __future__ import annotations

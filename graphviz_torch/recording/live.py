@@ -1,7 +1,7 @@
-"""A graph while its nodes are alive: read before backward, which may free them.
+"""Read a graph while its nodes are alive, because backward may free them.
 
-A `LiveGraph` is passed to the listeners. After backward it becomes a `Backward`, which keeps no
-node alive. The functions find graph outputs, leaves, and nodes upstream of a cut.
+The listeners receive the graph as a `LiveGraph`. After backward a `Backward` replaces it, which
+keeps no node alive. The functions here find graph outputs, leaves, and nodes upstream of a cut.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from .backward import Backward, BackwardCall
 from .memory import Checkpoints, Memory
 
 
-def sinks(ends: list[GradientEdge]) -> list[GradientEdge]:
+def graph_outputs(ends: list[GradientEdge]) -> list[GradientEdge]:
     """Return the distinct gradient edges that no other given edge depends on."""
     fns, _ = collect_nodes([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
-def made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
-    """Return variable name, sequence number and type of the node that created each tensor; leaves
-    and stale views are skipped.
+def producers_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
+    """Return for each tensor its variable's name, and the sequence number and type of the node that
+    created it.
+
+    Leaves are skipped. Views of tensors that were changed in place are skipped, too.
     """
     fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
 
 
-def hidden_behind(
+def nodes_with_hidden_parameters(
     cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
 ) -> list[GradFn]:
-    """Return the nodes upstream of which there is a parameter that the graph does not contain.
+    """Return those nodes in front of cuts that depend on a parameter which the graph lacks.
 
     Args:
-        cut_off: makers of the operands of cuts.
+        cut_off: the nodes that created the operands of cuts.
         graph: the nodes of the graph.
-        names: parameters to search for, by id(); empty: any.
-        reached: id() of parameters to ignore.
+        names: names of the parameters to search for, by id(); empty: search for any leaf.
+        reached: id() of the parameters to ignore.
     """
     found = []
     for fn in cut_off:
@@ -60,14 +62,19 @@ def hidden_behind(
 
 
 def leaves_of(fns: Iterable[GradFn]) -> list[GradFn]:
-    """Return those of the nodes that accumulate into a leaf's `.grad` (AccumulateGrad)."""
+    """Return the AccumulateGrad nodes among `fns`; each adds to the `.grad` of a leaf."""
     return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
 
 
 def numbers_of(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
-    """Return the nodes' sequence numbers; -1 for leaves, and for numbers that occur twice.
+    """Return the sequence number of each node; -1 for leaves and for numbers that occur twice.
 
-    Each thread counts its own nodes, so two nodes with the same number come from different threads.
+    Each thread counts its own nodes. Two nodes with the same number were created by different
+    threads, and cannot be distinguished by number.
+
+    Args:
+        ids: id of each live node.
+        leaves: id of each leaf's node, by id() of the tensor.
     """
     numbers: list[int] = list(map(methodcaller("_sequence_nr"), ids))
     for i in leaves.values():
@@ -82,39 +89,41 @@ _COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class ExecutionOrder:
-    """The nodes that a backward ran, in order. Node hooks fill it."""
+    """The nodes that a backward ran, in order, as recorded by node hooks."""
 
     def __init__(self) -> None:
         self._rows: list[Any] | None = None  # None: no node is hooked
 
     def watch(self) -> None:
-        """Allow hooks on all nodes; without this call `rows` and `nodes` are None."""
+        """Allow hooks on nodes. Until this is called, `rows` and `nodes` are None."""
         self._rows = []
 
     @property
     def rows(self) -> list[Any] | None:
-        """Return the flat list to which hooks append three values per node; None if hooks are not
+        """Return the list to which hooks append three values per node; None if hooks are not
         allowed.
 
-        One flat list instead of thousands of tuples keeps Python's garbage collector fast.
+        It is one flat list, since thousands of tuples would slow down Python's garbage collector.
         """
         return self._rows
 
     @property
     def nodes(self) -> list[int] | None:
-        """Return the ids of the nodes that ran, in order; None if hooks were not allowed."""
+        """Return the ids of the nodes in the order in which they ran; None if no hooks were
+        allowed.
+        """
         return None if self._rows is None else [node for node in self._rows[::3] if node >= 0]
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """A graph whose nodes are alive. While its backward runs, node hooks fill `ran`."""
+    """A graph whose nodes are alive. While the graph's backward runs, node hooks fill `ran`."""
 
     position: int  # index in `Recording.graphs`
     call: BackwardCall
     ends: list[GradientEdge]  # roots of the backward
     ids: dict[GradFn, int]  # the live nodes, in the order of `Graph.nodes`
-    own: dict[GradFn, int]  # the nodes that backward can run; the others are upstream of cuts
+    own: dict[GradFn, int]  # the nodes that backward can run; other nodes are upstream of cuts
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the leaf tensors that backward reaches
@@ -124,7 +133,7 @@ class LiveGraph:
     checkpoints: Checkpoints  # segments whose forward runs again in backward
     memory: Memory  # the saved tensors
     ran: ExecutionOrder = field(default_factory=ExecutionOrder)
-    notes: dict[int, str] = field(default_factory=dict)  # by node id: why no hook was set
+    notes: dict[int, str] = field(default_factory=dict)  # by node id, why nodes have no hooks
 
     @cached_property
     def devices(self) -> frozenset[str]:
@@ -133,8 +142,8 @@ class LiveGraph:
         return frozenset(meta.device for metas in outputs for meta in metas if meta is not None)
 
     def may_be_hooked(self) -> bool:
-        """Return True if node hooks are safe: not in a CUDA graph capture or with compiled
-        autograd.
+        """Return True if node hooks are safe, that is, no CUDA graph is captured and compiled
+        autograd is off.
         """
         cuda = any(device.startswith("cuda") for device in self.devices)
         if cuda and torch.cuda.is_current_stream_capturing():

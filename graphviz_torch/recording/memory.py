@@ -1,23 +1,24 @@
-"""Saved tensors of each node, and their bytes.
+"""Read the tensors that each node saved for backward, and count their bytes.
 
-Counted: the storage of every saved tensor, once, at the first node (in graph order) that saves it.
-The sum is therefore the memory that the graph keeps alive, including parameters, buffers and
-inputs, indices of sparse tensors and offsets of nested ones. Not counted: plain attributes of
-custom Functions, buffers inside kernels and in MKL-DNN's layout, Python objects in compiled
-regions, and the numbers of `x * 2.5`, which PyTorch saves as tensors that no hook sees (a `True`
-counts as one byte: it cannot be distinguished from a tensor).
+The storage of every saved tensor is counted once, at the first node in graph order that saves it.
+The sum is therefore the memory that the graph keeps alive. It includes parameters, buffers, inputs,
+indices of sparse tensors and offsets of nested tensors. Not counted are plain attributes of custom
+Functions, buffers inside kernels, tensors in MKL-DNN's layout, and Python objects in compiled
+regions. Numbers as in `x * 2.5` are not counted either: PyTorch saves them as tensors that no hook
+sees. A `True` counts as one byte, since it cannot be distinguished from a tensor.
 
-Nothing is unpacked. If `saved_tensors_hooks` packed a tensor, the tensors in the packed object are
-counted, with the device and bytes that they have there.
+Saved tensors are not unpacked. If `saved_tensors_hooks` packed a tensor, the tensors in the packed
+object are counted, with the device and bytes that they have in this object.
 
-A segment under `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)` saves only its inputs:
-the tensors among its arguments, and results that a selective policy keeps. Both count at the first
-node of the segment. Not counted: random states (5,056 bytes on the CPU), and closures of the
-function.
+A segment under `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)` keeps the tensors
+among its arguments, and the results that a selective policy saves. Both are counted at the first
+node of the segment. Its random state (5,056 bytes on the CPU) and the tensors in closures of its
+function are not counted.
 
-PyTorch stops the second forward once every tensor that the first one saved exists again, unless
-`early_stop` is off. So the last operation is not repeated if it saves only its operands. With a
-policy it is unknown which operations run again.
+When backward runs the forward of a segment again, PyTorch stops this second forward once every
+tensor that the first forward saved exists again, unless `early_stop` is off. The last operation is
+therefore not repeated if it saves only its operands. With a selective policy it is unknown which
+operations run again.
 """
 
 from __future__ import annotations
@@ -50,25 +51,28 @@ from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 
-_ATTENTION = "ScaledDotProduct"  # its last saved tensors are results
+_ATTENTION = "ScaledDotProduct"  # prefix of node types whose last saved tensors are results
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpointed segment, and how often its forward ran again. Keeps no tensor."""
+    """A checkpointed segment, and how often its forward ran again. It keeps no tensor alive."""
 
-    nodes: frozenset[int]  # ids of its nodes that save tensors
-    start: int  # the nodes start <= sequence number < stop run again
+    nodes: frozenset[int]  # ids of the segment's nodes that save tensors
+    start: int  # backward runs the nodes start <= sequence number < stop again
     stop: int
-    saved: int  # number of tensors that its forward saves
-    # Tensors saved in each rerun, by backward; PyTorch's own counter.
+    saved: int  # number of tensors that the segment's forward saves
+    # Number of tensors that each rerun saved, by backward. This is PyTorch's own counter.
     saved_again: Mapping[Any, int]
     selects: bool  # True with a selective policy
     before: int = 0  # number of reruns before the graph was read
     position: CodePosition | None = None  # the user's line that called checkpoint
 
     def times(self) -> int:
-        """Return how often its forward ran again (with a policy: the part that was not kept)."""
+        """Return how often backward ran the segment's forward again.
+
+        With a selective policy, only the operations whose results were not kept run again.
+        """
         return sum(count == self.saved for count in self.saved_again.values()) - self.before
 
 
@@ -77,15 +81,16 @@ class Checkpoints:
     """The checkpointed segments of a live graph, and the tensors that they keep."""
 
     parts: list[Checkpoint] = field(default_factory=list)
-    kept: list[tuple[int, Tensor]] = field(default_factory=list)  # with the segment's first node
+    # Each tensor that a segment keeps, after the id of the segment's first node.
+    kept: list[tuple[int, Tensor]] = field(default_factory=list)
 
 
 class _SavePoint(NamedTuple):
     """The position in the forward at which a tensor is saved."""
 
     node: int
-    start: int  # nodes with smaller sequence numbers have run when it is saved
-    stop: int  # nodes with smaller numbers have run when the next node saves a tensor
+    start: int  # nodes with smaller sequence numbers have run when the tensor is saved
+    stop: int  # nodes with smaller sequence numbers have run when the next node saves a tensor
 
 
 def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> Checkpoints:
@@ -93,7 +98,8 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
-        frames: live segments, inner before outer, each with the sequence number of its first node.
+        frames: PyTorch's objects for live segments, inner segments first, each with the sequence
+            number of the segment's first node.
     """
     found = Checkpoints()
     places = _places(fns) if frames else {}
@@ -110,7 +116,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         position = calling_position(frame)
         found.parts.append(replace(part, before=part.times(), position=position))
         for each in contents_of(frame):
-            if is_holder(each):  # the outer segment computes it again
+            if is_holder(each):  # a placeholder: the outer segment computes the tensor again
                 places[id(each)] = _SavePoint(min(nodes), start, known[-1].stop)
             else:
                 found.kept.extend((min(nodes), tensor) for tensor in tensors(each))
@@ -118,9 +124,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
 
 
 def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
-    """Return the positions at which checkpointed tensors are saved, by id() of PyTorch's
-    placeholder.
-    """
+    """Return where checkpointed tensors are saved, by id() of PyTorch's placeholder for each."""
     found = {}
     for node, fn in enumerate(fns):
         kind = type(fn)
@@ -141,7 +145,8 @@ def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
 _BEFORE = f"{CHECKPOINTED} before the recording: what that keeps is not counted"
 _OF_CHECKPOINT = "checkpointed tensor"
 _new: Any = tuple.__new__  # creates a SavedTensor without a Python-level call
-# By dtype of a wrapped Python number: a tensor whose dtype wins in type promotion.
+# For each dtype of a tensor made from a Python number, a tensor of another dtype. Type promotion
+# returns the other dtype for the number, and the number's dtype for an ordinary tensor.
 _STRONGER = {
     torch.float64: torch.ones((), dtype=torch.float32),
     torch.int64: torch.ones((), dtype=torch.int32),
@@ -150,18 +155,18 @@ _STRONGER = {
 
 
 Rows = dict[int, tuple[SavedTensor, ...]]  # by node
-# Identity of a view: storage, offset, shape, strides.
+# Identifies a view: storage id, offset, shape, strides.
 _ViewKey = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
 
 class Memory:
-    """The saved tensors of a live graph, read on first use.
+    """The saved tensors of a live graph. They are read on first use.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
-        known: parameters, buffers and inputs. A saved tensor that shares memory with one of them
-            has its kind.
-        named: tensors with the program's names, for inputs and targets.
+        known: parameters, buffers and inputs with their kinds. A saved tensor gets the kind of the
+            known tensor with which it shares memory.
+        named: tensors with the program's names, which label saved inputs and targets.
         checkpoints: the checkpointed segments of the graph.
     """
 
@@ -191,13 +196,14 @@ class Memory:
 
     @property
     def notes(self) -> dict[int, str]:
-        """Return notes by node id, for nodes with saved tensors that could not be counted."""
+        """Return a note for each node whose saved tensors could not be counted, by node id."""
         return self._read[1]
 
     @property
     def activations(self) -> list[Tensor]:
-        """Return the saved tensors that are not parameters, buffers or inputs; empty after
-        `release`.
+        """Return the saved tensors that are no parameters, buffers or inputs.
+
+        The list is empty after `release`.
         """
         return self._read[2]
 
@@ -244,7 +250,7 @@ def _read_saved(
 
 
 def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
-    """Return the kind of each storage, by storage id; the first known tensor decides."""
+    """Return the kind of each storage by storage id: that of the first known tensor in it."""
     parts = parts_of_each([tensor for _, tensor in known])
     keys = storage_ids([part for _, part in parts])
     pairs = list(zip(keys, parts, strict=True))
@@ -252,13 +258,14 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
 
 
 def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_ViewKey, str]:
-    """Return names of input data by view identity: plain tensors without a gradient that are no
-    parameters.
+    """Return the program's names of its data, by view.
+
+    Data are plain tensors that require no gradient and are neither parameters nor buffers.
     """
     data = [
         (name, tensor)
         for name, tensor in named
-        # A parameter's or buffer's name is no plain str.
+        # Names of parameters and buffers are of a subclass of str.
         if type(name) is str and type(tensor) in PLAIN
         if is_dense(tensor) and not tensor.requires_grad
     ]
@@ -276,17 +283,23 @@ def _describe(
     kinds: Mapping[int, SavedKind],
     labels: Mapping[_ViewKey, str],
 ) -> tuple[Rows, list[Tensor]]:
-    """Return the saved tensors by node id, and the activations.
+    """Return the rows of saved tensors by node id, and the live activations.
 
-    The bytes of a storage are counted at the first node that saves it.
+    The bytes of a storage are counted at the first node that saves a tensor of it.
+
+    Args:
+        kept: node id, attribute name and tensor, in graph order.
+        kinds: kinds of storages by storage id.
+        labels: the program's names of views.
     """
     given = [tensor for _, _, tensor in kept]
     parts = parts_of_each(given)
     keys = storage_ids([part for _, part in parts])
     memories = {key: part for key, (_, part) in zip(keys, parts, strict=True)}
     sizes = dict(zip(memories, storage_sizes(list(memories.values())), strict=True))
-    counted: dict[int, int] = {}  # nodes by memory
-    values: list[list[Any]] = [[0, "activation", None, ""] for _ in kept]  # the last fields
+    counted: dict[int, int] = {}  # first node that saves each storage, by storage id
+    # The fields nbytes, kind, node that counts the storage, and label of each saved tensor.
+    values: list[list[Any]] = [[0, "activation", None, ""] for _ in kept]
     for (i, part), key in zip(parts, keys, strict=True):
         value = values[i]
         if (kind := kinds.get(key)) is not None:
@@ -305,7 +318,7 @@ def _describe(
         )
     ]
     saved = tuple(map(_new, repeat(SavedTensor), fields))
-    first: dict[int, int] = {}  # positions by node
+    first: dict[int, int] = {}  # position in `kept` of each node's first saved tensor
     for i, (node, _, _) in enumerate(kept):
         if node not in first:
             first[node] = i
@@ -318,8 +331,9 @@ def _describe(
 
 
 def _is_number(tensor: Tensor) -> bool:
-    """Return True for a zero-dimensional tensor that PyTorch made from a Python number: it does not
-    take part in type promotion.
+    """Return True if PyTorch made this zero-dimensional tensor from a Python number.
+
+    Such a tensor gives way to a tensor of another dtype in type promotion.
     """
     other = _STRONGER.get(tensor.dtype)
     if other is None or not tensor.is_cpu:

@@ -1,7 +1,7 @@
-"""`record()`: a `with` block that records forward and backward.
+"""Record forward and backward in a `with record()` block.
 
-Observed: the thread that enters the block, and the backward of regions made by `torch.compile`. Not
-observed: forwards in other threads.
+The thread that enters the block is observed, and the backward of regions made by `torch.compile`.
+Forwards in other threads are not observed.
 
     record() ─► Recording     installs the hooks of internals/, which notify
                 Session       the listeners, until the block ends
@@ -58,44 +58,46 @@ def record(
     """Record forward and backward passes that run in a `with` block.
 
     Args:
-        model: names modules and parameters as in `named_modules()`; only its parameters are listed.
-            None: the first module called is the model, unless the calling code holds several
-            models, such as the two networks of a GAN. Every other module is named after the
-            variable that holds it, or after its class, and the parameters of every called module
-            are listed. If no module is called, the caller's leaves that are cut off from the loss
-            are listed.
+        model: modules and parameters are named as in `model.named_modules()`, and only the
+            parameters of this model are listed. None: the first module called is the model, unless
+            the calling code has several models, such as the two networks of a GAN. Every other
+            module is then named after the variable that refers to it, or else after its class, and
+            the parameters of every called module are listed. If no module is called, the leaves in
+            the caller's variables that do not reach the loss are listed.
         gradients: record statistics of the gradient at every node, and the node's duration.
             "finite": only report non-finite gradients, and the first non-finite result of the
-            forward; this is cheaper than `torch.autograd.detect_anomaly`, and raises nothing.
+            forward. This is cheaper than `torch.autograd.detect_anomaly`, and raises no exception.
             Arguments, losses, gradient lifetimes and retained graphs are then not checked.
         transfers: record copies between devices.
-        memory: record the saved tensors of each node. None: unless `gradients` is "finite".
-        clock: measure copies on CUDA with `torch.profiler`, which synchronizes at the end. Copies
-            inside kernels are then listed, too.
-        notes: if an exception ends the block, add a note of at most three lines to it: cause, line
-            and what to try, as reported by `find`. Tracebacks show the note; Python 3.10 writes it
-            to stderr.
+        memory: record the saved tensors of each node. None: record them unless `gradients` is
+            "finite".
+        clock: measure copies on CUDA with `torch.profiler`, which synchronizes when the block ends.
+            Copies that are part of an operator are then listed, too.
+        notes: if an exception ends the block, add a note to the exception. Its at most three lines
+            name the cause, the source line and what to try, as `find` reports them. Tracebacks show
+            the note; Python 3.10 writes it to stderr.
         compiled: "open": show the operations inside regions made by `torch.compile`, as far as
             known. "closed": show each region as one node. "eager": run the block without compiled
-            code, in all threads; values and durations are those of eager mode, and compiled code is
-            used again afterwards.
-        fingerprints: record a fingerprint of each forward result and each leaf; `first_difference`
-            compares them to find where two runs diverge. Results without a node have none, so
-            enable gradients.
+            code, in all threads. Values and durations are then those of eager mode. Compiled code
+            is used again after the block.
+        fingerprints: record a fingerprint of each forward result and each leaf. `first_difference`
+            compares the fingerprints of two runs to find where these diverge. Results that have no
+            autograd node get no fingerprint; the forward must therefore run with gradients enabled.
         experiments: keep the data that `experiment` and `influence` need: the first outermost
-            module called with gradients, copies of its arguments and buffers, and the random state.
-            They live as long as the recording.
+            module called with gradients enabled, copies of its arguments and buffers, and the
+            random state. The data live as long as the recording.
 
-    The first recording registers two things that stay, unused, after it: a fallthrough on a spare
-    dispatch key, and a check in `Optimizer.step` whether a recording is active.
+    The first recording of a process registers two things that stay registered, without effect,
+    after it: a fallthrough on a spare dispatch key, and a check in `Optimizer.step` for an active
+    recording.
 
     Returns:
-        A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
+        The Recording, which is the context manager. Its `graph` is the graph of the last backward.
 
     Raises:
         TypeError: if `model` is not a module.
-        ValueError: for other `gradients` or `compiled`.
-        RuntimeError: for `clock=True` without CUDA.
+        ValueError: if `gradients` or `compiled` has another value than those above.
+        RuntimeError: if `clock` is True without a CUDA device.
 
     >>> x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
     >>> with record() as recording:
@@ -121,7 +123,7 @@ def record(
 
 
 class Recording:
-    """The result of `record()`. It keeps nothing of the program alive after the block.
+    """A recorded block. After the block it keeps no tensor or module of the program alive.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -173,7 +175,7 @@ class Recording:
             self._close()
 
     def __repr__(self) -> str:
-        # A debugger may print it inside the block.
+        # A debugger may print the recording inside the block.
         if not self._entered or self._session is not None:
             return f"Recording({'open' if self._entered else 'not entered'})"
         if not self._graphs:
@@ -202,8 +204,8 @@ class Recording:
     def graph(self) -> Graph:
         """The graph of the last backward; after an exception, the graph up to the failure.
 
-        Without a backward: the graph of the outermost module's result and of the caller's
-        variables.
+        If no backward ran, it is the graph of the last outermost module's outputs and of the
+        tensors in the caller's variables.
 
         Raises:
             ValueError: if nothing was recorded.
@@ -224,10 +226,10 @@ class Recording:
         return self._graphs if self._session is None else self._session.graphs()
 
     def next_step(self) -> list[Graph]:
-        """End a training step, and return its graphs, which the recording then forgets.
+        """End a training step and return its graphs, which the recording does not keep.
 
-        For later steps it keeps weak references: which gradients were used, whose graphs are alive,
-        and which tensors were changed in place.
+        For later steps the recording keeps, in weak references, which gradients were used, which
+        graphs are alive, and which tensors were changed in place.
 
         Returns:
             A graph for each backward of the step, in order.
@@ -251,10 +253,11 @@ class Recording:
         return graphs
 
     def ineffective_calls(self) -> list[Event]:
-        """Return the calls without effect since the last step, such as functional dropout in eval
-        mode.
+        """Return the calls since the last step that had no effect, such as functional dropout in
+        eval mode.
 
-        Empty if a backward has run since: then they are events of its graph.
+        The list is empty if a backward ran since the last step. Such calls are then in
+        `Graph.events` of that backward's graph.
 
         Raises:
             RuntimeError: outside of the block.
@@ -271,8 +274,9 @@ class Recording:
         self._open_session().program.step = number
 
     def pause(self) -> None:
-        """Stop recording until `resume()`; a paused recording costs nothing. Call it between
-        steps.
+        """Stop recording until `resume()` is called. A paused recording takes no time.
+
+        Call this between training steps.
 
         Raises:
             RuntimeError: outside of the block.
@@ -284,8 +288,8 @@ class Recording:
         """Record again after `pause()`.
 
         Args:
-            optimizer: an optimizer that stepped just before; from here on the recording knows
-                whether its gradients are cleared.
+            optimizer: an optimizer that stepped just before this call. The recording then reports
+                if the gradients of its parameters are not cleared.
 
         Raises:
             RuntimeError: outside of the block.
@@ -306,7 +310,7 @@ class Recording:
         return self._session
 
     def _install_hooks(self, session: Session) -> None:
-        """Install the hooks that notify the session."""
+        """Install the hooks, which notify the session."""
         hooks = _hooks_of(session)
         if self._clock is not None:
             hooks.insert(0, self._clock)
@@ -330,7 +334,8 @@ class Recording:
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])
         finally:
-            # An interrupt hit a section that had switched it off.
+            # An interrupt may have ended a section that had switched gradients or the garbage
+            # collector off.
             if torch.is_grad_enabled() is not enabled:
                 set_grad_enabled(enabled)
             if collects:
@@ -383,8 +388,8 @@ def _hooks_of(session: Session) -> list[Any]:
         found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
     for listener in session.listeners:
         if listener.operators:
-            # Operators of other threads, too: the engine's device threads work for this program.
-            # The listener decides whose operator it is.
+            # Operators of all threads are passed on, because the autograd engine runs operators of
+            # this program in threads of its own. The listener decides which belong to the program.
             pass_on = any_thread_callback("on_operator", (listener,))
             found.append(OperatorWatch(listener.operators, pass_on, everywhere=listener.everywhere))
     if any(hasattr(listener, "on_collective") for listener in session.listeners):

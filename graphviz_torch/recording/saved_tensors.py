@@ -1,4 +1,4 @@
-"""Node columns for saved tensors, and for reruns of checkpointed segments."""
+"""Show at each node the tensors that it saved, and how often a checkpoint ran its forward again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .program import Program
 
 
 class SavedTensors(Listener):
-    """The saved tensors of each node and their bytes; memory.py defines what is counted."""
+    """The saved tensors of each node and their bytes; memory.py defines which are counted."""
 
     needs = ("memory",)
 
@@ -37,12 +37,12 @@ class SavedTensors(Listener):
         return self._columns.get(backward.position, {"saved": {}})
 
 
-_NOTE_SEGMENT = f"{CHECKPOINTED}: backward runs the forward of this part again"
+_NOTE_SEGMENT = f"{CHECKPOINTED}: backward runs the forward of this segment again"
 _NOTE_RERAN = f"{CHECKPOINTED}: its forward ran again in backward"
 
 
 class Reruns(Listener):
-    """The number of forward reruns of each checkpointed node."""
+    """How often backward ran the forward of each checkpointed node again."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -55,7 +55,7 @@ class Reruns(Listener):
             self._parts[live.position] = live.checkpoints.parts
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Read the rerun counts before another backward increases them."""
+        """Read how often each segment ran again, before another backward increases the counts."""
         position = event.live.position
         if position in self._parts:
             self._times[position] = [part.times() for part in self._parts[position]]

@@ -1,4 +1,4 @@
-"""The state of a recording while its block is open: the program and the listeners.
+"""Run a recording while its block is open: pass events to the program's services and listeners.
 
 hooks ─► Session ─► the program's services and the listeners
              │
@@ -44,7 +44,7 @@ from .listener import (
     Reach,
     Resumed,
 )
-from .live import LiveGraph, leaves_of, numbers_of, sinks
+from .live import LiveGraph, graph_outputs, leaves_of, numbers_of
 from .memory import Memory, checkpoints_of
 from .program import Program
 from .program.program import Options
@@ -61,7 +61,7 @@ class _InnerBackward(NamedTuple):
 
 
 class Session:
-    """The program, with its services and listeners.
+    """An open recording: the program, the program's services, and the listeners.
 
     Args:
         model: `model` of `record`.
@@ -76,7 +76,7 @@ class Session:
         self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
         self.checkpoints = CheckpointWatch()
         self._live: LiveGraph | None = None
-        # id() of the leaves that backwards of this step and of the step before reached.
+        # id() of each leaf that a backward of this step or of the previous step reached.
         self._reached: set[int] = set()
         self._first = sequence_number()  # newer nodes are in no backward yet
 
@@ -86,7 +86,7 @@ class Session:
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
         def pass_on(happened: Any) -> None:
-            # `program.is_here`, inlined: this runs for every call.
+            # `program.is_here()` is written out here, because this code runs for every call.
             if key in active_programs() and get_ident() == thread:
                 notify(listening, happened, miss)
 
@@ -120,9 +120,7 @@ class Session:
         self.tell("on_release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
-        """Handle the start of a backward; return the graph that it runs, or None if it is not
-        recorded.
-        """
+        """Handle the start of a backward, and return its graph; None if it is not recorded."""
         program = self.program
         if not program.is_here():
             return None
@@ -146,7 +144,7 @@ class Session:
         return self._live
 
     def _ends_of(self, values: Iterable[Any]) -> list[GradientEdge]:
-        """Return the gradient edges of tensors and edges; those that cannot be read are skipped."""
+        """Return the gradient edges of tensors and edges; unreadable values are skipped."""
         attempt = self.program.remarks.attempt
         return [end for value in values for end in attempt(gradient_edges_of, value) or ()]
 
@@ -187,11 +185,11 @@ class Session:
                 live.release()
 
     def resume(self, frame: FrameType | None, optimizer: Optimizer | None) -> None:
-        """Continue in this frame after a pause.
+        """Continue recording after a pause.
 
         Args:
-            frame: the user's frame.
-            optimizer: one that stepped just before, unobserved.
+            frame: the user's frame that continues.
+            optimizer: an optimizer whose step just before this was not observed.
         """
         self.program.resume(frame)
         self._first = sequence_number()
@@ -200,14 +198,14 @@ class Session:
     def on_cuda_graph_replay(self) -> None:
         """Handle a CUDA graph replay, which may have changed any tensor.
 
-        A replay inside a forward or backward counts as part of it.
+        A replay inside a forward or backward is ignored: it is part of that forward or backward.
         """
         if self.program.is_here() and not self.program.in_forward and running_node() is None:
             self.program.remarks.leave_out(_REPLAY_NOTE)
             self.tell("on_resume", Resumed(None))
 
     def end_step(self, frame: FrameType | None) -> None:
-        """End a training step in this frame, and drop the records about its graphs."""
+        """End a training step, drop the records about its graphs, and continue in this frame."""
         self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
@@ -233,7 +231,7 @@ class Session:
 
     @with_gc_disabled
     def ineffective_calls(self) -> list[Event]:
-        """Return the calls without effect of a step in which no backward ran."""
+        """Return the calls without effect in this step; none if a backward ran in the step."""
         if self.backwards:
             return []
         with unseen_calls():
@@ -248,7 +246,7 @@ class Session:
             for _, tensor in self.program.names_in(self.program.frame):
                 if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
                     ends.append((tensor.grad_fn, tensor.output_nr))
-        return sinks(ends)
+        return graph_outputs(ends)
 
     @with_gc_disabled
     def _read(
@@ -260,8 +258,15 @@ class Session:
         failed: bool = False,
         peek: bool = False,
     ) -> LiveGraph:
-        """Read the graph of these gradient edges while it is alive, and notify the listeners
-        of it.
+        """Read the graph of these gradient edges while its nodes are alive, and pass the graph to
+        the listeners.
+
+        Args:
+            ends: the roots of the graph.
+            frame: the frame that called backward, or that reads the graph.
+            began: the call of backward; None if the graph is read without a backward.
+            failed: True if an exception ended the recording.
+            peek: True if the program continues after a read without a backward.
         """
         program, here = self.program, user_frame(frame)
         call = BackwardCall(
@@ -280,12 +285,12 @@ class Session:
         reach = Reach(own, self._reached, failed, peek)
         for listener in self.listeners:
             hidden += program.remarks.attempt(listener.hidden_nodes, reach) or []
-        if hidden:  # nodes upstream of cuts are drawn, too, before the others
+        if hidden:  # nodes upstream of cuts are drawn too, and precede the other nodes
             ids, edges = collect_nodes(hidden + [fn for fn, _ in ends])
         reading = read_nodes(ids, edges, ends, named)
         leaves = reading.leaves
         reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves.keys()
-        # Backward(inputs=...) reaches only these.
+        # `backward(inputs=...)` reaches only the leaves among `inputs`.
         if began is not None and began.accumulates and began.inputs:
             asked = leaves_of(fn for fn, _ in self._ends_of(began.inputs))
             reached = reached & {id(leaf.variable) for leaf in asked}
@@ -302,7 +307,7 @@ class Session:
             reading=reading,
             numbers=numbers_of(ids, leaves),
             reached=frozenset(reached),
-            # Keyed by name: the program may replace the tensor.
+            # The keys are names, because the program may replace the tensor of a parameter.
             parameters={names[key]: i for key, i in leaves.items() if key in names},
             named=named,
             failed=failed,

@@ -25,9 +25,9 @@ from .recording import record
 def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
     """Return the graph of a tensor, nested tensors, a program, or a module; None for other objects.
 
-    A module runs one forward with `inputs`. Its buffers, train/eval modes and the random state are
-    restored afterwards. A program of `torch.export` or `torch.fx` is converted as it is, unless
-    inputs are given.
+    A module runs one forward with `inputs`. The module's buffers and train/eval modes, and the
+    random state, are restored afterwards. A program of `torch.export` or `torch.fx` is converted
+    without running it, unless inputs are given.
 
     Raises:
         TypeError: if the module's forward needs other inputs.
@@ -44,7 +44,7 @@ def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
 
 def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> Graph:
     _expect_inputs(model, inputs)
-    # `names` refers to autograd nodes, so regions stay one node.
+    # Names belong to autograd nodes. A compiled region therefore stays one node if there are names.
     recording = record(model, gradients=False, compiled="open" if names is None else "closed")
     with _restore_on_exit(model), torch.enable_grad(), recording:
         outputs = model(*inputs)
@@ -57,10 +57,7 @@ def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> G
 
 
 def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Raise TypeError before anything runs if forward requires inputs and none are given.
-
-    Raises TypeError, before anything runs, where forward needs inputs and there are none.
-    """
+    """Raise TypeError, before forward runs, if forward requires inputs and none are given."""
     if inputs:
         return
     try:
@@ -99,8 +96,8 @@ def _restore_on_exit(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """Return a copy of a buffer; None if its memory cannot be compared (sparse, nested, masked,
-    meta).
+    """Return a copy of a buffer; None for None, and if the buffer's values cannot be compared
+    because the buffer is sparse, nested, masked or on the meta device.
     """
     if buffer is None or not has_memory(buffer):
         return None

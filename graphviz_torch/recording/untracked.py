@@ -1,20 +1,20 @@
-"""Data that enters a graph, and calls that created no autograd node, upstream of the graph's
-nodes.
+"""Show the data that enters a graph, and the calls that autograd has no node for.
 
 A frozen module, a teacher under `no_grad` and an input batch are part of the computation, but
-autograd has no node for them. This file follows tensors without a gradient, by identity, from the
-call that returned them to the node that uses them:
+autograd has no node for them. This file follows tensors that require no gradient, by identity, from
+the call that returned them to the node that uses them:
 
     data ──► module call without a node ──► node
     node ──► cut ──► function under no_grad ──► node
 
-A module call without a node is one entry, including everything inside. A function outside of such a
-module is an entry if it reads weights, or the result of an entry other than data; functions of data
-return data. Results of views and casts keep the entry of their operand. Data is named after the
-parameters of the outermost forward that takes it, else after the program's variables. Buffers
-belong to their module and are no entries. Custom Functions are not observed.
+An entry is one box in front of the graph: a module call, a function call, or data. A module call
+that created no node is one entry, which includes all calls inside the module. A function call
+outside of such a module is an entry if it reads weights, or the result of an entry that is not
+data; a function of data returns data. A view or a cast belongs to the entry of its operand. Data is
+named after the parameter of the outermost forward that takes it, or else after the program's
+variable. Buffers belong to their module and are no entries. Custom Functions are not observed.
 
-No tensor is kept alive. Chains are followed over at most `_MAX_DEPTH` entries.
+No tensor is kept alive. A chain has at most `_MAX_DEPTH` entries.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ from .program.call_stack import RunningModule
 
 _MAX_DEPTH = 200  # entries in a chain
 _MAX_FRAMES = 24  # frames searched for a variable
-_MAX_USES = 50_000  # uses by calls that created nodes; older ones are dropped
+_MAX_USES = 50_000  # kept uses of tensors by calls that created nodes; older uses are dropped
 _NO_DATA = frozenset(
     (Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, slice)
 )
-_LISTS = frozenset((tuple, list, torch.Size))  # sequences; numbers first means no tensors
+_LISTS = frozenset((tuple, list, torch.Size))  # if such an argument begins with a number, skip it
 _VIEW_NAMES = """
     __getitem__ view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
     expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
     tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
     bool type type_as cpu cuda clone detach data pin_memory
 """
-_VIEWS: Final = frozenset(_VIEW_NAMES.split())  # their result keeps the entry of the first operand
+# Calls whose result belongs to the entry of the first operand.
+_VIEWS: Final = frozenset(_VIEW_NAMES.split())
 _LOSSES: Final = frozenset(
     getattr(F, name)
     for name in dir(F)
@@ -83,9 +84,7 @@ _OF_DATA = "no input needs a gradient"
 
 
 class _Producer:
-    """The origin of a tensor without a gradient: data, a module call, a function call, or a
-    node.
-    """
+    """An entry: data, a module call, a function call, or a node that a tensor comes from."""
 
     __slots__ = (
         "depth", "is_named", "kind", "label", "metas", "module", "number", "place", "reason",
@@ -100,7 +99,7 @@ class _Producer:
         self.module = ""
         self.place: CodePosition | None = None
         self.reason = ""
-        self.switch: CodePosition | None = None  # the line that switched gradients off
+        self.switch: CodePosition | None = None  # the line that switched gradient mode off
         self.metas: tuple[TensorMeta, ...] = ()
         self.sources: tuple[_Producer, ...] = ()
         self.depth = 0
@@ -111,7 +110,7 @@ _BUFFER_ENTRY = _Producer("node", -1)
 
 
 class _FollowedTensor(Ref):
-    """A weak reference to a followed tensor, with its entry."""
+    """A weak reference to a followed tensor, with the entry that the tensor comes from."""
 
     __slots__ = ("entry", "key")
 
@@ -120,7 +119,7 @@ class _FollowedTensor(Ref):
 
 
 class _Use(NamedTuple):
-    """A call that created the nodes start <= number < end took the result of an entry."""
+    """A use of an entry's result by the call that created the nodes start <= number < end."""
 
     start: int
     end: int
@@ -129,7 +128,7 @@ class _Use(NamedTuple):
 
 
 class UntrackedCalls(Listener):
-    """Listener that follows tensors without a gradient to the nodes that use them."""
+    """Listener that follows tensors that require no gradient to the nodes that use them."""
 
     needs = ("every_call",)
 
@@ -148,7 +147,7 @@ class UntrackedCalls(Listener):
         func, args, kwargs, _, frame, start, end = event
         if end == start:
             if func not in METADATA_CALLS and not self.program.steps.running:
-                if is_jit_tracing():  # the tracer would record each size that is read
+                if is_jit_tracing():  # torch.jit.trace would record each size that is read here
                     return
                 with no_functions():
                     self._follow_function(event)
@@ -249,7 +248,7 @@ class UntrackedCalls(Listener):
         made = [one for one in tensors(result) if not one.requires_grad]
         given = tensors(*args, *(kwargs or {}).values()) if made else []
         if not given or any(one is given[0] for one in made):
-            return  # a read, a factory function, or an in-place change
+            return  # the call reads values, creates a tensor, or changes its argument in place
         name = name_of(func)
         if name in _VIEWS:
             first = self._producer_of(given[0])
@@ -278,7 +277,7 @@ class UntrackedCalls(Listener):
             given = tensors(*frame_variables(frame, "args", "kwargs"))
             ids = set(map(id, given))
             if not made or any(id(one) in ids for one in made):
-                return  # a module that returns its arguments
+                return  # the module returns its arguments
             weights = list(_weights(call.module))
             frozen = bool(weights) and not any(one.requires_grad for one in weights)
             entry = self._add_call("module", given, made, frame, frozen=frozen)
@@ -320,7 +319,7 @@ class UntrackedCalls(Listener):
         return entry
 
     def _name_inputs(self, event: ModuleBegan) -> None:
-        """Name the data given to an outermost forward after the forward's parameters."""
+        """Name the data passed to an outermost forward after the parameters of that forward."""
         if is_jit_tracing():
             return
         module, _, frame = event
@@ -338,7 +337,7 @@ class UntrackedCalls(Listener):
                 if not tensor.requires_grad and type(tensor) is not Parameter
             ]
             for label, tensor in given:
-                if label in ("", "input"):  # less specific than the program's variable
+                if label in ("", "input"):  # the program's variable has a more specific name
                     label = self._variable(tensor, frame) or label
                 labels.setdefault(id(tensor), []).append(label)
             for _, tensor in given:
@@ -348,8 +347,8 @@ class UntrackedCalls(Listener):
                     entry.label, entry.is_named = label, True
 
     def _producer_of(self, given: Tensor) -> _Producer | None:
-        """Return the entry of a tensor, or a new one for the node that created it; None if
-        unknown.
+        """Return the entry that a tensor comes from, or a new entry for the node that created the
+        tensor; None if unknown.
         """
         if not given.requires_grad:
             entry = self._entry_of(given)
@@ -366,7 +365,7 @@ class UntrackedCalls(Listener):
         return known.entry if known is not None and known() is given else None
 
     def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
-        """Return a new entry for data; None for parameters, buffers and empty tensors."""
+        """Return a new entry for data; None if the tensor is a parameter, a buffer, or empty."""
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None
         if not TensorBase.numel(given):
@@ -380,8 +379,8 @@ class UntrackedCalls(Listener):
         return entry
 
     def _variable(self, given: Tensor, frame: FrameType | None) -> str:
-        """Return the variable that holds a tensor, in the calling code or its callers; "" if none
-        does.
+        """Return the name of the variable that is a tensor, in the calling code or its callers; ""
+        if there is none.
         """
         for _ in range(_MAX_FRAMES):
             if frame is None:
@@ -417,7 +416,7 @@ class UntrackedCalls(Listener):
 
 
 def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
-    """Return the entries and, recursively, the sources of each."""
+    """Return the entries, their sources, the sources of those, and so on."""
     found = dict.fromkeys(entries)
     waiting = [*found]
     for entry in waiting:
@@ -431,12 +430,16 @@ def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
 def _node_using(
     graph: Graph, nodes: Sequence[int], tensor: TensorMeta, fed: Mapping[int, set[int]]
 ) -> int:
-    """Return the node of a call that uses a tensor.
+    """Return the node that uses a tensor, among the nodes that one call created.
 
-    That is the node that saved it, else a node with an input that has no edge, else the last node.
+    This is the node that saved the tensor, else a node with an input that has no edge, else the
+    last node.
 
     Args:
-        fed: by node, the inputs that have an edge.
+        graph: the graph.
+        nodes: ids of the nodes that the call created.
+        tensor: metadata of the tensor.
+        fed: the input numbers that have an edge, by node.
     """
     for node in nodes if len(nodes) > 1 else ():
         saved = graph.nodes[node].saved

@@ -216,7 +216,7 @@ def test_without_a_backward_the_whole_part_is_said_to_run_again() -> None:
     with record() as recording:
         loss = checkpoint(block, start()).sum()
     notes = {node.note for node in recording.graph.nodes if node.note}
-    assert notes == {"checkpointed: backward runs the forward of this part again"}
+    assert notes == {"checkpointed: backward runs the forward of this segment again"}
     assert summary(recording).total.flops_unknown == 2  # what backward takes is not known
     assert loss.requires_grad
 

@@ -46,7 +46,7 @@ from ...tracing.nodes import GradFn, grad_fn_of, is_alive
 from ...tracing.regions import Region
 from ..backward import Backward
 from ..listener import Listener, Reach, RegionRan
-from ..live import LiveGraph, hidden_behind
+from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
 from .inside import InsideTrails, inside_record, used_outside
@@ -181,8 +181,8 @@ class Cuts(Listener):
             logged = operand_makers(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
             # A number read for logging is no cut if an earlier backward reached its parameters.
-            hidden = hidden_behind(cut_off, graph, names, set())
-            hidden += hidden_behind(logged, graph, names, reached)
+            hidden = nodes_with_hidden_parameters(cut_off, graph, names, set())
+            hidden += nodes_with_hidden_parameters(logged, graph, names, reached)
         self._hidden = hidden
         return hidden
 

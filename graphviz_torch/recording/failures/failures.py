@@ -18,7 +18,7 @@ from ...tracing.nodes import GradientEdge
 from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..listener import BackwardEnded, BlockRaised, InnerBackwardRaised, Listener
-from ..live import LiveGraph, made_of
+from ..live import LiveGraph, producers_of
 from ..program import Program
 from ..program.in_place import Change
 from ..program.tracking import name_of
@@ -92,7 +92,7 @@ class Failures(Listener):
             node, computed = None, []
             # The user's error must propagate, whatever reading the tensors raises.
             with suppress(Exception):
-                computed = made_of(live.named)
+                computed = producers_of(live.named)
                 node = find_failing_node(
                     fns,
                     order,

@@ -1,7 +1,7 @@
-"""Names of the calls that created nodes: torch's function, and the user's functions around it.
+"""Name each call that created nodes after torch's function and the user's functions around it.
 
-`F.cross_entropy` creates two nodes, and a loss that the user wrote creates many; a picture groups
-them under the name in the user's code.
+`F.cross_entropy` creates two nodes, and a loss that the user wrote creates many. A picture groups
+the nodes of one call under that call's name.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Container
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-# The user's functions around a call, outermost first: the code of each, and the position in its
-# caller, which distinguishes two calls of one function.
+# The user's functions around a call, outermost first. Each is given by its code object and by the
+# instruction offset in its caller, which distinguishes two calls of the same function.
 Functions = tuple[tuple[CodeType, int], ...]
 
 
@@ -29,16 +29,17 @@ NO_CALL: Final = Call("")
 def name_of(function: Any) -> str:
     """Return the name of a torch function without its outer underscores; "" if it has none."""
     name = getattr(function, "__name__", "")
-    if name == "__get__":  # of an attribute, such as `x.T`
+    if name == "__get__":  # the getter of an attribute, such as `x.T`
         name = getattr(getattr(function, "__self__", None), "__name__", "")
     return name.strip("_") if type(name) is str else ""
 
 
 class CallNames:
-    """The names of calls, in the order in which the program made them.
+    """Names for calls; `name` takes the calls in the order in which the program made them.
 
     Args:
-        leading: functions that are left out, because they call modules or backward.
+        leading: functions that names leave out, because these functions call modules or backward,
+            as a training loop does.
 
     >>> names = CallNames(())
     >>> [names.name(Call("normalize"), "head", several=True) for _ in range(2)]
@@ -49,16 +50,16 @@ class CallNames:
 
     def __init__(self, leading: Container[CodeType]) -> None:
         self._leading = leading
-        self._counts: Counter[tuple[str, str]] = Counter()  # of calls, by scope and name
-        self._functions: Functions = ()  # of the last call, without leading ones
-        self._path = ""  # their names, joined by "/"
+        self._counts: Counter[tuple[str, str]] = Counter()  # number of calls by scope and name
+        self._functions: Functions = ()  # around the last call, without `leading`
+        self._path = ""  # names of `_functions`, joined by "/"
 
     def name(self, call: Call, scope: str, several: bool) -> str:
         """Return the name of the next call, such as "dice_loss/sigmoid" or "normalize#1".
 
         Args:
             call: the call.
-            scope: the module call around it; numbers start again in each scope.
+            scope: the module call around the call; "#" numbers start at 1 in each scope.
             several: True if the call created more than one node.
         """
         name = call.name
@@ -68,7 +69,7 @@ class CallNames:
         return f"{name}#{self._count(scope, name)}" if several and name else name
 
     def _enter(self, functions: Functions) -> None:
-        """Name the functions around a call; functions that are still running keep their name."""
+        """Name the functions around a call; those that also ran around the last one keep a name."""
         inner = 0
         for at, (code, _) in enumerate(functions):
             if code in self._leading:

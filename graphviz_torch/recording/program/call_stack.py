@@ -1,8 +1,8 @@
-"""Running module forwards of a thread, and the user's line that called each.
+"""Record which module forwards run in a thread, and the user's line that called each of them.
 
-Unknown: modules inside a compiled region, the line of a node that no observed call created, and
-nodes of other threads. A node of another thread whose sequence number this thread also reached may
-be taken for this thread's.
+Not recorded are modules inside a compiled region, the line of a node that no observed call created,
+and nodes of other threads. Sequence numbers are counted per thread. A node of another thread may
+therefore be mistaken for the node of this thread that has the same number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
 _FUNCTION_KINDS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
-_MAX_INPUTS = 100  # remembered inputs of earlier outermost calls
+_MAX_INPUTS = 100  # inputs of earlier outermost calls that are kept
 _MAX_FRAMES = 20  # frames searched from a call outwards
 
 
@@ -49,11 +49,11 @@ class RunningModule:
     __slots__ = ("counts", "frame", "library", "module", "names", "place", "start", "wrapped")
 
     def __init__(self, module: Module, names: Names, frame: FrameType, start: int) -> None:
-        self.start = start  # sequence number of the next node when it began
+        self.start = start  # sequence number of the next node when the call began
         self.module = module
-        self.names = names  # path and scope
+        self.names = names  # path of the module, and scope of this call
         self.frame = frame  # frame that calls the forward
-        self.place: CodePosition | None = None  # cached: the user's line outside of that frame
+        self.place: CodePosition | None = None  # cached: the user's line that led to the call
         self.library: CodePosition | None = None
         self.counts: dict[str, int] | None = None  # calls of each child so far
         self.wrapped = wrapped_module(module) if module._modules else None
@@ -63,10 +63,10 @@ class CallStack:
     """The running module calls of one thread.
 
     Args:
-        table: names modules. A called module that is not in it is named after the variable that
-            holds it, else after its class. The first one is the model, unless the calling code
-            holds several.
-        origins: receives the modules and lines that create nodes.
+        table: paths of known modules. A called module that is missing there is added under the
+            name of the variable that refers to the module, or else of its class. The first such
+            module is the model, unless the calling code has several models.
+        origins: receives the module and the line that created each node.
     """
 
     def __init__(self, table: ParameterTable, origins: Origins[Source]) -> None:
@@ -74,17 +74,17 @@ class CallStack:
         self._table = table
         self._origins = origins
         self._running: list[RunningModule] = []
-        self._counts: dict[str, int] = {}  # outermost calls since the last backward
+        self._counts: dict[str, int] = {}  # outermost calls since the last backward, by path
         self._forwards: dict[CodeType, bool] = {}  # True for the forward of a custom Function
-        self._calls: dict[Any, Call] = {}  # by function, if it is one of torch's
-        # True if no other function mode was active at the last call that created nodes.
+        self._calls: dict[Any, Call] = {}  # by function, only those of torch
+        # True if no torch function mode was active at the last call that created nodes.
         self.is_alone = True
-        # Called when an outermost module call begins and ends; when a module call created no node.
+        # Callbacks: an outermost module call begins, it ends, any module call created no node.
         self.on_outermost_start: list[Callable[[ModuleBegan], None]] = []
         self.on_outermost_end: list[Callable[[ModuleEnded], None]] = []
         self.on_call_without_node: Callable[[RunningModule, Any, FrameType], None] | None = None
         self.ends: list[GradientEdge] = []  # outputs of the last outermost module call
-        self._inputs: list[Ref] = []  # given to outermost calls since the last backward
+        self._inputs: list[Ref] = []  # inputs of outermost calls since the last backward
         self.frame: FrameType | None = None  # the user's frame that is recorded
         self.leading: set[CodeType] = set()  # functions that call modules or backward
 
@@ -106,13 +106,13 @@ class CallStack:
     def inputs(self) -> list[Tensor]:
         """Return the live inputs of outermost calls with gradients since the last backward.
 
-        Results that one call passes to another are activations, and left out.
+        Outputs of one call that the program passes to another call are activations, not inputs.
         """
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
     def close(self) -> None:
-        """Drop the callbacks: each refers to a listener, which refers to this object."""
+        """Drop the callbacks, which form reference cycles: their listeners refer to this object."""
         self.on_outermost_start.clear()
         self.on_outermost_end.clear()
         self.on_call_without_node = None
@@ -122,11 +122,11 @@ class CallStack:
         self.ends = []
 
     def begin_step(self) -> None:
-        """Restart the numbers of outermost calls at one, after a backward was read."""
+        """Restart the numbers of outermost calls at one, after the graph of a backward was read."""
         self._counts = {}
 
     def name_running(self) -> None:
-        """Add the modules whose forward is running to the cleared parameter table."""
+        """Add the modules whose forward is running to the parameter table, which was cleared."""
         for call in self._running:
             self._table.add(call.module, call.names[0])
 
@@ -146,7 +146,8 @@ class CallStack:
         counts, scope, below = self._counts, "", path
         if running:
             for call in reversed(running):
-                # The scope extends that of the innermost running call whose path is a prefix.
+                # The new scope extends the scope of the innermost running call whose path is a
+                # prefix of this module's path.
                 above, name = call.names
                 if not above or path.startswith(above + "."):
                     scope, below = name, path[len(above) + 1 :] if above else path
@@ -162,8 +163,8 @@ class CallStack:
             if torch.is_grad_enabled():  # else nothing is saved for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)
-                # A loss may depend on several calls: inputs are reset at the first
-                # one after a backward.
+                # A loss may depend on several module calls, so inputs are kept until the first
+                # call after a backward.
 
                 before = self._inputs[-_MAX_INPUTS:] if self._counts else []
                 self._inputs = before + [Ref(t) for t in given if t.grad_fn is None]
@@ -188,14 +189,14 @@ class CallStack:
         """Handle the end of a module's forward."""
         module, output, frame = event
         number = sequence_number()
-        if number != self._origins.end:  # nodes without an observed call get the module's line
+        if number != self._origins.end:  # nodes of unobserved calls get the module call's line
             self.add_nodes(self._origins.end, number, frame)
         running = self._running
         depth = len(running) - 1
         while depth >= 0 and running[depth].module is not module:
-            depth -= 1  # its end was not observed: the program caught an interrupt
+            depth -= 1  # a call whose end was not observed: the program caught an interrupt
         if depth < 0:
-            return  # its start was not observed: another hook raised before ours
+            return  # the call's start was not observed: another hook raised before ours ran
         call = running[depth]
         if not depth:
             for on_end in self.on_outermost_end:
@@ -226,7 +227,7 @@ class CallStack:
                 self.add_nodes(start, end, frame, call)
 
     def _call(self, function: Any) -> Call:
-        """Return a call of a function, and keep it if the function keeps no tensor alive."""
+        """Create the `Call` of a function, and cache it if the function keeps no tensor alive."""
         call = Call(name_of(function))
         if type(function) in _FUNCTION_KINDS and not getattr(function, "__closure__", None):
             self._calls[function] = call
@@ -242,14 +243,14 @@ class CallStack:
 
     @not_compiled
     def lead(self, frame: FrameType | None) -> None:
-        """Note that the functions from `frame` outwards call modules or backward."""
+        """Add the functions from `frame` outwards to `leading`: they call modules or backward."""
         while frame is not None and frame is not self.frame:
             self.leading.add(frame.f_code)
             frame = frame.f_back
 
     @not_compiled
     def _functions(self, frame: FrameType) -> Functions:
-        """Return the user's functions that run between the recording's frame and a call."""
+        """Return the user's running functions from the recorded frame down to a call's `frame`."""
         found: list[tuple[CodeType, int]] = []
         one: FrameType | None = frame
         for _ in range(_MAX_FRAMES):
@@ -264,10 +265,11 @@ class CallStack:
 
     @not_compiled
     def nodes_without_call(self, start: int, frame: FrameType | None) -> None:
-        """Handle nodes up to `start` that no observed call created, before a call in `frame`.
+        """Assign nodes with numbers below `start` that no observed call created to a line.
 
-        If `frame` is in the forward of a custom Function, they belong to that Function. If it is in
-        the forward of a PyTorch module, they belong to the line that called the module.
+        If `frame`, the frame of the next call, is in the forward of a custom Function, the nodes
+        get the line that called this Function. If it is in the forward of a PyTorch module, they
+        get the line that called the module. Otherwise their line is unknown.
         """
         outer = self.custom_function(frame)
         if outer is not None:
@@ -285,9 +287,7 @@ class CallStack:
         return frame
 
     def _runs_torch(self, frame: FrameType | None) -> bool:
-        """Return True if all frames of the innermost module call, from `frame` outwards, are
-        PyTorch's.
-        """
+        """Return True if only PyTorch's code runs between the innermost module call and `frame`."""
         last = self._running[-1].frame if self._running else None
         while frame is not None and frame is not last:
             if self.files[frame.f_code.co_filename] != OTHER:
@@ -300,8 +300,8 @@ class CallStack:
         return self.source(frame)[0]
 
     def source(self, frame: FrameType | None) -> tuple[CodePosition | None, CodePosition | None]:
-        """Return the innermost position in the user's own code, and the innermost one in a library
-        on the way there.
+        """Return the innermost position in the user's own code, from `frame` outwards, and the
+        innermost position in a library that is called from there. Either may be None.
         """
         if frame is None:
             return None, None
@@ -335,13 +335,14 @@ class CallStack:
                 depth -= 1
                 call = running[depth] if depth >= 0 else None
             frame = frame.f_back
-        if depth < innermost:  # cache the line for the calls passed on the way
+        if depth < innermost:  # cache the line for the module calls between `frame` and the user
             for call in running[depth + 1 :]:
                 call.place = found
         return found, library
 
     def _is_of_function(self, code: CodeType) -> bool:
-        # Recognized by `forward`: `apply` has no Python frame from torch 2.14 on.
+        # A custom Function is recognized by the frame of its `forward`, since `apply` has no
+        # Python frame from torch 2.14 on.
         if code.co_name != "forward":
             return False
         known = self._forwards.get(code)
@@ -351,7 +352,7 @@ class CallStack:
 
 
 def _forwards() -> set[CodeType]:
-    """Return the code of the forward of every custom Function."""
+    """Return the code objects of `forward` of all subclasses of autograd.Function."""
     found, stack = set(), [torch.autograd.Function]
     while stack:
         kind = stack.pop()

@@ -1,8 +1,9 @@
-"""Facts of a recording that belong to no node: events, and notes about failed reads.
+"""Keep the facts of a recording that belong to no node: events, and notes about failed reads.
 
-An event is program behavior that no node shows; it is noted once per source line. A step contains
-the events that happened in it; their counts start at the beginning of the run. A note describes the
-recording as a whole.
+An event is something that the program did and that no node shows, such as a gradient that was
+cleared too early. Events are kept for one training step, at most one per event and source line.
+The number of times that an event happened is counted over the whole run. A note names something
+that is missing in the recording.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
 
 Answer = TypeVar("Answer")
-_MAX_MISSED = 10  # notes about failed reads
+_MAX_MISSED = 10  # notes about failed reads in a step
 _MAX_TEXT = 200  # characters of an error message
 _EAGER = 'run as written, with no compiled code (compiled="eager"): the numbers are eager\'s'
 
@@ -33,7 +34,7 @@ class RecordingNotes:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the notes; those that hold for every step come first."""
+        """Return the notes: first those for the whole run, then those for this step."""
         return (*((_EAGER,) if self._eager else ()), *self.missed)
 
     def ran_eager(self) -> None:
@@ -49,14 +50,14 @@ class RecordingNotes:
         self.missed[f"not recorded: {what}"] = None
 
     def miss(self, error: Exception) -> None:
-        """Note an exception raised while the recording read something; the program continues."""
+        """Add a note about an exception that the recording itself raised and caught."""
         if len(self.missed) < _MAX_MISSED:
             with suppress(Exception):  # the user's __str__ may raise
                 text = next(iter(str(error).splitlines()), "")[:_MAX_TEXT]
                 self.leave_out(f"{type(error).__name__}: {text}")
 
     def attempt(self, read: Callable[..., Answer], *args: Any) -> Answer | None:
-        """Return `read(*args)`; on an exception, note it as "not recorded" and return None."""
+        """Return `read(*args)`. If it raises, add a "not recorded" note and return None."""
         try:
             return read(*args)
         except Exception as error:
@@ -65,7 +66,7 @@ class RecordingNotes:
 
 
 class TensorRecord(NamedTuple):
-    """A tensor of an event, as plain values."""
+    """The plain values of a tensor that an event mentions."""
 
     label: str
     tensor: TensorMeta
@@ -81,25 +82,25 @@ class TensorRecord(NamedTuple):
 
 
 class NodeLine(NamedTuple):
-    """A placeholder for the source line of a node, by its sequence number."""
+    """A placeholder for the source line that created the node with sequence number `number`."""
 
     number: int
 
 
 @dataclass(slots=True)
 class EventRecord:
-    """An event, as it was noted last."""
+    """An event with the values of its latest occurrence."""
 
     event: Event  # without its line and nodes
     place: CodePosition | None
-    first: int  # number of backwards started when it was noted first
+    first: int  # backwards started before the first occurrence
     numbers: tuple[int, ...] = ()  # sequence numbers of the nodes concerned
     leaves: tuple[int, ...] = ()  # id() of the leaves concerned
     latest: dict[str, Any] = field(default_factory=dict)  # latest values of changing fields
     times: int = 0  # occurrences in the run
 
 
-_MAX_EARLIER = 10_000  # counts kept of events of earlier steps
+_MAX_EARLIER = 10_000  # events of earlier steps whose number of occurrences is kept
 
 
 class Events:
@@ -108,14 +109,15 @@ class Events:
     def __init__(self) -> None:
         self.backwards = 0  # number of backwards started
         self._records: dict[tuple[Event, CodePosition | None], EventRecord] = {}
-        self._times: dict[tuple[Event, CodePosition | None], int] = {}  # in earlier steps
+        # Number of occurrences in earlier steps.
+        self._times: dict[tuple[Event, CodePosition | None], int] = {}
 
     def begin_backward(self) -> None:
-        """Handle the start of a backward."""
+        """Count a backward that starts."""
         self.backwards += 1
 
     def begin_step(self) -> None:
-        """Keep only the counts of events, at the end of a training step."""
+        """Drop the events at the end of a training step, and keep how often each occurred."""
         self._times |= {key: record.times for key, record in self._records.items()}
         while len(self._times) > _MAX_EARLIER:
             del self._times[next(iter(self._times))]
@@ -130,16 +132,17 @@ class Events:
         since: int | None = None,
         **latest: Any,
     ) -> None:
-        """Note an event; an event that was noted before is counted.
+        """Add an event, or count one more occurrence of an equal event at the same position.
 
         Args:
-            event: without line and nodes; equal events at one place are one.
-            place: its position in the program.
+            event: the event without its line and nodes.
+            place: position of the event in the program.
             numbers: sequence numbers of the nodes concerned.
             leaves: id() of the leaves concerned.
-            since: number of backwards started when it happened; None: now.
-            latest: fields that change between occurrences; the last values are kept. A
-                `TensorRecord` becomes an Operand, a `NodeLine` a source line.
+            since: number of backwards that had started when the event happened; None: it happens
+                now.
+            latest: fields that change between occurrences; the latest values are kept. In the
+                finished event a `TensorRecord` becomes an `Operand`, and a `NodeLine` becomes text.
         """
         record = self._records.get((event, place))
         if record is None:
@@ -150,7 +153,7 @@ class Events:
         record.times += 1
 
     def forget(self, *kinds: type[Event]) -> None:
-        """Remove the events of these classes noted in this step."""
+        """Remove this step's events of these classes."""
         self._records = {k: r for k, r in self._records.items() if not isinstance(r.event, kinds)}
 
     def noted_before(
@@ -161,16 +164,14 @@ class Events:
         line: Callable[[CodePosition | None], str],
         made: Callable[[int], str],
     ) -> tuple[Event, ...]:
-        """Return the events noted before a number of backwards had begun, as plain values, sorted
-        by class.
+        """Return the events that concern one backward's graph, as plain values sorted by class.
 
         Args:
-            backwards: that number.
-            node: returns the id of a node by its sequence number, None if the graph does not
-                contain it.
-            leaf: returns the id of a leaf's node by the id() of the leaf.
-            line: formats a position.
-            made: returns the line that created the node with a sequence number.
+            backwards: number of the backward in the step, from 1 on; later events are left out.
+            node: returns a node's id in the graph, given its sequence number, or None.
+            leaf: returns the id of a leaf's node, given the leaf's id(), or None.
+            line: formats a position as text.
+            made: returns the source line that created the node with a sequence number.
         """
 
         def plain(value: Any) -> Any:
@@ -184,7 +185,7 @@ class Events:
 
         found: list[Event] = []
         seen = [record for record in self._records.values() if record.first <= backwards]
-        # Sorted, because the order in which listeners note events is arbitrary.
+        # Sorted, because listeners add their events in arbitrary order.
         for record in sorted(seen, key=lambda record: type(record.event).__name__):
             ids = (*map(node, record.numbers), *map(leaf, record.leaves))
             latest = {name: _map_nested(plain, value) for name, value in record.latest.items()}
@@ -195,8 +196,9 @@ class Events:
 
 
 def _map_nested(plain: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to a value, or to each value in nested tuples. A recursive closure would be
-    a reference cycle.
+    """Apply `plain` to a value, or to each value in nested tuples.
+
+    It is a function of its own, since a closure that calls itself is a reference cycle.
     """
     if type(value) is tuple:
         return tuple([_map_nested(plain, part) for part in value])

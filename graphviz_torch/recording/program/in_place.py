@@ -1,9 +1,8 @@
-"""In-place changes during a recording and the lines that made them, to explain a failed
-backward.
+"""Record in-place changes and their lines, to explain why a backward failed.
 
-Recorded: calls of the recording's thread into torch that raise the version of an argument (`add_`,
-`x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`), and optimizer steps. Not
-observed: changes by other threads, by scripted or compiled code.
+Recorded are optimizer steps and the recorded thread's calls into torch that raise the version of an
+argument: `add_`, `x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`. Changes by
+other threads and by scripted or compiled code are not observed.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
 from .tracking import name_of
 
-_MAX_CHANGES = 10_000  # the oldest are dropped
-_MAX_STEPS = 100  # the oldest are dropped
-_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # keywords for in-place changes
+_MAX_CHANGES = 10_000  # older changes are dropped
+_MAX_STEPS = 100  # older optimizer steps are dropped
+_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # keywords with which a call changes a tensor
 
 
 class Change(NamedTuple):
@@ -39,11 +38,11 @@ class Change(NamedTuple):
 
     operation: str  # "add_", "setitem", "relu(inplace=)", "step" of an optimizer
     place: CodePosition | None
-    before: int  # version
+    before: int  # version before the call
     after: int
-    number: int = -1  # sequence number of the node that it created; -1: none
+    number: int = -1  # sequence number of the node that the call created; -1: none
     storage: int = 0  # storage id
-    memory: Any = None  # weak reference to the storage, so that its id is not reused
+    memory: Any = None  # weak reference to the storage, so that the storage's id is not reused
     tensor: Ref | None = None
     shape: tuple[int, ...] = ()
     view: bool = False  # True if the tensor is a view
@@ -53,7 +52,7 @@ Versions = list[tuple[Tensor, int]]  # tensors that a call may change, with thei
 
 
 class _StepVersions(NamedTuple):
-    """An optimizer step: the versions of its parameters before and after."""
+    """The versions of an optimizer's parameters before and after a step."""
 
     optimizer: weakref.ref[Optimizer]
     place: CodePosition | None
@@ -65,18 +64,18 @@ class OptimizerFrames(Protocol):
     """The interface of `Steps` that `Changes` needs."""
 
     def is_own_call(self, frame: FrameType | None) -> bool:
-        """Return True if a call from this frame is the optimizer's own."""
+        """Return True if the code of an optimizer's step, not its closure, calls from `frame`."""
 
     def step_by_hand(self) -> None:
-        """Note that the program updated a parameter by hand."""
+        """Count an update of a parameter that the program made without an optimizer."""
 
 
 class Changes:
     """The latest in-place changes of a recording.
 
     Args:
-        place: returns the user's line from which a frame is called.
-        steps: notified of updates by hand.
+        place: returns the innermost position in the user's code from a frame outwards.
+        steps: notified when the program updates a parameter without an optimizer.
     """
 
     def __init__(
@@ -88,7 +87,8 @@ class Changes:
         self._changes: deque[Change] = deque(maxlen=_MAX_CHANGES)
         self._steps: deque[_StepVersions] = deque(maxlen=_MAX_STEPS)
         self._before: Versions = []  # tensors that the running call may change
-        self._read: set[int] = set()  # leaves whose gradient the program has read: id(), storage id
+        # The id() and the storage id of each leaf whose gradient the program read.
+        self._read: set[int] = set()
 
     def on_call_start(self, event: Calling) -> None:
         """Record the versions of the tensors that a call may change."""
@@ -97,7 +97,7 @@ class Changes:
             return
         module = str(event.frame.f_globals.get("__name__"))
         if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
-            return  # the step is recorded as a whole
+            return  # an optimizer's calls are recorded as one step
         for tensor in tensors(_in_place_argument(func, event.args, kwargs or {})):
             with suppress(RuntimeError):  # an inference tensor has no version
                 self._before.append((tensor, tensor._version))
@@ -157,16 +157,18 @@ class Changes:
     def changes_since(self, tensor: Tensor, version: int) -> list[Change]:
         """Return the changes from `version` to a tensor's current version, oldest first.
 
-        Empty unless every change is known with certainty.
+        The list is empty unless every one of these changes is known with certainty.
         """
         known = [*self._calls_on(tensor), *self._steps_on(tensor)]
         found: list[Change] = []
         now = tensor._version
         while now > version:
-            # Changes inside a step are part of the step: take the widest range.
+            # A change inside a larger change, such as a step, is part of the larger one: the change
+            # with the widest range of versions is taken.
             ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
             widest = [change for change in ending if change.before == ending[0].before]
-            # Prefer the step, whose parameter is known, to calls on the same memory.
+            # An optimizer step is preferred to calls on the same memory, since its parameter is
+            # known.
             widest = [change for change in widest if change.operation == "step"] or widest
             if len({change.place for change in widest}) != 1:
                 return []
@@ -175,10 +177,11 @@ class Changes:
         return found[::-1]
 
     def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[Change]:
-        """Return the changes that raised a version when a checkpointed segment ran for the first
-        time.
+        """Return the changes from version `version` to `now` of a tensor of this shape that a
+        checkpointed segment made when it ran for the first time.
 
-        The second run is inside backward, where calls are not observed. Empty if uncertain.
+        The segment's second run is inside backward, where calls are not observed. The list is empty
+        if the changes are uncertain.
         """
         found: list[Change] = []
         while version < now:
@@ -192,10 +195,9 @@ class Changes:
         return found
 
     def last_write(self, tensor: Tensor) -> Change | None:
-        """Return the last call that wrote into a tensor's memory, also through `.data`; None if
-        none did.
+        """Return the last call that wrote into a tensor's memory, even if it wrote through `.data`.
 
-        Writes by optimizers are left out.
+        Writes by optimizers are left out. Returns None if no call wrote into the memory.
         """
         with suppress(RuntimeError, NotImplementedError):  # tensors without memory
             storage = storage_id(tensor)
@@ -208,7 +210,7 @@ class Changes:
         for change in self._changes:
             if change.storage == storage:
                 changed = None if change.tensor is None else change.tensor()
-                # `x.data` shares the memory of x, but has its own version counter.
+                # `x.data` shares the memory of `x`, but has a version counter of its own.
                 if changed is None or changed._version == tensor._version:
                     found.append(change)
         return found

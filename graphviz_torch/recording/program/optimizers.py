@@ -1,7 +1,8 @@
-"""Optimizer steps of a recording: their count, their parameters, and the loss scale.
+"""Record the optimizer steps: their number, the parameters that they update, and the loss scale.
 
-The optimizer's own code cuts no gradient, and its in-place changes count as one step. A closure
-given to `step` is the program's code; calls from it are recognized by their frames.
+Calls in an optimizer's own code are recognized by their frames: they detach no gradient of the
+program, and all their in-place changes together are one step. A closure that the program gave to
+`step` is code of the program.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ class _RunningStep:
     def __init__(self, optimizer: Optimizer, closure: CodeType | None, frame: FrameType) -> None:
         self.optimizer = optimizer
         self.closure = closure
-        self.frame = frame  # PyTorch's frame around the step
+        self.frame = frame  # PyTorch's frame that calls the step
 
 
 class Steps:
     """The optimizer steps of a recording.
 
     Args:
-        own: returns the id() of the model's parameters.
+        own: returns the set of the id() of the model's parameters.
     """
 
     def __init__(self, own: Callable[[], set[int]] = set) -> None:
         self._own = own
         self.count = 0
-        # Id() of updated parameters; None before the first step.
+        # The id() of each parameter updated in this training step; None before its first update.
         self.updated: set[int] | None = None
-        self.ever: set[int] = set()  # id() of parameters updated at any step of the run
+        self.ever: set[int] = set()  # id() of each parameter that any step of the run updated
         self.held: set[frozenset[int]] = set()  # id() of the parameters of each optimizer
         self.running: list[_RunningStep] = []  # outermost first
         self._by_hand = False
@@ -63,11 +64,11 @@ class Steps:
         self.running.append(_RunningStep(optimizer, closure, event.frame))
 
     def parameters(self, optimizer: Optimizer) -> set[int] | None:
-        """Return the id() of the parameters that an optimizer updates; None if it holds copies of
-        them.
+        """Return the id() of each parameter that an optimizer updates.
 
-        ZeRO and other optimizers with master copies hold flat, one-dimensional copies of the
-        model's parameters, and write them back after the step.
+        Returns None if the optimizer updates copies: ZeRO and other optimizers with master copies
+        update flat, one-dimensional copies of the model's parameters, and copy these back after
+        the step.
         """
         parameters = parameters_of(optimizer)
         keys = set(map(id, parameters))
@@ -90,13 +91,13 @@ class Steps:
         self._by_hand = True
 
     def begin_backward(self) -> int:
-        """Return the number of steps before this backward, including updates by hand."""
+        """Return the number of optimizer steps and updates by hand before this backward."""
         self.count += self._by_hand
         self._by_hand = False
         return self.count
 
     def is_own_call(self, frame: FrameType | None) -> bool:
-        """Return True if a call from this frame is an optimizer's own, and not its closure's."""
+        """Return True if the code of an optimizer's step, not its closure, calls from `frame`."""
         if not self.running:
             return False
         closures = {step.closure for step in self.running}
@@ -107,7 +108,7 @@ class Steps:
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self.running = []  # these steps raised; a raising step has no end event
+        self.running = []  # the steps raised an exception: such steps have no end event
         return False
 
 
@@ -125,7 +126,7 @@ def _is_running(step: _RunningStep, frame: FrameType | None) -> bool:
 
 
 def _code(closure: Any) -> CodeType | None:
-    """Return the code that runs first when a closure is called; None if unknown."""
+    """Return the code object that a call of `closure` runs first; None if unknown."""
     while isinstance(closure, partial):
         closure = closure.func
     function = getattr(closure, "__func__", closure)
@@ -148,13 +149,13 @@ class Scaling:
         self._scaler: torch.amp.GradScaler | None = None
 
     def on_call_end(self, event: Called) -> None:
-        """Remember the scaler if this product is its scaled loss."""
+        """Keep the scaler if this product is the loss multiplied by the scaler's factor."""
         code = event.frame.f_code
         if code.co_name in SCALING and code in SCALING.values():
             self._scaler = event.frame.f_locals["self"]
 
     def on_graph_read(self, live: object) -> None:
-        """Forget the scaler after the graph of the scaled loss was read."""
+        """Drop the scaler, since the graph of the scaled loss was read."""
         self._scaler = None
 
     def scale(self) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Paths of a recording's modules, and names of their parameters."""
+"""Map the program's modules to paths, and their parameters to names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ class _Block:
 
     def __init__(self) -> None:
         self.modules: list[tuple[Module, str]] = []
-        self.parameters: list[Tensor | None] = []  # as of the last naming
+        self.parameters: list[Tensor | None] = []  # parameters when they were last named
 
     def current_parameters(self) -> list[Tensor | None]:
-        """Return the current parameters of the modules, without a Python loop: there may be
-        thousands.
-        """
+        """Return the current parameters of the modules; no Python loop, since there may be many."""
         members = map(attrgetter("_parameters"), map(itemgetter(0), self.modules))
         return list(chain.from_iterable(map(methodcaller("values"), members)))
 
@@ -40,33 +38,33 @@ class ParameterTable:
     """Names of modules, parameters and buffers.
 
     Args:
-        model: names submodules as in `named_modules()`. None: the first module added is the model,
-            and its path is "" unless the calling code holds several models.
+        model: the root, whose submodules have the paths of `named_modules()`. None: the first
+            added module is the root, with path "" unless the calling code has several models.
     """
 
     def __init__(self, model: Module | None) -> None:
         self._traced = False  # True if module calls in compiled graphs are known
-        # Inside `read_once`: True once replaced parameters were searched. None elsewhere.
+        # Inside `read_once`: True after the check for replaced parameters. Elsewhere None.
         self._looked: bool | None = None
         self.clear(model)
 
     def clear(self, model: Module | None) -> None:
         """Forget all modules except this model's."""
         self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
-        self._blocks: list[_Block] = []  # the first is the given model's
-        self._unnamed: list[_Block] = []  # added since the last naming
-        self._bare: list[_Block] = []  # no parameters, such as a pooling created in forward
+        self._blocks: list[_Block] = []  # the first contains the given model
+        self._unnamed: list[_Block] = []  # blocks whose parameters have no names yet
+        self._bare: list[_Block] = []  # without parameters, such as a pooling created in forward
         self._paths: set[str] = set()  # of all modules
         self._counts: dict[str, int] = {}  # last suffix given to a path, "head_2"
-        # Cached: number of modules, and their classes by path.
+        # Cache: the number of modules when it was filled, and the modules' classes by path.
         self._classes: tuple[int, Mapping[str, str]] | None = None
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
         # True if a compiled graph may have called unknown modules.
         self.unknown_calls = not self._traced
         self._named: list[tuple[str, Tensor]] = []
-        self._names: dict[int, str] = {}  # the same by id()
-        self._named_own = 0  # how many of them belong to the first block
-        self._replaced: list[tuple[str, Tensor]] = []  # parameters that others replaced
+        self._names: dict[int, str] = {}  # names of `_named` by id() of the parameter
+        self._named_own = 0  # number of items of `_named` that belong to the first block
+        self._replaced: list[tuple[str, Tensor]] = []  # parameters that a module no longer has
         self.is_given = model is not None
         if model is not None:
             self.add(model, "")
@@ -87,7 +85,7 @@ class ParameterTable:
     def add(self, module: Module, path: str) -> str:
         """Add a module and its submodules, and return its path.
 
-        If another module has the path, the new one ends in a number: "head_2".
+        If another module already has the path, the new path ends in a number: "head_2".
         """
         if id(module) in self._modules:
             return self._modules[id(module)][1]
@@ -95,7 +93,7 @@ class ParameterTable:
         while path and path in self._paths:
             count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
             path = f"{wanted}_{count}"
-        # As named_modules(), in half the time: a shared module has its first name.
+        # Paths as in named_modules(), in half the time: a shared module gets its first path.
         stack, block = [(path, module)], _Block()
         while stack:
             path, module_ = stack.pop()
@@ -110,7 +108,7 @@ class ParameterTable:
             self._paths.add(path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
-                    # A wrapper has the name of the wrapped module.
+                    # A wrapper and the module that it wraps have the same path.
                     below = "" if is_wrapped_child(module_, name) else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         if self._blocks and not module._modules and not module._parameters:
@@ -121,9 +119,10 @@ class ParameterTable:
         return self._modules[id(module)][1]
 
     def take_in(self, module: Module) -> str | None:
-        """Return the path of a module that was put into the model after it was added.
+        """Add a module that the program put into the model later, and return the module's path.
 
-        None if the module is not in the model, or has neither parameters nor submodules.
+        Returns None if the model does not contain the module, or if the module has neither
+        parameters nor submodules.
         """
         if not (module._parameters or module._modules):
             return None
@@ -141,18 +140,16 @@ class ParameterTable:
         return self.path(module)
 
     def classes(self) -> Mapping[str, str]:
-        """Return the classes of the modules along each path."""
+        """Return by path the classes of the modules from the root to this path, as text."""
         if self._classes is None or len(self._modules) != self._classes[0]:
-            # A compiled module has the class of the wrapped module.
+            # A compiled module is shown with the class of the module that it wraps.
             own = [row for row in self._modules.values() if "_orig_mod" not in row[0]._modules]
             named = [(path, module) for module, path, _ in own]
             self._classes = len(self._modules), classes_along(named)
         return self._classes[1]
 
     def call(self, module: Module) -> str | None:
-        """Note that the module's forward runs, and return its path; None if it is not in the
-        table.
-        """
+        """Record that a module's forward runs; return the module's path, None if unknown."""
         known = self._modules.get(id(module))
         if known is None:
             return None
@@ -160,14 +157,15 @@ class ParameterTable:
         return known[1]
 
     def trace_calls(self) -> None:
-        """Enable `call_inside` for calls of compiled graphs."""
+        """Expect the module calls of compiled graphs to be reported to `call_inside`."""
         self._traced, self.unknown_calls = True, False
 
     def call_inside(self, modules: Iterable[tuple[int, str, str]] | None, above: str) -> None:
-        """Note that a compiled graph called these modules.
+        """Record that a compiled graph called these modules.
 
         Args:
-            modules: id(), path below `above`, and class of each; None: unknown.
+            modules: for each module the id(), the path below `above` and the class; None if the
+                called modules are unknown.
             above: path of the module in which the graph runs.
         """
         for key, text, kind in modules or ():
@@ -180,9 +178,9 @@ class ParameterTable:
         """Return the path of a module that a compiled graph called.
 
         Args:
-            key: its id().
-            text: its path below `above`.
-            kind: its class name.
+            key: id() of the module.
+            text: path of the module below `above`.
+            kind: name of the module's class.
             above: path of the module in which the graph runs.
         """
         path = self.path_of(key, kind)
@@ -207,8 +205,8 @@ class ParameterTable:
         return [(module, path) for module, path, _ in self._modules.values()]
 
     def own_ids(self) -> set[int]:
-        """Return the id() of the model's parameters; without a given model, of the first called
-        module's.
+        """Return the id() of each parameter of the model, or of the first called module if no
+        model was given.
         """
         found: list[Tensor | None] = []
         if self._blocks:
@@ -218,12 +216,12 @@ class ParameterTable:
         return set(map(id, found)) - {id(None)}
 
     def every(self) -> set[int]:
-        """Return the id() of the parameters of the model and of all other called modules."""
+        """Return the id() of each parameter of the model and of all other called modules."""
         return {id(parameter) for _, parameter in self.parameters()}
 
     def learns(self, module: Module) -> bool:
-        """Return True if a parameter that was added together with the module requires a
-        gradient.
+        """Return True if any parameter requires a gradient, of the module or of those added with
+        it.
         """
         found = self._modules[id(module)][2].current_parameters()
         return any(parameter is not None and parameter.requires_grad for parameter in found)
@@ -245,9 +243,7 @@ class ParameterTable:
 
     @contextmanager
     def read_once(self) -> Iterator[None]:
-        """Check for replaced parameters only once in this block, in which the program does
-        not run.
-        """
+        """Check for replaced parameters once in this block: no code of the program runs in it."""
         self._looked = False
         try:
             yield
@@ -270,8 +266,8 @@ class ParameterTable:
         return [self._names.get(id(tensor), "") for tensor in tensors]
 
     def with_replaced(self) -> list[tuple[str, Tensor]]:
-        """Return names and parameters, including those replaced since the last backward, which its
-        graph may contain.
+        """Return names and parameters, including those that were replaced since the last backward
+        and those that FSDP gathered: a graph may contain either.
         """
         known = self.parameters() + self._replaced
         if not is_sharded(set(map(type, map(itemgetter(0), self._modules.values())))):
@@ -285,24 +281,22 @@ class ParameterTable:
         return known + whole
 
     def listed_parameters(self) -> list[tuple[str, Tensor]]:
-        """Return the given model's parameters; without a given model, those of all called
-        modules.
-        """
+        """Return names and parameters of the given model, or else of all called modules."""
         named = self.parameters()
         return named[: self._named_own] if self.is_given else named
 
     def begin_step(self) -> None:
-        """Forget replaced parameters: no later graph contains them."""
+        """Drop the replaced parameters, which no later graph contains."""
         self._replaced = []
 
     def _name(self) -> None:
-        """Name all parameters again; removed ones keep their names until the next backward was
-        read.
+        """Name all parameters again. Replaced parameters keep their names until the graph of the
+        next backward was read.
         """
         before, self._named, self._names = self._named, [], {}
         self._unnamed = list(self._blocks)
         self._name_new()
-        # Only the latest ones: all of them would keep too much memory alive.
+        # Only the parameters replaced last are kept: all of them would use too much memory.
         gone = [pair for pair in before if id(pair[1]) not in self._names]
         self._replaced = gone or self._replaced
 
@@ -312,7 +306,7 @@ class ParameterTable:
             for module, path in block.modules:
                 for name, parameter in module._parameters.items():
                     key = id(parameter)
-                    # A shared parameter has its first name.
+                    # A shared parameter gets the name of its first module.
                     if parameter is not None and key not in self._names:
                         self._names[key] = f"{path}.{name}" if path else name
                         self._named.append((self._names[key], parameter))

@@ -1,4 +1,4 @@
-"""The recorded program: current module, user's line, and names of its tensors."""
+"""Know where the recorded program is: its running module, its line, its tensors' names."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Options(NamedTuple):
 
     @property
     def light(self) -> bool:
-        """Return True with gradients="finite": only non-finite values are searched, with little
-        work per call.
+        """Return True with gradients="finite": the recording only searches non-finite gradients,
+        and does little work per call.
         """
         return self.gradients == "finite"
 
     @property
     def every_call(self) -> bool:
-        """Return True if listeners may observe every call."""
+        """Return True if listeners may observe every call into torch."""
         return not self.light
 
     @property
@@ -77,8 +77,8 @@ class Options(NamedTuple):
 
     @property
     def distributed(self) -> bool:
-        """Return True if this process is, or may become, a rank; else there are no DTensors and no
-        wrappers.
+        """Return True if this process is a rank or may become one. Otherwise the program can have
+        no DTensors and no DDP or FSDP wrappers.
         """
         started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # set by torchrun
         return dist.is_available() and (dist.is_initialized() or started)
@@ -88,15 +88,15 @@ _KEPT_STEPS = 3  # training steps whose nodes keep module and line
 
 
 class Program:
-    """The code of one thread (in asyncio: of one task) while it is recorded.
+    """The recorded code of one thread, or of one asyncio task.
 
-    Its services receive every event before the listeners do. `stack` and `origins` know modules and
-    lines, `table` the parameters, `steps` the optimizer steps, `changes` the in-place changes,
-    `scaling` the loss scale. `tracker` recognizes tensors that are used again. In `events`
-    listeners note facts that belong to no node.
+    `stack` and `origins` know the modules and lines of nodes, `table` the parameters, `steps` the
+    optimizer steps, `changes` the in-place changes, `scaling` the loss scale. `tracker` recognizes
+    tensors that the program uses again. Listeners add facts that belong to no node to `events`.
+    These services receive every event before the listeners do.
 
     Args:
-        model: names modules and parameters; None: the first called module is the model.
+        model: the root of the paths; None: the first called module is the root.
         frame: the frame that enters the recording.
         options: the options of the recording.
     """
@@ -117,18 +117,20 @@ class Program:
         self.remarks = RecordingNotes()
         self.switches = GradModeSwitches()
         self.cuts = 0  # number of cuts so far
-        # True while a compiled graph runs, under no_grad although the program has gradients
+        # True while a compiled graph runs. It runs under no_grad even if the program has gradients
         # enabled.
 
         self.in_compiled_graph = False
-        # The last steps, at these numbers.
+        # Sequence numbers at which the latest training steps began.
         self._began = deque([sequence_number()], maxlen=_KEPT_STEPS)
         self._model = model
         self.thread = get_ident()
         self.key = object()  # in `active_programs()` while this program runs
 
     def __enter__(self) -> Program:
-        """Make code that runs from here on, and in tasks created here, part of the program."""
+        """Make the code that runs in this block, and in tasks created in it, part of the
+        program.
+        """
         enter_program(self.key)
         return self
 
@@ -141,9 +143,7 @@ class Program:
 
     @property
     def services(self) -> tuple[object, ...]:
-        """Return the services that receive events; the stack comes first, because others read
-        it.
-        """
+        """Return the services that receive events, first the stack, which the others read."""
         return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:
@@ -155,15 +155,15 @@ class Program:
         self.in_compiled_graph = False
 
     def on_backward_start(self, event: Any) -> None:
-        """Handle the start of a backward: later events come after its forward."""
+        """Handle the start of a backward: events after this belong to a later forward."""
         self.stack.lead(event.frame)
         self.events.begin_backward()
 
     def on_graph_read(self, live: Any) -> None:
-        """Start the records of the next graph, now that one was read.
+        """Begin the records of the next graph, after the graph of a backward was read.
 
-        The graph of an autograd.grad with retain_graph, such as an inner step of MAML, is continued
-        by the next graph.
+        A call of autograd.grad with retain_graph, such as an inner step of MAML, does not restart
+        the numbers of module calls, since the next graph contains its graph.
         """
         self.stack.on_release(None)
         self.table.begin_step()
@@ -186,7 +186,7 @@ class Program:
         self._began.append(sequence_number())
 
     def resume(self, frame: FrameType | None) -> None:
-        """Continue in this frame of the user."""
+        """Continue the recording in another frame of the user."""
         self.frame = self.stack.frame = frame
         self.origins.skip(sequence_number())
 
@@ -219,7 +219,7 @@ class Program:
         return self.source_in(self.line())(number)
 
     def source_in(self, line: Callable[[CodePosition | None], str]) -> Callable[[int], str]:
-        """Return a function from sequence number to source line. `line` formats positions."""
+        """Return a function that maps a sequence number to a source line, formatted by `line`."""
         return partial(self.origins.source, text=sources(line))
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
@@ -237,8 +237,8 @@ class Program:
         return found
 
     def optimizer_name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
-        """Return the variable that holds an optimizer in the code that steps it, or else its
-        class.
+        """Return the name of the variable that the code around `frame` uses for an optimizer, or
+        else the name of the optimizer's class.
         """
         for one in user_frames(frame, self.frame):
             for name, value in local_variables(one).items():
@@ -247,7 +247,7 @@ class Program:
         return type(optimizer).__name__
 
     def variable(self, tensor: Tensor) -> str:
-        """Return the variable that holds a tensor, directly or in a container; "" if none does."""
+        """Return the name of the user's variable that is a tensor or contains it; "" if none."""
         for frame in (user_frame(sys._getframe(1)), self.frame):
             for name, value in local_variables(frame).items() if frame is not None else ():
                 if any(part is tensor for _, part in flatten(value, ask=False)):
@@ -255,10 +255,10 @@ class Program:
         return ""
 
     def names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
-        """Return names and tensors of the variables of a frame and its callers, up to the
-        recording.
+        """Return names and tensors of the variables in `frame` and its callers, up to the frame
+        that entered the recording.
 
-        Includes tensors of modules among the variables if no model was given.
+        If no model was given, the tensors of modules among these variables are included.
         """
         frames = user_frames(frame, self.frame)
         if self.frame is not None and self.frame not in frames:

@@ -1,8 +1,8 @@
-"""The user's line of a call, and the line and module of each node.
+"""Find the user's line of a call, and the line and module that created each node.
 
-A position is a code object and an instruction offset; the line number is looked up only when
-needed. Every autograd node has a sequence number of its thread. Recorded are the sequence numbers
-at which module calls begin and end, and the line of every call that created nodes.
+A position is a code object and an instruction offset; its line number is looked up only when
+needed. Autograd numbers the nodes that a thread creates. The recording notes these sequence numbers
+when module calls begin and end, and for every call that created nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Source = tuple[CodePosition, CodePosition | None]
 
 
 class Files(dict[str, int]):
-    """A cache of the owners of source files."""
+    """A cache: source file to its owner, which is the user, a library, or PyTorch."""
 
     def __missing__(self, file: str) -> int:
         found = self[file] = code_owner(file)
@@ -37,8 +37,8 @@ class Files(dict[str, int]):
 
 
 def raising_position(error: BaseException, files: Files) -> CodePosition | None:
-    """Return the innermost position in the user's own code that an exception passed; None if it
-    passed none.
+    """Return the innermost position in the user's own code of an exception's traceback; None if
+    the traceback contains no code of the user.
     """
     found = None
     trace = error.__traceback__
@@ -70,10 +70,10 @@ def last_assignment(frame: FrameType | None, name: str) -> CodePosition | None:
 
 
 def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
-    """Return a function that formats a position in one of the files as "train.py:41"; None as
-    "".
+    """Return a function that formats a position in one of the files as "train.py:41".
 
-    Names have enough folders to be unambiguous. A notebook's cell is "In[3]".
+    File names have enough folders to be unambiguous. A notebook's cell is "In[3]". The function
+    returns "" for None.
     """
     names = short_names(set(files))
     known: dict[tuple[int, int], str] = {}
@@ -90,8 +90,8 @@ def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
 
 
 def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], str]:
-    """Return a function that formats a Source as "train.py:41", or as "modeling.py:312, called at
-    train.py:41".
+    """Return a function that formats a Source as "train.py:41" or, if the call is in a library, as
+    "modeling.py:312, called at train.py:41".
     """
     known: dict[tuple[int, ...], str] = {}
 
@@ -117,13 +117,13 @@ def source_text(place: CodePosition | None) -> str:
 
 
 class _Table(NamedTuple):
-    """The line numbers of a code object, cached while it exists."""
+    """The line numbers of a code object, cached as long as the code object exists."""
 
     code: weakref.ref[CodeType]
     lines: dict[int, int]
 
 
-_tables: dict[int, _Table] = {}  # by id() of the code, which is slow to hash
+_tables: dict[int, _Table] = {}  # by id() of the code object, since hashing one is slow
 
 
 def _line(code: CodeType, position: int) -> int:
@@ -150,7 +150,9 @@ def _parts(file: str) -> tuple[str, ...]:
 
 
 def short_names(files: set[str]) -> dict[str, str]:
-    """Return a name for each file, with enough folders to be unambiguous; a cell is "In[3]"."""
+    """Return a short name for each file: "In[3]" for a notebook's cell, otherwise the file's name
+    with enough folders to be unambiguous.
+    """
     names: dict[str, str] = {}
     parts = {file: _parts(file) for file in files}
     for file in files:
@@ -164,7 +166,7 @@ def short_names(files: set[str]) -> dict[str, str]:
     return names
 
 
-Names = tuple[str, str]  # a module's path, and the scope of a call of it
+Names = tuple[str, str]  # a module's path, and the scope of one call of the module
 Line = TypeVar("Line")  # the representation of a source line
 
 
@@ -184,11 +186,12 @@ class Origins(Generic[Line]):
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self.end = first  # the origins of nodes before this number are decided
-        # (number, names): nodes from this number on belong to this module and scope; None: to none.
+        self.end = first  # nodes below this number have their line, or never get one
+        # (number, names): nodes from this number on belong to this module and scope. The names
+        # are None for code outside of all modules.
         self._entered: list[tuple[int, Names | None]] = [(first, None)]
         self.moments = 1  # incremented when a module call begins or ends
-        # (start, end, line, call): the call at this line created the nodes start <= number < end.
+        # (start, end, line, call): this call, at this line, created nodes start <= number < end.
         self._lines: list[tuple[int, int, Line, Call]] = []
 
     def forget(self, before: int) -> None:
@@ -199,25 +202,25 @@ class Origins(Generic[Line]):
         del self._lines[: bisect_right(self._lines, before, key=itemgetter(1))]
 
     def enter(self, number: int, names: Names | None) -> None:
-        """Note that nodes from this number on belong to this module and scope (None: to none)."""
+        """Record the module and scope of nodes from `number` on; None: outside of all modules."""
         self.moments += 1
-        if number == self._entered[-1][0]:  # no node was created since
+        if number == self._entered[-1][0]:  # no node was created since the last entry
             self._entered[-1] = number, names
         else:
             self._entered.append((number, names))
 
     def add_nodes(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
-        """Note that this line created the nodes start <= number < end (None: unknown line)."""
+        """Record the line that created the nodes start <= number < end; None if unknown."""
         self.end = end
         if line is not None:
             self._lines.append((start, end, line, call))
 
     def skip(self, end: int) -> None:
-        """Note that the lines of the nodes before this number are unknown."""
+        """Record that nodes below `end` without a line never get one."""
         self.end = end
 
     def source(self, number: int, text: Callable[[Line], str]) -> str:
-        """Return the line that created one node; "" if unknown."""
+        """Return the line that created the node with sequence number `number`; "" if unknown."""
         return self.columns([number], text, {})["where"][0]
 
     def columns(
@@ -227,17 +230,18 @@ class Origins(Generic[Line]):
         classes: Mapping[str, str],
         leading: Container[CodeType] = (),
     ) -> dict[str, list[str]]:
-        """Return the columns module, module_class, scope, where and call of nodes; "" for unknown
-        values.
+        """Return the columns `module`, `module_class`, `scope`, `where` and `call` of nodes.
+
+        Unknown values are "".
 
         Args:
             numbers: sequence numbers of the nodes; -1 for leaves.
             text: formats a line.
-            classes: classes of the modules along each path.
-            leading: functions that are not named, because they call modules or backward.
+            classes: for each path the classes of the modules along the path.
+            leading: functions that `call` leaves out, because they call modules or backward.
         """
-        # Only the range of this graph's numbers is filled: the block may have created many
-        # more nodes.
+        # The lists cover only the range from the smallest to the largest given number, since the
+        # recording may have seen many more nodes.
 
         last = max(self.end, self._entered[-1][0])
         known = [min(number, last) for number in numbers if number >= self.first]
@@ -267,7 +271,7 @@ class Origins(Generic[Line]):
                 sources[start:end] = [text(line)] * (end - start)
                 said = called.name(call, names[start][2], several=True) if start < length else ""
                 calls[start:end] = [said] * (end - start)
-        # The last row is for leaves and for nodes from before the block.
+        # The last row is for leaves and for nodes that are older than the recording.
         names.append(nowhere)
         sources.append("")
         calls.append("")

@@ -10,27 +10,28 @@ from torch import Tensor
 from ...internals.dynamo import not_compiled
 from ...internals.tensors.weak import Ref
 
-_MAX_USES = 32  # nodes recorded as users of one trail; older ones are dropped
+_MAX_USES = 32  # nodes that are kept as users of one trail; older nodes are dropped
 
 
 class Copy(Protocol):
     """An object that is notified of later uses of a tensor."""
 
     def on_use(self) -> None:
-        """Receive a call that takes the tensor."""
+        """Handle a call that takes the tensor as an argument."""
 
     def on_free(self) -> None:
-        """Run when the tensor is freed."""
+        """Handle the end of the tensor's lifetime."""
 
 
 class Trail:
-    """The history of a tensor behind cuts: a node of a graph beside autograd's.
+    """The history of a tensor that was detached: the cuts and calls that led to the tensor.
 
-    A call creates at most one trail, however long the history is. Tensors that a call computes from
-    a single trail, without a new cut, share that trail.
+    Autograd has no nodes for computations after a cut, such as `detach`. Trails are such nodes: a
+    trail refers to the trails of the operands. A call creates at most one trail. If all operands
+    have the same trail and the call makes no cut, its results get that trail.
 
     Args:
-        starts: the cut of this call, if it made one.
+        starts: the cut that this call made, if any.
         behind: the trails of the call's operands.
     """
 
@@ -54,7 +55,7 @@ class Trail:
 
 
 def inwards(trails: Iterable[Trail]) -> list[Trail]:
-    """Return these trails and all their predecessors, each before its predecessors."""
+    """Return these trails and all their predecessors; a trail precedes those that it came from."""
     order: list[Trail] = []
     met: set[Trail] = set()
     for start in trails:
@@ -85,14 +86,14 @@ class _Followed(Ref):
 
 
 class Tracker:
-    """Tensors that are followed, by identity."""
+    """The tensors whose later uses are observed, by id()."""
 
     def __init__(self) -> None:
         self.known: dict[int, _Followed] = {}
         self.used: dict[Trail, None] = {}  # trails of tensors that nodes used
 
     def add(self, tensor: Tensor, copy: Copy) -> None:
-        """Notify `copy` of the uses of a tensor."""
+        """Notify `copy` whenever a call uses a tensor, and when the tensor is freed."""
         followed = self._follow(tensor)
         followed.copies = (*followed.copies, copy)
 
@@ -101,7 +102,9 @@ class Tracker:
         self._follow(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
-        """Return the distinct trails of a call's arguments, and notify their copies of the use."""
+        """Return the distinct trails of a call's arguments, and notify the arguments' `Copy`
+        objects.
+        """
         found: dict[Trail, None] = {}
         known = self.known
         for tensor in given:
@@ -110,19 +113,20 @@ class Tracker:
                 for copy in followed.copies:
                     copy.on_use()
                 trail = followed.trail
-                # A custom Function may have given the tensor a node since: then it is not cut off.
+                # A custom Function may have returned the tensor since, with a node of its own. The
+                # tensor is then no longer detached.
                 if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                     found[trail] = None
         return found
 
     def use(self, behind: Iterable[Trail], numbers: Iterable[int]) -> None:
-        """Note that nodes with these sequence numbers used tensors with these trails."""
+        """Record that nodes with these sequence numbers used tensors with these trails."""
         for trail in behind:
             trail.after = [*(trail.after or ()), *numbers][-_MAX_USES:]
             self.used[trail] = None
 
     def forget_trails(self) -> None:
-        """Forget all trails; copies are still followed."""
+        """Forget all trails; `Copy` objects are still notified."""
         self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None
@@ -130,7 +134,7 @@ class Tracker:
                 self.known.pop(key, None)
 
     def clear(self) -> None:
-        """Stop following all tensors; trails in `used` are kept."""
+        """Stop observing all tensors; the trails in `used` are kept."""
         self.known.clear()
 
     def _follow(self, tensor: Tensor) -> _Followed:
@@ -141,7 +145,7 @@ class Tracker:
             found.key, found.trail, found.copies = key, None, ()
         return found
 
-    @not_compiled  # a compiled region may free a tensor
+    @not_compiled  # runs inside a compiled region if that region frees the tensor
     def _on_free(self, followed: _Followed) -> None:
         if self.known.get(followed.key) is followed:
             del self.known[followed.key]

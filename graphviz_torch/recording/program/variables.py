@@ -1,4 +1,4 @@
-"""The user's name for a called module, and whether the user's code holds several models."""
+"""Find the user's name for a called module, and whether the user's code has several models."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _MAX_ITEMS = 1000  # larger containers are not searched
 
 
 def variable(module: Module, caller: FrameType) -> str:
-    """Return the name of a module in the calling code: "head", or "heads.1" in a list, dict or
-    module.
+    """Return the name of a module in the calling code, such as "head", or "heads.1" for an item of
+    a list, dict or module.
 
-    Searched are variables, and attributes of `self`; "" if none holds the module. In a loop over a
-    container the container's name is preferred to the loop variable.
+    The variables and the attributes of `self` are searched. In a loop over a container, an item is
+    named after the container, not after the loop variable. Returns "" if nothing refers to the
+    module.
     """
     modules = list(modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
@@ -32,7 +33,7 @@ def variable(module: Module, caller: FrameType) -> str:
     for name, value in modules:
         parts = dict(_parts(value))
         if value is module or (len(parts) < 2 and not isinstance(value, Module)):
-            continue  # the only module of a list: its class is a better name
+            continue  # for the only module of a list, the module's class is the better name
         for path, part in parts.items():
             inner = next((inner for inner, one in _named_modules(part) if one is module), None)
             if inner is not None:
@@ -41,8 +42,8 @@ def variable(module: Module, caller: FrameType) -> str:
 
 
 def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]:
-    """Return the outermost module whose own method calls this one, and the frame that called that
-    method.
+    """Return the outermost module whose method led to the call of `module`, and the frame that
+    called this method.
 
     `q_network.get_action(x)` calls `self.network(x)`: the model is `q_network`.
     """
@@ -80,10 +81,10 @@ def _bound_by_loops(code: CodeType) -> frozenset[str]:
 
 
 def has_another_model(module: Module, caller: FrameType) -> bool:
-    """Return True if the calling code holds another model beside this one, like the networks of a
-    GAN.
+    """Return True if the calling code has another model beside `module`, as for a GAN.
 
-    The other one has parameters, and neither contains the other.
+    Another model is a module with parameters that does not contain `module`, and that `module` does
+    not contain.
     """
     inside = _ids(module)
     return any(
@@ -94,10 +95,10 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
 
 
 def modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield modules, lists and dicts in the variables of the calling code and in attributes of
-    `self`.
+    """Yield the modules, lists, tuples and dicts among the calling code's variables and the
+    attributes of `self`, with their names.
 
-    From a notebook or script only variables that its code names are yielded.
+    Variables of a notebook or script are yielded only if the running code mentions them.
     """
     frame = user_frame(caller)
     while frame is not None:
@@ -122,7 +123,7 @@ def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Module]]:
-    """Yield the modules in a list or dict, with their keys; a module itself with key ""."""
+    """Yield the modules of a list or dict with their keys; a module alone gets the key ""."""
     if isinstance(value, Module):
         yield "", value
     elif len(value) <= _MAX_ITEMS:

@@ -1,1 +1,1 @@
-"""State that lasts from one optimizer step to the next."""
+"""Check optimizers, schedulers, gradients and batches over several training steps."""

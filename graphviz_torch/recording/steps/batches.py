@@ -1,7 +1,8 @@
-"""Detect batches that a DataLoader returned before.
+"""Detect that a DataLoader returned the same batch twice.
 
-A batch is kept as hashes of up to 65,536 values of each tensor. Ignored are tensors of one sample,
-tensors whose first two samples are equal (as in synthetic data), and short tensors such as labels.
+A batch is kept as hashes, each of up to 65,536 values of a tensor. Tensors of one sample, tensors
+whose first two samples are equal (as in synthetic data), and short tensors such as labels are
+ignored.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from ...internals.tensors.pytree import flatten
 from ..listener import Listener, Resumed, Watches
 from ..program import Program
 
-_MIN_REPEATS = 2  # repeated batches, for a report
-_MIN_PASSES = 3  # consecutive passes of one equal batch, for a report
+_MIN_REPEATS = 2  # fewer repeated batches are not reported
+_MIN_PASSES = 3  # fewer consecutive passes with one and the same batch are not reported
 _MAX_LOADERS = 16
-_MIN_ELEMENTS = 16  # elements of a hashed tensor; eight times as many for integers
+_MIN_ELEMENTS = 16  # smallest hashed tensor; eight times as many elements for integers
 _MAX_VALUES = 1 << 16  # hashed values of one tensor
 
 _Hashes = dict[str, int]  # hashes of a batch's tensors, by path
@@ -35,13 +36,13 @@ _Hashes = dict[str, int]  # hashes of a batch's tensors, by path
 
 @dataclass(slots=True)
 class _Pass:
-    """The batches of a DataLoader since its current pass began."""
+    """The batches of a DataLoader since it began its current pass over the data."""
 
     first: _Hashes
-    others: deque[_Hashes]  # the last batch of each other worker
+    others: deque[_Hashes]  # the latest batches, one for each of the other workers
     count: int = 0  # number of batches
-    again: int = 0  # batches that another worker had just returned
-    same: int = 1  # consecutive passes that ended after the same first batch
+    again: int = 0  # number of batches equal to one of the latest batches of other workers
+    same: int = 1  # number of consecutive passes that had only this first batch
 
 
 class Batches(Listener):
@@ -82,7 +83,7 @@ class Batches(Listener):
         self._stepped = True
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget the current passes: batches during the pause were not observed."""
+        """Forget the current passes, because batches during the pause were not observed."""
         self._passes.clear()
 
     def _note(self, event: BatchCame, count: int, among: int = 0) -> None:

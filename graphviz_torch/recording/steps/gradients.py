@@ -1,14 +1,15 @@
 """Check whether a program clears and clips gradients between backward and step.
 
-Clearing: one parameter of each optimizer is sampled when the optimizer steps, and before and after
-each backward. If its gradient changed outside of backward, it was cleared. Within a run, parameter
-and gradient are kept by weak references. Between two recordings only weak references to the
-optimizer and to the gradient's memory remain, because a weak reference to a tensor would make
-`torch.utils.swap_tensors` fail.
+Clearing: one parameter of each optimizer is checked when the optimizer steps, and before and after
+each backward. If the parameter's gradient changed outside of backward, the program cleared it.
+Within a recording, weak references to parameter and gradient are kept. Between two recordings only
+weak references to the optimizer and to the gradient's storage remain, because a weak reference to a
+tensor would make `torch.utils.swap_tensors` fail.
 
-Clipping: a bound that is always reached, or never, is reported. `clip_grad_norm_` and
-`clip_grads_with_norm_` compute bound / norm and clamp it at 1; that call is observed. For
-`clip_grad_value_` the bound is compared with the largest and the mean absolute value.
+Clipping: a bound far below or far above all gradients is reported. `clip_grad_norm_` and
+`clip_grads_with_norm_` compute bound / norm and clamp this ratio at 1; the call of clamp is
+observed. For `clip_grad_value_` the bound is compared with the largest and the mean absolute value
+of the gradients.
 """
 
 from __future__ import annotations
@@ -43,19 +44,20 @@ from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
 
-_MAX_OPTIMIZERS = 64  # sampled optimizers; older ones are dropped
+_MAX_OPTIMIZERS = 64  # optimizers with a sampled parameter; older optimizers are dropped
 
 
 class _SteppedGradient(NamedTuple):
     """A gradient that an optimizer stepped with, kept between two recordings."""
 
     optimizer: weakref.ref[Optimizer]
-    storage: Any  # a weak reference
-    key: int  # of the storage
-    version: int
+    storage: Any  # weak reference to the gradient's storage
+    key: int  # id of the storage
+    version: int  # version of the gradient
 
 
-_between: dict[int, _SteppedGradient] = {}  # between recordings, by id() of the optimizer
+# Gradients that the last recording leaves to the next one, by id() of the optimizer.
+_between: dict[int, _SteppedGradient] = {}
 
 
 def _forget(key: int, _: object) -> None:
@@ -71,10 +73,10 @@ class _GradientSample:
     gradient: Ref | None
     version: int
     stepped: bool = True  # True if an optimizer stepped with this gradient
-    added: bool = False  # True if a backward added to it since
+    added: bool = False  # True if a backward added to the gradient after that step
 
     def look(self) -> bool:
-        """Take the current gradient, and return True if it changed or is None."""
+        """Update the gradient, and return True if it is None or changed since the last check."""
         parameter = self.parameter()
         gradient = None if parameter is None else parameter.grad
         version = -1 if gradient is None or TensorBase.is_inference(gradient) else gradient._version
@@ -85,8 +87,8 @@ class _GradientSample:
         return changed or gradient is None
 
     def memory(self) -> tuple[Any, int, int] | None:
-        """Return weak reference, id and version of the gradient's storage; None if it has no dense
-        memory.
+        """Return a weak reference to the gradient's storage, the storage's id and the gradient's
+        version; None without a dense gradient.
         """
         gradient = None if self.gradient is None else self.gradient()
         if gradient is None or not is_dense(gradient) or not (number := storage_id(gradient)):
@@ -95,22 +97,22 @@ class _GradientSample:
 
 
 class ClearedGradients(Listener):
-    """Listener that reports an optimizer that steps with gradients it stepped with before."""
+    """Listener that reports an optimizer that uses the gradients of an earlier step again."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By id() of the optimizer, which may be unhashable.
+        # By id() of the optimizer, since an optimizer may be unhashable.
         self._samples: dict[int, _GradientSample] = {}
-        # Running steps with a closure, likewise.
+        # Lines of running steps with a closure, by id() of the optimizer.
         self._closures: dict[int, CodePosition | None] = {}
-        self._place: CodePosition | None = None  # the last step with stale gradients
-        # The same when a graph was read, by graph.
+        self._place: CodePosition | None = None  # line of the last step with stale gradients
+        # The value of `_place` when each graph was read, by graph.
         self._places: dict[int, CodePosition | None] = {}
         with unseen_calls():
             self._remember()
 
     def close(self) -> None:
-        """Keep the samples weakly: the next recording may be the next step."""
+        """Keep weak references for the next recording, which may be of the next step."""
         with unseen_calls():
             self._hand_on()
 
@@ -142,7 +144,7 @@ class ClearedGradients(Listener):
         place = self.program.place(event.frame)
         if closure_code(event.args) is None:
             self._use(event.optimizer, place)
-        else:  # a closure computes gradients during the step
+        else:  # the closure computes the gradients during the step, so they are checked afterwards
             self._closures[id(event.optimizer)] = place
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
@@ -154,7 +156,7 @@ class ClearedGradients(Listener):
         self._place, self._places = None, {}
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget changed gradients: a step during the pause may have used them."""
+        """Forget gradients that changed during the pause, and sample the given optimizer."""
         for sample in self._samples.values():
             sample.stepped = not sample.look() and sample.stepped
             sample.added = False
@@ -166,16 +168,16 @@ class ClearedGradients(Listener):
         return replace(graph, step=replace(graph.step, stale_gradients=where))
 
     def _use(self, optimizer: Optimizer, place: CodePosition | None) -> None:
-        """Check, at an optimizer's step, whether a gradient of an earlier step is still in use."""
+        """Check at an optimizer's step whether it uses a gradient of an earlier step again."""
         sample = self._samples.pop(id(optimizer), None)
         self._sample(optimizer)
         if sample is not None and sample.stepped and sample.added:
             self._place = place
-            if self._places:  # also for the last graph
+            if self._places:  # the last graph was read before this step
                 self._places[max(self._places)] = place
 
     def _remember(self) -> None:
-        """Take over the unchanged gradients that the last recording sampled."""
+        """Take over the samples of the last recording whose gradients did not change since."""
         kept = list(_between.values())
         _between.clear()
         for optimizer, storage, *before in kept:
@@ -203,9 +205,11 @@ class ClearedGradients(Listener):
 
 
 _CLIP_GRAD_FILE = clip_grad.__file__
-_MIN_CLIPS = 5  # clippings of a line, for a report
-_MAX_CLIPS = 64  # remembered clippings of a line
-_LOW, _HIGH = 0.1, 100.0  # bounds on bound / norm: median below, or every one above
+_MIN_CLIPS = 5  # a line that clipped fewer times is not reported
+_MAX_CLIPS = 64  # kept ratios of a line
+# A line is reported if the median of its ratios bound / norm is below the first number, or if all
+# its ratios are above the second number.
+_LOW, _HIGH = 0.1, 100.0
 
 
 class ClipBounds(Listener):
@@ -217,9 +221,9 @@ class ClipBounds(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By line and clipping function: bound / norm of each call, at most 1 if clipped.
+        # The ratio bound / norm of each call, by line and clipping function.
         self._shares: dict[tuple[CodePosition | None, str], list[float | Tensor]] = {}
-        # The same for clip_grad_value_: bound / largest and bound / mean absolute value.
+        # For clip_grad_value_, the ratios bound / largest and bound / mean absolute value.
         self._sizes: dict[tuple[CodePosition | None, str], list[Tensor]] = {}
 
     def on_call_start(self, event: Calling) -> None:
@@ -247,19 +251,19 @@ class ClipBounds(Listener):
         key = self.program.place(event.frame), clipping_function(event.frame)
         shares = self._shares.setdefault(key, [])
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            # The library's temporary: nothing else refers to it.
+            # The ratio is a temporary tensor of clip_grad_norm_, to which nothing else refers.
             shares.append(TensorBase.item(share) if share.is_cpu else TensorBase.detach(share))
         del shares[:-_MAX_CLIPS]
 
     def _judge(
         self, key: tuple[CodePosition | None, str], low: list[float], high: list[float]
     ) -> None:
-        """Report a bound that is always reached, or never.
+        """Report a bound that is far below all gradients, or far above.
 
         Args:
-            key: line and clipping function.
-            low: ratios that show that the bound is always reached.
-            high: ratios that show that it is never reached.
+            key: line and name of the clipping function.
+            low: ratios of the bound to the norm or mean. Small ratios show that it is too low.
+            high: ratios of the bound to the norm or maximum. Large ratios show that it is too high.
         """
         place, name = key
         if len(low) >= _MIN_CLIPS and max(low) < 1 and median(low) < _LOW:

@@ -1,4 +1,4 @@
-"""Checks of an optimizer's parameter groups at its first step."""
+"""Check an optimizer's parameter groups when the optimizer steps for the first time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,22 @@ from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events
 
-_HALF_UNDERFLOW = 2.0**-25  # half of float16's smallest positive number: it rounds to 0
+_HALF_UNDERFLOW = 2.0**-25  # the largest number that float16 rounds to 0
 
 
 def note_group_problems(
     events: Events, program: Program, optimizer: Optimizer, name: str, place: CodePosition | None
 ) -> None:
-    """Note empty groups, weight decay on norms and biases, and an epsilon that is 0 in float16."""
+    """Report empty groups, weight decay on norm layers and biases, and an epsilon that float16
+    rounds to 0.
+
+    Args:
+        events: receives the events.
+        program: the recorded program, which knows the modules.
+        optimizer: the optimizer.
+        name: the user's name for the optimizer.
+        place: position of the optimizer's step.
+    """
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         if not group["params"] and len(groups) > 1:
@@ -50,7 +59,7 @@ def _look_at_decay(
     small = _biases_and_norms(program)
     spared = [group["params"] for group, decay in zip(groups, decays, strict=True) if decay == 0]
     if all(params and not any(id(p) in small for p in params) for params in spared):
-        return  # the group without decay serves another purpose
+        return  # the groups without decay do not consist of norm weights and biases
     for i, (group, decay) in enumerate(zip(groups, decays, strict=True)):
         decayed = [id(p) for p in group["params"] if id(p) in small]
         if type(decay) is float and decay > 0 and decayed:
@@ -59,7 +68,7 @@ def _look_at_decay(
 
 
 def _biases_and_norms(program: Program) -> set[int]:
-    """Return the id() of parameters that are usually not decayed: biases and weights of norms."""
+    """Return the id() of each bias and each weight of a norm layer, which usually get no decay."""
     found: set[int] = set()
     for module, _ in program.table.modules():
         norm = "Norm" in type(module).__name__

@@ -1,10 +1,10 @@
-"""Find graphs of earlier steps that are still alive at a backward, and the variable that keeps
-them.
+"""Find the variable that keeps graphs of earlier steps alive, as a list of losses does.
 
-A few nodes of each graph are marked by weak references to their hook dictionaries, which die with
-the nodes; a node lives as long as any result computed from it. Steps are separated by optimizer
-steps. A graph is compared only with graphs whose loss comes from the same line and reaches the same
-optimized parameters, because one function may run backward for two losses.
+A node lives as long as any result computed from it. For a few nodes of each graph a weak reference
+to the node's hook dictionary is kept, which is freed with the node: such a reference is a mark.
+Optimizer steps separate the steps. A graph is compared only with graphs whose loss was created at
+the same line and reaches the same optimized parameters, because one function may run backward for
+two losses.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from ..program import Program
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 
-# A variable may keep the graph of the previous step until it is assigned again.
+# Number of live graphs of earlier steps for a report. One is normal: a variable such as `loss`
+# keeps the graph of the previous step until the variable is assigned again.
 STEPS = 2
-_MAX_MARKS = 8  # marked nodes per graph, because parts of it may stay alive
+_MAX_MARKS = 8  # marked nodes per graph; more than one, because only some nodes may stay alive
 
 
 class _Mark:
@@ -43,7 +44,7 @@ class _Mark:
     def __init__(self, hooks: OrderedDict[Any, Any], number: int, step: int) -> None:
         self.hooks = weakref.ref(hooks)  # hook dictionary of the node
         self.number = number  # sequence number of the node
-        self.step = step
+        self.step = step  # number of optimizer steps before the graph's backward
 
     def alive(self) -> bool:
         """Return True if the node is alive."""
@@ -51,18 +52,19 @@ class _Mark:
 
 
 Marks = list[_Mark]
-# A tensor that keeps graphs alive: sequence number of its node, name, marks that it keeps.
+# A tensor that keeps graphs alive: the sequence number of its node, its variable's name, and the
+# marks of the nodes that it keeps alive.
 _Holder = tuple[int | None, str, list[_Mark]]
 
 
 class Retention(NamedTuple):
     """Graphs of earlier steps that are alive at a later backward of the same line."""
 
-    steps: int
-    number: int | None = None  # sequence number of the tensor that keeps them alive
-    label: str = ""  # the caller's name of that tensor
-    source: str = ""  # the line that created it
-    inside: bool = False  # True if the running backward passes through them
+    steps: int  # number of these steps
+    number: int | None = None  # sequence number of the node whose tensor keeps the graphs alive
+    label: str = ""  # the program's name for that tensor
+    source: str = ""  # the line that created that tensor
+    inside: bool = False  # True if the running backward runs nodes of these graphs
 
 
 class _Alive(NamedTuple):
@@ -75,16 +77,22 @@ class _Alive(NamedTuple):
 
 @dataclass(slots=True)
 class _LineBackwards:
-    """The backwards of one line, for losses created at one other line."""
+    """The backwards that one line called, for losses that one line created."""
 
-    first: int = 0  # nodes from this sequence number on are newer than its last backward
+    first: int = 0  # nodes from this sequence number on are newer than the line's last backward
     graphs: list[_Alive] = field(default_factory=list)
-    enough: int = STEPS  # number of live steps that triggers the next search for the holder
-    holder: tuple[int | None, str, str] | None = None  # number, label and source, as above
-    holder_marks: Marks = field(default_factory=list)  # the marks that it kept alive
+    enough: int = STEPS  # number of live steps at which the holder is searched for again
+    holder: tuple[int | None, str, str] | None = None  # number, label and source of `Retention`
+    holder_marks: Marks = field(default_factory=list)  # the marks that the holder kept alive
 
     def previous_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
-        """Return the live graphs of earlier steps that reached the same optimized parameters."""
+        """Return the live graphs of earlier steps that reached the same optimized parameters.
+
+        Args:
+            step: number of optimizer steps so far.
+            updated: id() of the parameters that optimizers update.
+            reached: id() of the leaves that the new graph reaches.
+        """
         alive = (one._replace(marks=[m for m in one.marks if m.alive()]) for one in self.graphs)
         self.graphs = [one for one in alive if one.marks]
         same = updated & reached
@@ -134,10 +142,10 @@ class GraphHistory(Listener):
         return RetainedGraphs(steps, label, source, node, self.program.line()(added))
 
     def _look(self, nodes: Numbers, live: LiveGraph) -> Retention | None:
-        """Find retained graphs, and mark nodes of this one.
+        """Find retained graphs, and mark some nodes of the new graph.
 
         Args:
-            nodes: the nodes of the graph without leaves, inputs before users.
+            nodes: the nodes of the graph without leaves, in topological order.
             live: the graph that is about to run backward.
         """
         step = live.call.step
@@ -176,7 +184,7 @@ class GraphHistory(Listener):
             return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
-            gc.collect()  # graphs in unreachable cycles are no leak
+            gc.collect()  # frees graphs in unreachable cycles, which are no leaks
             before = graphs_before()
         line.enough = 2 * max(count, line.enough)
         count = _steps(before)
@@ -185,7 +193,7 @@ class GraphHistory(Listener):
         number, name, marks = self._holder(_marks(before), running)
         if number is None:  # search again soon
             line.enough = count + max(1, count // 2)
-        # The line is looked up now: the program forgets the nodes of earlier steps.
+        # The line is looked up now, because the program forgets the lines of nodes later.
         line.holder, line.holder_marks = (number, name, self._source(number)), marks
         return Retention(count, *line.holder)
 
@@ -193,11 +201,13 @@ class GraphHistory(Listener):
         return "" if number is None else self.program.source(number)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
-        """Return the tensor that keeps graphs of the most steps alive; number None if no tensor
-        keeps several.
+        """Return the tensor that keeps the graphs of the most steps alive.
+
+        The returned number is None if no tensor keeps the graphs of several steps.
         """
         tensors = [each for each in tensors_made_since(min(marks)) if each[1] not in running]
-        tensors.sort(key=lambda each: -each[0])  # newest first: shared predecessors count for it
+        # The newest tensor comes first, so that shared predecessors count for the newest tensor.
+        tensors.sort(key=lambda each: -each[0])
         ids, edges = collect_nodes([fn for _, fn, _ in tensors])
         sources: list[list[int]] = [[] for _ in ids]
         for source, target, _, _ in edges:
@@ -233,8 +243,14 @@ def _step_count(holder: _Holder) -> int:
 def _steps_inside(
     nodes: Numbers, running: Container[GradFn], marks: Mapping[int, _Mark], first: int
 ) -> tuple[set[int], int | None]:
-    """Return the steps whose marked nodes are about to run, and the sequence number of the first
-    new node that uses one.
+    """Return the earlier steps whose marked nodes are about to run, and the sequence number of the
+    first new node that depends on a marked node.
+
+    Args:
+        nodes: sequence numbers of the graph's nodes, in topological order.
+        running: the nodes that the backward runs.
+        marks: marks of live graphs by sequence number.
+        first: nodes from this sequence number on are new.
     """
     behind: set[GradFn] = set()
     steps: set[int] = set()
@@ -264,9 +280,9 @@ def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> It
 
 
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
-    """Return the mark on a node; None if there is none.
+    """Return the mark on a node; None if the node has no mark.
 
-    Sequence numbers repeat between threads, so the node's hook dictionary is compared.
+    Nodes of two threads can have the same sequence number, so the hook dictionaries are compared.
     """
     mark = marks.get(fn._sequence_nr())
     return mark if mark is not None and hook_dictionaries([fn])[0] is mark.hooks() else None

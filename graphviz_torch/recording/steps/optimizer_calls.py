@@ -1,8 +1,9 @@
-"""Steps of optimizers, schedulers and GradScalers without the intended effect, noted as events.
+"""Report steps of optimizers, schedulers and GradScalers that do not have the intended effect.
 
-A scheduler that steps before its optimizer, more often, past its end, or whose optimizer never
-steps; an optimizer, scheduler or scaler re-created for each step; steps with a learning rate of 0
-or below, or without gradients; two optimizers with a common parameter.
+Reported are a scheduler that steps before its optimizer does, or more often, or past the end of its
+schedule, or whose optimizer never steps; an optimizer, scheduler or scaler that the program creates
+again for each step; steps with a learning rate of 0 or below; steps without gradients; and two
+optimizers that share a parameter.
 """
 
 from __future__ import annotations
@@ -41,20 +42,18 @@ from .groups import note_group_problems
 from .schedulers import Schedule, note_schedule_problems, note_unused_schedulers, schedulers
 
 _MAX_OPTIMIZERS = 64
-_MAX_PARAMETERS = 10_000  # parameters whose optimizer is remembered
-_MIN_STEPS = 3  # steps, for a report; fewer may be intended
-_CHECKED_STEPS = 4  # first steps, at which schedulers and scalers are compared
+_MAX_PARAMETERS = 10_000  # parameters whose optimizer is kept
+_MIN_STEPS = 3  # fewer steps may be intended, and are not reported
+_CHECKED_STEPS = 4  # number of first steps at which schedulers and scalers are compared
 
 
 @dataclass(slots=True)
 class _Rates:
-    """For a parameter group: steps with learning rate 0, current run of such steps, steps with rate
-    < 0.
-    """
+    """The steps of a parameter group without a positive learning rate."""
 
-    idle: int = 0
-    last: int = 0
-    negative: int = 0
+    idle: int = 0  # number of steps with learning rate 0
+    last: int = 0  # number of steps with learning rate 0 since the last other step
+    negative: int = 0  # number of steps with a learning rate below 0
 
 
 @dataclass(slots=True)
@@ -68,30 +67,32 @@ class _Optimizer:
     steps: int = 0
     empty: int = 0  # steps without any gradient
     rates: list[_Rates] = field(default_factory=list)  # by group
-    # At each of the first steps: the scaler that stepped it, and its schedulers, by name.
+    # For each of the first steps, the scaler that called the step and the optimizer's schedulers,
+    # by the variable's name.
     met: dict[RecreatedKind, list[dict[str, weakref.ref[object]]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _StateCounts:
-    """Steps of optimizers with the same first parameter, with and without optimizer state."""
+    """The steps of all optimizers that have the same first parameter, counted by their state."""
 
     name: str
     place: CodePosition | None
-    fresh: int = 0  # steps without state before them
-    old: int = 0  # steps with state before them
-    keeps: bool = False  # True if there is state after a step
+    fresh: int = 0  # number of steps that began without optimizer state
+    old: int = 0  # number of steps that began with optimizer state
+    keeps: bool = False  # True if the optimizer has state after a step
 
 
 class OptimizerCalls(Listener):
-    """Listener that reports optimizers, schedulers and scalers whose steps have no effect."""
+    """Listener that reports steps of optimizers, schedulers and scalers that miss their purpose."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._optimizers: dict[int, _Optimizer] = {}  # by id()
-        self._schedules: dict[int, Schedule] = {}  # of optimizers that have not stepped, by id()
+        # Schedulers of optimizers that have not stepped, by id() of the scheduler.
+        self._schedules: dict[int, Schedule] = {}
         self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
         self._moments: dict[int, _StateCounts] = {}  # by id() of the first parameter
         self._has_run = False  # True once a backward ran
@@ -115,7 +116,7 @@ class OptimizerCalls(Listener):
         groups = optimizer.param_groups
         if known.steps <= _CHECKED_STEPS:
             self._look_around(known, optimizer, event.frame)
-        if self._has_run and len(event.args) < 2:  # a closure may run backward
+        if self._has_run and len(event.args) < 2:  # no closure, which might run backward
             held = {id(p): p.grad is not None for g in groups for p in g["params"]}
             known.empty += not any(held.values()) and self._reached.isdisjoint(held)
             self._reached.difference_update(held)
@@ -177,12 +178,12 @@ class OptimizerCalls(Listener):
         return _Optimizer(weakref.ref(optimizer), name, place, list(found.values()))
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
-        """Yield the variables of the user's frames around a step, innermost first."""
+        """Yield the variables of each of the user's frames around a step, innermost first."""
         for each in user_frames(user_frame(frame), self.program.frame):
             yield local_variables(each)
 
     def _look_around(self, known: _Optimizer, optimizer: Optimizer, frame: FrameType) -> None:
-        """Find the scaler that steps the optimizer, and the optimizer's schedulers."""
+        """Add the scaler that calls the step, and the optimizer's schedulers, to `known.met`."""
         scaler = stepping_scaler(frame)
         if scaler is None and not known.schedules:
             return
@@ -201,11 +202,13 @@ class OptimizerCalls(Listener):
             known.met.setdefault("scheduler", []).append(found)
 
     def _look_at_what_stepped(self, known: _Optimizer) -> None:
-        """Report a scheduler or scaler that is re-created for each of the first steps."""
+        """Report a scheduler or scaler that the program created again for each of the first
+        steps.
+        """
         for what, looks in known.met.items():
             for name in looks[0]:
                 refs = [look[name] for look in looks if name in look]
-                # weakref.ref returns the same reference for the same object.
+                # For the same object, weakref.ref returns the same reference.
                 recreated = all(one is not other for one, other in pairwise(refs))
                 if len(refs) == len(looks) >= _MIN_STEPS and recreated:
                     made = RecreatedObject(what=what, name=name)
@@ -249,7 +252,7 @@ class OptimizerCalls(Listener):
             self.events.note(empty, known.place, leaves=keys, count=known.steps)
 
     def _look_for_owners(self, optimizer: Optimizer, name: str, place: CodePosition | None) -> None:
-        """Report parameters that another optimizer holds as well."""
+        """Report parameters that another optimizer updates, too."""
         both: dict[str, list[int]] = {}
         for key in map(id, parameters_of(optimizer)):
             known = self._owners.get(key)
@@ -264,7 +267,7 @@ class OptimizerCalls(Listener):
             self.events.note(shared, place, leaves=keys, count=len(keys))
 
     def _look_at_moments(self) -> None:
-        """Report an optimizer that is re-created for each step and so loses its state."""
+        """Report an optimizer that loses its state because the program creates it for each step."""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _MIN_STEPS and not moments.old:
                 made = RecreatedObject(what="optimizer", name=moments.name)
@@ -272,7 +275,7 @@ class OptimizerCalls(Listener):
 
 
 def _rate(rate: object) -> float:
-    """Return a learning rate; 1 if unknown."""
+    """Return a learning rate as a float; 1 if it cannot be read without waiting for a device."""
     if type(rate) is float:
         return rate
     if type(rate) is Tensor and rate.is_cpu and has_memory(rate) and TensorBase.numel(rate) == 1:
@@ -284,9 +287,9 @@ def _rate(rate: object) -> float:
 class EarlySchedulers(Listener):
     """Listener that reports a scheduler that stepped before its optimizer.
 
-    Schedulers are searched in the frame that enters the recording, directly or in lists and
-    objects, and in variables that a function has assigned since together with their optimizer. With
-    a GradScaler nothing is reported: it may have skipped earlier steps.
+    Schedulers are searched in the variables of the frame that enters the recording, and in lists
+    and objects there. A function that creates an optimizer during the recording is searched, too.
+    With a GradScaler nothing is reported, because the scaler may have skipped earlier steps.
     """
 
     def __init__(self, program: Program) -> None:
@@ -327,7 +330,7 @@ class EarlySchedulers(Listener):
     def _made_since(
         self, frame: FrameType, optimizer: Optimizer
     ) -> Iterator[tuple[str, LRScheduler]]:
-        """Yield the frame's variables that hold a scheduler created since the recording began."""
+        """Yield the frame's schedulers, if the frame created the optimizer during the recording."""
         values = local_variables(frame)
         own = [name for name, value in values.items() if value is optimizer]
         new = frame is not self.program.frame or self._names.isdisjoint(own)

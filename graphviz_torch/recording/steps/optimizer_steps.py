@@ -1,6 +1,7 @@
-"""Optimizer steps as events: name, learning rates, and parameters that are not the model's.
+"""Record each optimizer step: its learning rates, and parameters that the model does not have.
 
-Also used in a light recording: a step shows that the program trains.
+This listener also runs with gradients="finite", because an optimizer step shows that the program
+trains.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from ..listener import Listener
 
 
 class OptimizerSteps(Listener):
-    """Listener that notes each optimizer step, once per line."""
+    """Listener that adds an event for optimizer steps, one per line."""
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer, program = event.optimizer, self.program
         parameters = program.steps.parameters(optimizer) or set()
         strangers = parameters - program.table.own_ids()
-        if len(strangers) < len(parameters):  # else it is the optimizer of another model
+        if len(strangers) < len(parameters):  # otherwise the optimizer belongs to another model
+            # Only leaves are checked, because PyTorch warns when `.grad` of a non-leaf is read.
             leaves = (p for p in parameters_of(optimizer) if id(p) in strangers and p.is_leaf)
-            # PyTorch warns about .grad of non-leaves.
             strangers = {id(p) for p in leaves if p.grad is None}
         rates = tuple([_rate(group) for group in optimizer.param_groups])
         name = program.optimizer_name(optimizer, user_frame(event.frame))

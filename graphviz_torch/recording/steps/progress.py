@@ -1,9 +1,9 @@
-"""Detect a training that does not move: parameters that no step changes, or a constant loss.
+"""Detect a training without progress: no step changes a parameter, or the loss is constant.
 
-At the first backward, the elements with the largest gradients of a few parameters are sampled. They
-are compared at the next backward; for a training that moves, this is all. If none changed, all
-parameters are compared. The first value of each loss is compared with the next ones in the same
-way. On a device nothing waits: results are copied at the end of the step.
+At the first backward a few parameters are sampled, at the elements with their largest gradients. At
+the next backward these elements are compared. If any of them changed, the check ends; if none
+changed, all parameters are sampled and compared. The first value of each loss is compared with its
+later values in the same way. Nothing waits for a device: results are copied at the end of the step.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ..live import leaves_of
 from ..program import Program
 
 _FEW_PARAMETERS, _MAX_PARAMETERS = 8, 512
-_ELEMENTS, _SEARCHED = 8, 4096  # elements compared; first elements searched for them
+_ELEMENTS, _SEARCHED = 8, 4096  # compared elements; they are the largest of this many first ones
 _MIN_STEPS, _MIN_BACKWARDS = 2, 3
-_MAX_TRIES = 16  # backwards without a readable gradient, before giving up
-_MAX_LINES = 64  # source lines of backwards
+_MAX_TRIES = 16  # backwards without a readable gradient, after which the check ends
+_MAX_LINES = 64  # lines that call backward and whose losses are compared
 
 
 class _LargestElements(NamedTuple):
@@ -49,12 +49,12 @@ class _LargestElements(NamedTuple):
 
 @dataclass(slots=True)
 class _Loss:
-    """The losses that one line runs backward."""
+    """The losses for which one line calls backward."""
 
-    first: Tensor | None  # the first value; None: they differ
-    value: float
-    same: list[Tensor]  # device results of the comparisons with `first`
-    steps: set[tuple[int, int]]  # steps in which it had that value
+    first: Tensor | None  # the first value; None after another value was seen
+    value: float  # the first value, if it was on the CPU
+    same: list[Tensor]  # comparisons with `first` whose results are still on the device
+    steps: set[tuple[int, int]]  # steps in which the loss had the first value
     count: int = 1
 
 
@@ -67,11 +67,12 @@ class Progress(Listener):
         super().__init__(program)
         self._moves = False  # True if a parameter changed, or changes cannot be observed
         self._samples: list[_LargestElements] = []
-        self._of_all = False  # True if they are of all parameters
-        self._changed: list[Tensor] = []  # device results: did any element change
+        self._of_all = False  # True if `_samples` contains all parameters, not a few
+        self._changed: list[Tensor] = []  # on the device, for each sample: True if it changed
         self._first_step, self._last_step = 0, 0  # steps at the first and the last comparison
         self._tries = 0  # backwards without a readable gradient
-        self._backwards, self._compared = 0, 0  # unchanged backwards; those that compared all
+        # Number of backwards without a change, and of those at which all parameters were compared.
+        self._backwards, self._compared = 0, 0
         self._place: CodePosition | None = None
         self._losses: dict[CodePosition | None, _Loss] = {}
 
@@ -111,7 +112,7 @@ class Progress(Listener):
             self._moves = self._moves or any(map(TensorBase.item, changed))
             there = [each for each in self._samples if not each.learns.is_cpu]
             if not all(TensorBase.item(each.learns[0]) for each in there):
-                self._samples = []  # zero gradients change nothing
+                self._samples = []  # gradients of zero change no parameter
             for loss in self._losses.values():
                 same, loss.same = loss.same, []
                 if not all(map(TensorBase.item, same)):
@@ -137,7 +138,7 @@ class Progress(Listener):
         ]
         learns = any(id(parameter) in held for parameter in parameters)
         if not (steps or learns or self.program.step):
-            return  # the program only computes gradients
+            return  # the program computes gradients, but does not train
         event, written = StalledTraining(), None
         for parameter in parameters if steps else ():
             written = written or self.program.changes.last_write(parameter)
@@ -152,7 +153,10 @@ class Progress(Listener):
         )
 
     def _compare(self, reached: frozenset[int], step: int) -> None:
-        """Compare the samples before a backward that reaches their parameters."""
+        """Compare the sampled elements with their current values, before a backward.
+
+        If the backward does not reach all sampled parameters, the samples are dropped.
+        """
         pairs = [(each, each.parameter()) for each in self._samples]
         alive = [(each, p) for each, p in pairs if p is not None and id(p) in reached]
         if len(alive) < len(pairs):  # the program trains other parameters now
@@ -209,10 +213,11 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
     """Yield samples of leaves that have a readable gradient.
 
     Args:
-        leaves: candidates.
-        few: True to sample about eight of them, spread evenly; False: those in an optimizer.
+        leaves: the leaves to choose from.
+        few: True: sample about eight leaves, evenly spaced. False: sample the leaves that
+            optimizers update, or all if there are none.
     """
-    if few:  # most trainings move; a search for optimizers would cost more than a small step
+    if few:  # the search for optimizers would take longer than a small training step
         leaves = leaves[:: max(1, len(leaves) // _FEW_PARAMETERS)]
     else:
         held = optimized_parameters()
@@ -230,7 +235,7 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
         if slopes.is_cpu and not TensorBase.item(torch.amax(largest.values)):
             continue
         values = _elements_at(leaf, largest.indices)
-        # `not <= 0` includes NaN gradients, which change the weight, too.
+        # `not <= 0` is also True for NaN gradients, which change the weight.
         learns = torch.logical_not(torch.le(largest.values, 0))
         yield _LargestElements(Ref(leaf), largest.indices, values, learns)
 

@@ -1,4 +1,4 @@
-"""Learning rate schedulers of a program, and their number of steps."""
+"""Find a program's learning rate schedulers, and compare their steps with their optimizers'."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _MAX_ITEMS = 16  # searched items of a list
 
 
 def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
-    """Yield the schedulers among variables, in lists of them, and in attributes of objects."""
+    """Yield the schedulers among variables, in lists and tuples, and in attributes of objects.
+
+    Each comes with its name, such as "scheduler", "schedulers[0]" or "trainer.scheduler".
+    """
     for name, value in values.items():
         if issubclass(type(value), LRScheduler):
             yield name, value
@@ -46,12 +49,12 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
                         yield f"{name}.{key}", part
 
 
-_MIN_STEPS = 3  # steps, for a report; fewer may be intended
+_MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 
 
 @dataclass(slots=True)
 class Schedule:
-    """A scheduler, with its step count at its optimizer's first step."""
+    """A scheduler, with its number of steps when it was found."""
 
     scheduler: weakref.ref[LRScheduler]
     name: str
@@ -59,7 +62,7 @@ class Schedule:
 
     @classmethod
     def create(cls, scheduler: LRScheduler, name: str) -> Schedule:
-        """Create from a live scheduler."""
+        """Create the record of a live scheduler."""
         return cls(weakref.ref(scheduler), name, _count(scheduler))
 
 
@@ -71,13 +74,13 @@ def note_schedule_problems(
     optimizer_steps: int,
     scaled: bool,
 ) -> None:
-    """Note a scheduler that steps more often than its optimizer, or past its end.
+    """Report a scheduler that steps more often than its optimizer, or past its schedule's end.
 
     Args:
         events: receives the events.
-        program: names lines.
+        program: the recorded program, which knows the lines that call `step`.
         schedule: the scheduler.
-        optimizer: name of its optimizer.
+        optimizer: name of the scheduler's optimizer.
         optimizer_steps: number of steps of the optimizer.
         scaled: True if a GradScaler may have skipped steps.
     """
@@ -103,12 +106,12 @@ def note_unused_schedulers(
     schedules: Iterable[Schedule],
     optimizers: Sequence[Optimizer | None],
 ) -> None:
-    """Note schedulers that step although their optimizer never does.
+    """Report schedulers that step although their optimizer never does.
 
     Args:
         events: receives the events.
-        program: names lines.
-        schedules: the schedulers.
+        program: the recorded program, which knows the lines that call `step`.
+        schedules: the schedulers to check.
         optimizers: the optimizers that step.
     """
     stepped = {id(group) for each in optimizers if each for group in each.param_groups}
@@ -116,7 +119,7 @@ def note_unused_schedulers(
         scheduler = schedule.scheduler()
         if scheduler is None or any(scheduler.optimizer is each for each in optimizers):
             continue
-        # A wrapper around an optimizer shares its groups.
+        # A wrapper of an optimizer has the same parameter groups as the optimizer.
         if any(id(group) in stepped for group in scheduler.optimizer.param_groups):
             continue
         steps = _count(scheduler) - schedule.started
@@ -126,8 +129,10 @@ def note_unused_schedulers(
 
 
 def _active(scheduler: LRScheduler) -> list[LRScheduler]:
-    """Return the schedulers that set the rate now: the current parts of a composed scheduler, or
-    itself.
+    """Return the schedulers that set the learning rate now.
+
+    For a SequentialLR or ChainedScheduler these are the current inner schedulers, for others the
+    scheduler itself.
     """
     parts: list[LRScheduler] = getattr(scheduler, "_schedulers", [])  # private (2.13)
     if type(scheduler) is SequentialLR:

@@ -1,29 +1,30 @@
-"""Find where a training step ends: where the next one begins, whatever changes the parameters.
+"""Find where a training step ends and the next one begins.
 
     before ──► an optimizer steps, or a GradScaler skips its step ──► tail ──► the next step begins
 
-The tail belongs to the step: other optimizers that step after the same backward, clipping, logging,
-averages of weights, schedulers. The next step begins at the first of these:
+The tail is the code between the optimizer's step and the next training step, such as schedulers,
+logging, averages of weights, or other optimizers that step after the same backward. It belongs to
+the training step before it. The next step begins at the first of these:
 
     a batch is requested            from a DataLoader
     a module's forward              the outermost one, of a module with parameters
-    a call on a parameter           that may create a node, if the forward calls no module
-    gradients are cleared           by `zero_grad` or `.grad = None`; then at the next call with a
-                                    tensor, because another optimizer may step before it
+    a call on a parameter           that may create a node, for a forward without modules
+    gradients are cleared           by `zero_grad` or `.grad = None`; the step begins at the next
+                                    call with a tensor, because another optimizer may still step
     a backward
-    the same optimizer steps again  or another one, if nodes were created in between
+    the same optimizer steps again  or another optimizer steps, and nodes were created in between
     a CUDA graph capture            captured operations belong to no step
 
 Without an optimizer there is no tail:
 
-    update by hand                  the step ends where the program changes the first parameter
-                                    after a backward, in place or through `.data`, having read its
-                                    gradient
-    no update                       it ends where the first gradient is set to None after a
-                                    backward; else at each backward, from the eighth on
+    update by hand                  the step ends where the program, after a backward, first changes
+                                    a parameter whose gradient it read
+    no update                       the step ends where the program, after a backward, first sets a
+                                    gradient to None; otherwise at each backward, from the eighth on
 
-Only the opening thread is notified. Calls are observed until the first optimizer steps, and then
-only in tails; with a GradScaler always. Not observed: updates by C++ and compiled code.
+Only the thread that called `open` is observed. Calls are observed until the first optimizer steps,
+and after that only in tails; with a GradScaler they are always observed. Updates by C++ and
+compiled code are not observed.
 """
 
 from __future__ import annotations
@@ -63,25 +64,26 @@ _grad: Any = Tensor.grad
 _data: Any = Tensor.data
 _BACKWARDS = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 _CHANGES = IN_PLACE - {UNSCALE, UPDATE_SCALE}
-# Functions that read the values of a parameter and create no node.
+# Functions that read a parameter's values and create no node.
 _VALUES = frozenset(
     (TensorBase.detach, TensorBase.item, TensorBase.tolist, TensorBase.numpy, _data.__get__)
 )
-_MAX_BACKWARDS = 8  # backwards per step, without an optimizer and without updates
+_MAX_BACKWARDS = 8  # backwards in a step, if the program has no optimizer and makes no updates
 
 
 class StepEnds:
-    """Calls a function at the end of each training step in this thread, until `close()`.
+    """An observer that calls a function at the end of each training step in this thread.
 
-    A step ends where the next one begins, after an optimizer has stepped: at a batch, a forward or
-    a `zero_grad`; the last step ends at `close()`. Without an optimizer it ends where the program
-    changes a parameter by hand after a backward, else at each backward.
+    After an optimizer has stepped, the training step ends at the next batch, forward or
+    `zero_grad`. The last step ends at `close()`. Without an optimizer, a step ends where the
+    program changes a parameter by hand after a backward, or else at each backward.
 
     Args:
         ended: called without arguments. Its exceptions propagate into the training.
         stepped: called with each optimizer that stepped, or with None if a GradScaler skipped the
-            step. It returns True if the exact beginning of the next step matters; if False, `ended`
-            may be called later, at the next optimizer step. None: it always matters.
+            step. If it returns True, `ended` is called exactly where the next step begins. If it
+            returns False, `ended` may be called later, at the next optimizer step. None: always
+            call `ended` exactly where the next step begins.
 
     >>> weight, losses = torch.ones(2, requires_grad=True), []
     >>> optimizer = torch.optim.SGD([weight], lr=0.25)
@@ -112,15 +114,15 @@ class StepEnds:
         self._steps = StepWatch(self._on_step_start, self._on_step_end)
         self._captures = CaptureWatch(on_begin=self._before_capture)
         self._calls: _StepCallObserver | None = None  # observes calls while open
-        self._optimizers: set[int] = set()  # id() of optimizers that stepped, during a tail
-        self._number = 0  # sequence number when the last of them stepped
-        self._tail: _Tail | None = None  # set if the end of the tail matters
-        self._over: _Tail | None = None  # a tail that ended inside a call and is still open
+        self._optimizers: set[int] = set()  # in a tail, id() of the optimizers that stepped
+        self._number = 0  # sequence number when the last of these optimizers stepped
+        self._tail: _Tail | None = None  # set if the exact end of the tail matters
+        self._over: _Tail | None = None  # a tail that ended inside a call and is not closed yet
         self._running = False  # True during an optimizer step
         self._scales = False  # True if the program uses a GradScaler
-        self._most = float(_MAX_BACKWARDS)  # backwards in a step
-        self._backwards = 0  # since the last step ended
-        self._read: set[int] = set()  # storages of leaves whose gradient the program has read
+        self._most = float(_MAX_BACKWARDS)  # number of backwards after which a step ends
+        self._backwards = 0  # number of backwards since the last step ended
+        self._read: set[int] = set()  # storage ids of leaves whose gradient the program has read
 
     def open(self) -> None:
         """Start observing this thread."""
@@ -132,7 +134,7 @@ class StepEnds:
         self._calls = _StepCallObserver(self, self._key)
 
     def close(self) -> None:
-        """Stop observing; a step whose optimizer has stepped ends here."""
+        """Stop observing. If an optimizer has stepped, its training step ends here."""
         self._steps.close()
         self._captures.close()
         tail = self._leave_tail()
@@ -146,7 +148,7 @@ class StepEnds:
         """Stop observing calls until an optimizer has stepped.
 
         Args:
-            last: True to stop counting backwards of other threads, too.
+            last: True if the count of backwards in other threads stops, too.
         """
         if last:
             self._engine.close()
@@ -167,7 +169,7 @@ class StepEnds:
     def on_call_end(self, event: Called) -> None:
         """End the step if this call into torch updates a parameter by hand or clears gradients."""
         ends = False
-        with suppress(Exception):  # a tensor that cannot be read
+        with suppress(Exception):  # raised by tensors that cannot be read
             ends = not (self._running or self._optimizers) and self._is_end(event)
         if ends:
             self._end()
@@ -196,13 +198,15 @@ class StepEnds:
             return args[1] is None and self._backwards > 0 and not optimized_parameters()
         elif any(storage_id(each) in self._read for each in tensors(args[0])):
             self._read.clear()
-            if not optimized_parameters():  # else the program perturbs them, as an attack does
+            # If there is an optimizer, changes by hand are no training: an adversarial attack, for
+            # example, changes inputs in this way.
+            if not optimized_parameters():
                 self._most = math.inf
                 return True
         return False
 
     def _take(self, parameters: Iterable[Tensor]) -> None:
-        """Note that the program reads the gradients of these parameters."""
+        """Record that the program reads the gradients of these parameters."""
         self._read.update(storage_id(each) for each in parameters if each.is_leaf)
 
     def _on_step_start(self, event: Stepping) -> None:
@@ -236,12 +240,12 @@ class StepEnds:
             self._tail = _Tail(self._on_next_step, self._key)
 
     def _on_next_step(self) -> None:
-        """End the step, because the next one begins."""
+        """End the step, because the next step begins."""
         if get_ident() == self._thread and self._tail is not None and not self._running:
             self._end()
 
     def _leave_tail(self) -> bool:
-        """Close the tail; return True if there was one."""
+        """Close the tail, and return True if there was a tail."""
         found = bool(self._optimizers)
         self._optimizers.clear()
         tail, self._tail = self._tail, None
@@ -262,9 +266,7 @@ class StepEnds:
 
 
 class _StepCallObserver:
-    """A context that observes the calls of a thread, above other function modes, until
-    `close()`.
-    """
+    """An observer of the calls of a thread, inside other function modes, until `close()`."""
 
     def __init__(self, listener: object, key: object) -> None:
         self._regions = RegionWatch(OperationTrace)
@@ -286,10 +288,10 @@ class _All:
 
 
 class _Tail:
-    """Finds the beginning of the next step after an optimizer has stepped.
+    """An observer that finds where the next step begins after an optimizer has stepped.
 
     Args:
-        begins: called there, possibly more than once.
+        begins: called where the next step begins, possibly more than once.
         key: key of the program whose calls are observed.
     """
 
@@ -306,12 +308,12 @@ class _Tail:
         self._observer = _StepCallObserver(self, key)
 
     def on_optimizer_step(self) -> None:
-        """Handle a step of another optimizer: forget that gradients were cleared."""
+        """Handle a step of another optimizer: the next step has not begun, despite `zero_grad`."""
         self._cleared = False
 
     def close(self) -> bool:
-        """Stop observing; return False inside an observed call, where a function mode cannot be
-        left.
+        """Stop observing. Return False inside an observed call, where a function mode cannot be
+        exited; the caller then has to close again later.
         """
         self._batches.close()
         self._modules.close()
