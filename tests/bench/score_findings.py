@@ -57,7 +57,7 @@ def main() -> None:
         show(findings, 99)
     if chosen.names:
         return
-    for name in ("before", "after", "blind", "tuning", "holdout"):
+    for name in ("before", "after", "blind", "tuning", "holdout", "recent"):
         scores, misled = [], 0
         for row in rows(name):
             findings = cases.play(row.program, row.raises, run=chosen.run)

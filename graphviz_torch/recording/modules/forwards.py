@@ -26,6 +26,7 @@ from ...graph.events import DiscardedForward, RepeatedForward
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.engine import running_node
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
@@ -91,7 +92,11 @@ class Forwards(Listener):
         self._look_at_last()
         self._began = sequence_number()
         self._argument_key = _ArgumentKey()
-        if torch.is_grad_enabled():
+        if running_node() is not None:
+            self._began = (
+                -1
+            )  # recomputed by a node whose backward calls autograd.grad on the result
+        elif torch.is_grad_enabled():
             args, kwargs = frame_variables(event.frame, "args", "kwargs")
             args = event.args if args is None else args
             self._argument_key = _argument_key(args, kwargs)

@@ -26,6 +26,31 @@ NOT_YET = frozenset(
         "attention_whose_result_is_not_used",
         "scheduler_stepped_twice_for_a_step",
         "optimizer_made_in_each_epoch",
+        # Of "recent", when it was written:
+        "adapters_under_a_reentrant_checkpoint",
+        "own_checkpoint_without_the_random_state",
+        "checkpoint_that_does_not_preserve_the_random_state",
+        "backward_that_ignores_its_gradient",
+        "auxiliary_loss_scaler_discarded",
+        "ratio_to_its_own_detached_copy",
+        "noise_weights_paired_with_each_image",
+        "maximum_without_keepdim",
+        "balance_loss_that_is_constant",
+        "router_probabilities_normalized_twice",
+        "spectrum_cast_to_real",
+        "ensemble_stacked_in_each_step",
+        "gradient_asked_inside_vmap",
+        "parameters_to_clip_are_used_up",
+        "helper_that_reads_a_generator_twice",
+        "masked_weights_that_decay",
+        "combined_loss_not_returned",
+        "auxiliary_loss_added_twice",
+        "graph_features_not_used",
+        "teacher_that_keeps_old_statistics",
+        "gradients_of_the_last_batches_leak",
+        "last_window_divided_by_the_full_count",
+        "augmentation_that_repeats_in_each_epoch",
+        "workers_seeded_with_one_number",
     ]
 )
 FALSE_ALARMS = frozenset[str]()
@@ -75,8 +100,8 @@ def test_what_is_not_reached_is_listed_by_names_that_exist() -> None:
 
 def test_each_row_has_a_thread_of_its_own_and_a_marked_line() -> None:
     table = list(REPORTED.values())
-    assert len({row.address for row in table}) == len(table) >= 202
-    assert {row.set for row in table} == {"before", "after", "blind", "tuning", "holdout"}
+    assert len({row.address for row in table}) == len(table) >= 232
+    assert {row.set for row in table} == {"before", "after", "blind", "tuning", "holdout", "recent"}
     assert all(row.address.startswith("https://") for row in table)
     assert all(row.cause.endswith(".") for row in table)
     assert all(1 <= len(row.lines) <= 3 for row in table)
