@@ -1,4 +1,4 @@
-"""The command line, and callbacks for training frameworks, pytest and other tools' formats."""
+"""Use graphviz_torch from other programs: shells, training frameworks, pytest, file formats."""
 
 from __future__ import annotations
 

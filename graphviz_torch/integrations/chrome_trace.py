@@ -1,11 +1,10 @@
 """`to_chrome_trace`: measured times of backward, copies and collectives, for Perfetto.
 
 Only measured times are written. A recording measures the duration of each node of backward and,
-with `record(clock=True)`, of each copy on CUDA. It measures neither their start times nor forward.
-So nodes are placed end to end, in the order in which they ran, and gaps between them are not shown.
-A collective in backward is an instant event at the end of its node. Durations of collectives, where
-measured, are a second process in the trace, with one track per rank on a time axis that all ranks
-share.
+with `record(clock=True)`, of each copy on CUDA. Start times and the forward pass are not measured.
+Therefore the trace places nodes end to end, in the order in which they ran, without gaps. A
+collective in backward is an instant event at the end of its node. Measured durations of collectives
+form a second process of the trace, with one track per rank. All ranks share its time axis.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
         path: a ".json" file to write, which ui.perfetto.dev opens.
 
     Returns:
-        The content of the file. Times are microseconds. One track has the nodes of backward, one
-        the copies.
+        The content of the file. Times are in microseconds. One track shows the nodes of backward,
+        another one the copies.
 
     Raises:
         ValueError: if no time was measured, as for a traced graph or a forward without backward.
@@ -89,7 +88,7 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
             event = {"name": title, "cat": "autograd", "ph": "X", "ts": begin, "dur": duration}
             events.append({**event, "pid": 0, "tid": track, "args": arguments})
             begin += duration
-    ends: dict[int, float] = {}  # node id -> end on the track, in microseconds
+    ends: dict[int, float] = {}  # node id -> the time at which the node ends
     now = 0.0
     for node in ran:
         ends[node.id] = now = now + (node.seconds or 0.0) * _MICROSECONDS

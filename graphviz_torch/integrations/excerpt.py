@@ -1,12 +1,12 @@
-"""Source lines for a finding, as compilers print them: with the names in its message underlined.
+"""Print the source lines of a finding, and underline the names that its message contains.
 
      --> train.py:16
       |
    16 |     features = self.encoder(x).detach()
       |                     ^^^^^^^    ^^^^^^
 
-A line is read from a file only if exactly one file matches the name and it was not changed since
-the program ran. Otherwise the finding is printed without a source line.
+A line is read from a file only if exactly one file matches the name, and if this file was not
+changed since the program ran. Otherwise the finding is printed without a source line.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..graph import Finding
 from ..graph.terminal import width_of
 from ..graph.text import printable
 
-Lines = Callable[[str], Sequence[str]]  # file name in a finding, as "train.py" -> its lines
+Lines = Callable[[str], Sequence[str]]  # "train.py" -> the lines of this file, () if unknown
 
 _MAX_FOLDERS_SEARCHED = 5000
 _MAX_LINES_SHOWN = 3
 _SKIPPED = ("node_modules", "site-packages", "__pycache__")
 _PLACE = re.compile(r"(?:[\w./-]+\.py|In\[\d+\]):\d+")
 _WORD = re.compile(r"[^\W\d]\w*")
-# Words of messages that are no names, although a source line may contain them as names.
+# English words of messages that are not underlined, even if a variable has such a name.
 _WORDS = """
 a an the of at by to no on it its was were be been are that this these those all so than then when
 where which who has have had do does did into out up down over got only one two each nothing what
@@ -40,17 +40,19 @@ _ENGLISH = {*keyword.kwlist, *_WORDS.split()}
 
 
 def no_lines(_: str) -> Sequence[str]:
-    """Return no lines for any file, so that reports are printed without source."""
+    """Return no lines, so that reports are printed without source."""
     return ()
 
 
 class Files:
-    """Reads source lines by the file names that findings contain.
+    """A reader of source files: it is called with a file name of a finding, and returns the lines.
 
     Args:
-        folders: searched for the name, in order; then the subfolders of the last one are searched.
-        unchanged_since: seconds since the epoch; a file that was changed later is not read.
-        loaded: whether this process runs the program, so that files of its modules are found.
+        folders: folders to search for the file, in this order. Subfolders of the last folder are
+            searched as well.
+        unchanged_since: time in seconds since the epoch. A file changed later is not read.
+        loaded: whether this process runs the program. If so, the files of loaded modules are
+            searched before subfolders.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Files:
             return ()
 
     def _path(self, name: str) -> Path | None:
-        # A recording may come from an untrusted source: read only below the given folders.
+        # A recording may be hostile: read no file outside the given folders.
         if Path(name).is_absolute() or ".." in Path(name).parts:
             return None
         for folder in self._folders:
@@ -82,19 +84,19 @@ class Files:
                 return folder / name
         found: Iterable[Path] = loaded_files(name) if self._loaded else ()
         different = {path.resolve() for path in found or files_below(self._folders[-1], name)}
-        if len(different) > 1:  # findings name lines of the program, not of libraries
+        if len(different) > 1:  # prefer files of the program to files of libraries
             different = {path for path in different if not {*_SKIPPED} & {*path.parts}}
         return different.pop() if len(different) == 1 else None
 
 
 def loaded_files(name: str) -> list[Path]:
-    """Return the files of loaded modules whose paths end in `name`."""
+    """Return the files of loaded modules whose path ends with `name`, such as "net/train.py"."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [Path(file) for file in files if isinstance(file, str) and _ends(file, name)]
 
 
 def files_below(root: Path, name: str) -> Iterator[Path]:
-    """Yield files in subfolders of `root` whose paths end in `name`.
+    """Yield files in `root` and its subfolders whose path ends with `name`.
 
     Hidden folders and installed packages are skipped, and the search ends after 5,000 folders.
     """
@@ -114,18 +116,18 @@ def _ends(file: str, name: str) -> bool:
 
 
 class Excerpt(NamedTuple):
-    """Lines to print for a finding, and the names underlined in them."""
+    """The lines to print for a finding, and the names that are underlined in them."""
 
     lines: list[str]
     names: frozenset[str]
-    margin: int  # characters before the "|"
+    margin: int  # number of characters left of the "|"
 
 
 def excerpt(finding: Finding, lines: Lines) -> Excerpt:
     r"""Return the source lines that a finding names, with the names in its message underlined.
 
-    The line of the finding comes first, then other lines that its message names; at most three, and
-    only those whose files are found.
+    The finding's own line comes first, then other lines that its message names: at most three
+    lines, and only from files that are found.
 
     >>> found = Finding("cut", "warning", "x was cut by detach().", where="train.py:2")
     >>> program = ["import torch", "y = f(x).detach()  # x"]
@@ -162,7 +164,7 @@ def excerpt(finding: Finding, lines: Lines) -> Excerpt:
 
 
 def _line(place: str, lines: Lines) -> str:
-    """Return the source at "train.py:16" as one printable line; "" if it is not found."""
+    """Return the source line at a place such as "train.py:16"; "" if it is not found."""
     name, _, number = place.rpartition(":")
     read = lines(name) if name and number.isdecimal() else ()
     text = read[int(number) - 1] if 0 < int(number or 0) <= len(read) else ""
@@ -170,7 +172,7 @@ def _line(place: str, lines: Lines) -> str:
 
 
 def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
-    """Return a row of "^" below the words found in the line's code, and these words."""
+    """Return a row with "^" below each of the words in a source line, and the words found."""
     below, names = "", set[str]()
     for match in _WORD.finditer(text.partition("  #")[0]):
         if match[0] in words:
@@ -181,7 +183,7 @@ def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
 
 
 def without_place(text: str, where: str, names: frozenset[str]) -> str:
-    """Return a sentence without " at train.py:16" after names that are underlined in that line.
+    """Remove " at train.py:16" after names, if the names are underlined in that line.
 
     >>> without_place("x was cut by detach() at a.py:2, not at a.py:21.", "a.py:2", {"detach"})
     'x was cut by detach(), not at a.py:21.'

@@ -1,6 +1,6 @@
 """A callback for Lightning's Trainer: `Trainer(callbacks=[AutogradRecorder(every=100)])`.
 
-With Fabric, where the loop is your own, call `record_steps` before it instead.
+With Lightning Fabric, call `record_steps` before your training loop instead.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from .training import RaiseOn, Report
 
 
 class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
-    """Records training batches: findings go to the log, graph and norms to the Trainer's loggers.
+    """A callback that records training batches and logs findings, graphs and gradient norms.
+
+    Findings go to the log "graphviz_torch", graphs and norms to the Trainer's loggers.
 
     Args:
-        at, every, nonfinite, folder, raise_on, compiled: as for `record_steps`; a step is a batch.
+        at, every, nonfinite, folder, raise_on, compiled: as for `record_steps`. Each batch counts
+            as a step.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
         self._batch = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Set the model and the loggers of the run."""
+        """Set the model to record, and the Trainer's loggers."""
         self._steps.model = pl_module
         self.report.loggers = [
             logger.experiment if hasattr(logger.experiment, "add_scalar") else logger
@@ -56,14 +59,14 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Start recording if this batch is due."""
+        """Start recording if this batch is to be recorded."""
         self._steps.begin(self._batch)
         self._batch += 1
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """End the recording, if there is one, and report the batch."""
+        """If this batch is recorded, end its recording and report it."""
         self._steps.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Send a step's graph and gradient norms to the loggers of a training."""
+"""Send a step's graph and gradient norms to TensorBoard, wandb, MLflow or another logger."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def send(logger: Any, graph: Graph, step: int) -> None:
     """Log the graph of a step and its gradient norms.
 
     Args:
-        logger: a TensorBoard `SummaryWriter`, a wandb run, the module `mlflow`, or an object with
-            Lightning's `log_metrics(metrics, step)`, which gets the norms only.
+        logger: a TensorBoard `SummaryWriter`, a wandb run, the module `mlflow`, or a Lightning
+            logger with `log_metrics(metrics, step)`, which gets only the norms.
         graph: the graph of the step.
         step: the number of the step.
 
@@ -48,10 +48,11 @@ def send(logger: Any, graph: Graph, step: int) -> None:
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
-    """Return the L2 norm of the gradients of each module's own parameters, by the module's path.
+    """Return each module's gradient norm: the L2 norm over the module's own parameters.
 
-    Norms are divided by the loss scale. They are NaN or Inf if a gradient contains such a value.
-    For a sharded parameter it is the norm of the whole `.grad` if the ranks' graphs were merged.
+    Keys are paths of modules. Norms are divided by the loss scale; they are NaN or Inf if a
+    gradient contains NaN or Inf. The norm of a sharded parameter covers all shards if the graph was
+    merged from the graphs of all ranks.
     """
     norms: dict[str, list[float]] = {}
     for parameter in graph.parameters:
@@ -59,7 +60,7 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
             continue
         found = graph.nodes[parameter.node].grad_outputs
         whole = parameter.grad is not None and not parameter.grad.extent
-        if whole and graph.step.loss_scale is None:  # GradScaler may have unscaled `.grad` already
+        if whole and graph.step.loss_scale is None:  # with a scale, `.grad` may be unscaled
             found = (parameter.grad,)
         for stats in found:
             if stats is not None:

@@ -1,4 +1,4 @@
-"""`to_model_explorer`: files for Google's Model Explorer, with gradients, time and memory."""
+"""`to_model_explorer`: show a graph in Google's Model Explorer, with gradients, time and memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from ..graph.column import columns_except
 from ..graph.files.replacement import replacement
 
 _GRAPH = "autograd"
-# Fields of a node that are written by their declared column; the others are written by hand.
+# Fields of `Node` that are written as they are declared; `_nodes` writes the excluded ones.
 _DECLARED = columns_except(Node, "scope", "where", "note", "saved", "seconds")
 _COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the lowest to the highest value
 
 
 def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
-    """Write the graph for Model Explorer, and node data files for recorded measurements next to it.
+    """Write a graph file for Model Explorer, and next to it a file for each kind of measurement.
 
     Args:
         graph: a graph, a recording or a tensor.
-        path: a ".json" file, say "step.json". Node data go to "step.gradient.json" (gradient norm),
-            "step.time.json" (microseconds in backward) and "step.memory.json" (bytes saved for
-            backward), each only if it was recorded.
+        path: a ".json" file, such as "step.json". Measurements go to "step.gradient.json" (gradient
+            norms), "step.time.json" (microseconds in backward) and "step.memory.json" (bytes saved
+            for backward). A file is written only if its measurement was recorded.
 
     Returns:
-        The files written: first the graph, to be opened, then those to load as "Node data".
+        The paths of the written files. Open the first one, the graph, in Model Explorer; load the
+        others as "Node data".
 
     Raises:
         TypeError: if `graph` is not a graph, a recording or a tensor.

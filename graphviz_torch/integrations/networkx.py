@@ -1,4 +1,4 @@
-"""`to_networkx`: the graph for networkx, which also writes GraphML, GEXF and other formats."""
+"""`to_networkx`: convert a graph to networkx, which also writes GraphML, GEXF and other formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..graph.collective import by_node
 from ..graph.column import columns_except
 from ..graph.text import printable
 
-# Fields of a node that are written by their declared column; the others are written by hand.
+# Fields of `Node` that are written as they are declared; `_attributes` writes the others.
 _DECLARED = columns_except(Node, "scope", "where", "note", "saved", "seconds")
 
 
@@ -19,8 +19,8 @@ def to_networkx(graph: GraphLike) -> Any:
     Nodes have autograd's `name` and, if recorded, `label`, `operation`, `leaf`, `module`, `where`,
     `note`, `shape` ("2x3", first output), `dtype`, `device`, `order`, `seconds`, `saved_bytes`,
     `gradient_norm` (first output), `attributes` and `collectives`. Edges have `output_nr` and
-    `input_nr`; the latter is the key. All attributes are text or numbers, as
-    `networkx.write_graphml` requires; characters that XML cannot contain are written as Python
+    `input_nr`; the edge's key is `input_nr`. All attributes are text or numbers, as
+    `networkx.write_graphml` requires; characters that XML cannot contain are replaced by Python
     escapes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`%%record`: record a notebook cell, and show its findings and graph below it."""
+"""`%%record`: record a notebook cell, and show the findings and the graph below the cell."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _COLORS = {"error": "#c22a1e", "warning": "#9a6700", "info": "#5b6875"}
 
 
 class RecordedCell:
-    """The value of a recorded cell: its last backward's graph and its findings.
+    """The result of a recorded cell: the graph of the last backward, and the findings.
 
     Args:
         graph: the graph of the last backward.
         findings: the findings of the cell.
-        view: the interactive view as HTML; "" if it is not available.
-        source: returns the lines of a cell by its name, "In[3]".
+        view: the interactive view as HTML; "" if the view is not installed.
+        source: returns the lines of a cell by the cell's name, such as "In[3]".
     """
 
     def __init__(
@@ -53,12 +53,12 @@ def load(shell: Any) -> None:
     """Register the magic `%%record` in an IPython shell."""
 
     def record_cell(line: str, cell: str) -> RecordedCell | None:
-        """%%record [MODEL]: record this cell; MODEL is the name of a variable."""
+        """%%record [MODEL]: record this cell. MODEL is the variable with your model, for names."""
         from .. import find, record, view
 
         name = line.strip()
         if name and name not in shell.user_ns:
-            raise NameError(f"%%record {name}: no variable is called {name}.")
+            raise NameError(f"%%record {name}: there is no variable {name}.")
         recording = record(shell.user_ns[name] if name else None)
         recording.__enter__()
         error: BaseException | None = None
@@ -73,7 +73,7 @@ def load(shell: Any) -> None:
         found = find(recording)
         try:
             page = view(recording, findings=found)._repr_html_()
-        except FileNotFoundError:  # a checkout whose view was not built
+        except FileNotFoundError:  # in a checkout, the view may not be built
             page = ""
         return RecordedCell(recording.graph, found, page, partial(_lines, shell))
 
@@ -81,7 +81,7 @@ def load(shell: Any) -> None:
 
 
 def _lines(shell: Any, name: str) -> list[str]:
-    """Return the lines of the cell "In[3]" as the user sees them; [] if there is no such cell."""
+    """Return the lines of a cell by its name, such as "In[3]"; [] if there is no such cell."""
     number = name[len("In[") : -1]
     cells: list[str] = shell.history_manager.input_hist_raw
     there = name.startswith("In[") and number.isdecimal() and int(number) < len(cells)
@@ -89,8 +89,8 @@ def _lines(shell: Any, name: str) -> list[str]:
 
 
 def _run(shell: Any, cell: str) -> Any:
-    """Run the cell's body with the cell's own execution number and line numbers."""
-    after = shell.execution_count  # from IPython 9 on, the number of the next cell
+    """Run the body of a cell so that tracebacks show the cell's own number and line numbers."""
+    after = shell.execution_count  # IPython 9 has already counted this cell
     shell.execution_count = len(shell.history_manager.input_hist_raw) - 1 or after
     try:
         return shell.run_cell(cell if cell.startswith("%%") else f"# %%record\n{cell}")

@@ -1,11 +1,11 @@
 """Describe in a sentence where the ranks of a hanging program wait for each other.
 
-Ranks that wait in the same collective are named together. For the others the sentence says where
-they are, and which collectives they called more or less often than the waiting ranks. That is the
-line at which the ranks diverged, which may be far from the line at which they wait.
+Ranks that wait in the same collective are named together. For the other ranks, the sentence says
+where they are, and which collectives they called more or less often than the waiting ranks: these
+calls are where the ranks diverged, often far from the line at which they wait.
 
-Two kinds of calls are not compared: point-to-point messages, which may differ between ranks, and
-collectives of groups to which a rank does not belong.
+Not compared are point-to-point messages, which may differ between ranks, and collectives of groups
+to which a rank does not belong.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from ..graph.units import count_text
 
 _MESSAGES = ("send", "recv")
 _PLURALS = {"is in": "are in", "has ": "have ", "makes progress": "make progress"}
-_MAX_CLAUSES = 6  # of a sentence
-_MAX_CALLS = 2  # of a clause
+_MAX_CLAUSES = 6  # in a sentence
+_MAX_CALLS = 2  # in a clause
 
-# Rank -> its position; None if the rank makes progress.
+# Each rank's position; None if the rank makes progress.
 Positions = Mapping[int, RankPosition | None]
-_Difference = tuple[CollectiveCalls, int]  # a call, and its count minus that of another rank
+_Difference = tuple[CollectiveCalls, int]  # a call, and how much more often one rank made it
 
 
 def stall_text(positions: Positions) -> str:
-    """Return who waits where and what the other ranks do; "" if no rank waits for another."""
+    """Return a sentence that says which ranks wait where, and what the other ranks do.
+
+    The result is "" if no rank waits for another rank.
+    """
     at = {rank: each for rank, each in positions.items() if each is not None}
     if not at:
         return ""
@@ -50,7 +53,7 @@ def stall_text(positions: Positions) -> str:
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:
-    """Return a rank of the largest group in one position, preferably one that waits."""
+    """Return the rank to compare the others with: one of the largest group that waits together."""
 
     def worth(each: RankPosition) -> int:
         if each.last is None:
@@ -65,7 +68,7 @@ def _reference(at: Mapping[int, RankPosition]) -> int:
 
 
 def _uneven(at: Mapping[int, RankPosition]) -> bool:
-    """Return whether ranks of a group have begun different numbers of its collectives."""
+    """Return whether some ranks of a group have begun more of its collectives than others."""
     totals: dict[tuple[int, ...], dict[int, int]] = {}
     for rank, each in at.items():
         for call in each.calls:
@@ -79,14 +82,14 @@ def _uneven(at: Mapping[int, RankPosition]) -> bool:
 
 
 def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
-    """Return where a rank is, and which calls it made more or less often than the other."""
+    """Return where `rank` is, and which calls it made more or less often than `reference`."""
     each = at[rank]
     last = _last_call(each)
     if each.state == "ended":
         message = f"has ended with {each.error}" if each.error else "has ended"
         message += f" after {last}" if last else ""
     elif each.state == "outside":
-        # The rank may still wait in C++ code, so the sentence says only that it has begun.
+        # "outside" means outside of the Python call. C++ code may still wait in it.
         message = f"last began {last}" if last else "has begun no collective"
     else:
         message = f"is in {last}"
@@ -98,13 +101,13 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
 
 
 def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> list[_Difference]:
-    """Return the calls made more or less often than by another rank, its last call first."""
+    """Return the calls that `rank` made more or less often than `reference`, last call first."""
     each, other = at[rank], at[reference]
     mine, theirs = _counts(each), _counts(other)
     found = []
     for key, call in (theirs | mine).items() if mine else ():
         more = (mine[key].times if key in mine else 0) - (theirs[key].times if key in theirs else 0)
-        # That a rank has not reached the collective in which the other waits is already said.
+        # The sentence already says in which collective the reference waits alone.
         waits = other.state in ("inside", "raised")
         implied = waits and more == -1 and call.text == _last_call(other) != _last_call(each)
         if more and {rank, reference} <= {*call.ranks} and not implied:

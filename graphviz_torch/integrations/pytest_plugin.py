@@ -1,8 +1,8 @@
 """A pytest plugin that saves the graph of a failing test's last backward as an artifact.
 
-`pytest --graphviz-torch[=FOLDER]` records every test. For a test that fails, it writes the graph to
-the folder and adds the findings to the test's output. With `--graphviz-torch-update`,
-`assert_same_graph` rewrites its stored graphs. Without these options torch is not imported.
+`pytest --graphviz-torch[=FOLDER]` records every test. If a test fails, the graph is written to
+FOLDER, and the findings are added to the test's output. `pytest --graphviz-torch-update` makes
+`assert_same_graph` rewrite the stored graphs. Without these options torch is not imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the variable that makes `assert_same_graph` write, also in child processes."""
+    """Make `assert_same_graph` rewrite the stored graphs, also in child processes."""
     if config.getoption("--graphviz-torch-update"):
         os.environ[_UPDATE] = "1"
         config.add_cleanup(_unset_update)
@@ -58,7 +58,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     error: BaseException | None = None
     try:
         return (yield)
-    except AssertionError:  # no error of autograd: do not record it as the failure of a step
+    except AssertionError:  # a failed assertion does not make the step failed
         raise
     except BaseException as raised:
         error = raised
@@ -69,7 +69,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
-    """Save the graph of a test that failed."""
+    """Save the graph if the test failed, and add the findings to its report."""
     report = yield
     recording = item.stash.get(_RECORDING, None)
     if call.when == "call" and recording is not None:
@@ -92,7 +92,7 @@ def _save(graph: Any, item: pytest.Item) -> str:
     try:
         to_html(graph, folder / f"{name}.html", findings=found, title=item.nodeid)
         lines.append(str(folder / f"{name}.html"))
-    except FileNotFoundError:  # a checkout whose view was not built
+    except FileNotFoundError:  # in a checkout, the view may not be built
         pass
     lines += [f"{each.severity}: {each.message} [{each.rule}]" for each in found]
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """Send the reports of all ranks to rank 0, and merge their graphs and findings.
 
-Ranks communicate through torchrun's key-value store (`TORCHELASTIC_USE_AGENT_STORE`), which belongs
-to the launcher and so exists before the first process group and after the last. Reports are text
-that is validated when it is read; nothing is unpickled.
+Ranks communicate through torchrun's key-value store (`TORCHELASTIC_USE_AGENT_STORE`). The store
+belongs to torchrun, so it exists before the script creates a process group and after the script has
+destroyed the last one. Reports are text that is validated when it is read; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class RankReport:
-    """The findings and the last step that one rank recorded."""
+    """The findings and the last recorded step of one rank.
+
+    Args:
+        rank: the rank.
+        steps: number of recorded steps.
+        findings: findings of all steps.
+        step: the last recorded step; without nodes if none was recorded.
+    """
 
     rank: int
     steps: int
@@ -44,7 +51,7 @@ class RankReport:
         return self.step.graph
 
     def check(self) -> None:
-        """Raise ValueError if a graph could not be read back from a file."""
+        """Raise ValueError if a graph of the step is malformed."""
         for graph in self.step.backwards:
             graph.check()
 
@@ -53,8 +60,9 @@ class Ranks:
     """This rank's connection to the other ranks of a run.
 
     Args:
-        rank, size: this rank, and the number of ranks.
-        store: the launcher's key-value store.
+        rank: this rank.
+        size: number of ranks.
+        store: torchrun's key-value store.
     """
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
@@ -69,25 +77,25 @@ class Ranks:
             return None
         import torch.distributed as dist
 
-        distributed: Any = dist  # type checkers do not know its store classes
+        distributed: Any = dist  # type stubs lack the store classes
         address = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         wait = timedelta(seconds=WAIT)
         store = distributed.TCPStore(*address, is_master=False, timeout=wait)
         return cls(int(environment["RANK"]), size, store)
 
     def report(self, report: RankReport) -> None:
-        """Send this rank's report to rank 0; a later report replaces it."""
+        """Send this rank's report to rank 0. It replaces an earlier report of this rank."""
         self._store.set(self._key(self.rank), zlib.compress(text_of(report).encode(), 1))
 
     def finish(self) -> None:
-        """Signal that this rank sends no more reports."""
+        """Announce that this rank sends no more reports."""
         self._store.set(f"{self._key(self.rank)}/end", b"1")
 
     def reports(self, *, seconds: float = 0.0) -> dict[int, RankReport]:
-        """Return the reports of the other ranks, by rank; called on rank 0.
+        """Return the last report of each other rank, by rank. Rank 0 calls this.
 
         Args:
-            seconds: how long to wait for ranks that have not finished. A killed rank never does.
+            seconds: the longest time to wait until all ranks have called `finish`.
         """
         others = range(1, self.size)
         end = time.monotonic() + seconds
@@ -97,14 +105,14 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
         found = {}
         for rank in others:
-            with suppress(ValueError, zlib.error):  # written by another version of the package
+            with suppress(ValueError, zlib.error):  # from another version of this package
                 if self._store.check([self._key(rank)]):
                     text = zlib.decompress(self._store.get(self._key(rank))).decode()
                     found[rank] = value_of(text, RankReport)
         return found
 
     def publish(self, position: RankPosition | None) -> None:
-        """Publish this rank's position for the others; None means that it makes progress."""
+        """Show this rank's position to the other ranks; None means that the rank makes progress."""
         text = "" if position is None else text_of(position)
         self._store.set(f"{self._key(self.rank)}/position", zlib.compress(text.encode(), 1))
 
@@ -120,20 +128,20 @@ class Ranks:
         return found
 
     def announcements(self, increment: int = 0) -> int:
-        """Add to the number of printed stall messages of all ranks, and return it."""
+        """Return how many stall messages all ranks have printed, after adding `increment`."""
         return int(self._store.add(f"{self._key(0)}/announcements", increment))
 
     def _key(self, rank: int) -> str:
-        # The restart count keeps keys of a restarted run apart from those of the first.
+        # torchrun may restart a run in the same store; the restart count makes its keys different.
         names = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
         run = [os.environ.get(name, "") for name in names]
         return "/".join(("graphviz_torch/run", *run, str(rank)))
 
 
 def merge_steps(steps: Mapping[int, TrainingStep]) -> TrainingStep:
-    """Merge the same step of several ranks, backward by backward.
+    """Merge the graphs of one step on several ranks, for each of the step's backwards.
 
-    If ranks ran different numbers of backwards, only their last ones are merged.
+    If the ranks ran different numbers of backwards, only the graphs of the last one are merged.
     """
     first = next(iter(steps.values()))
     same = len({len(step.backwards) for step in steps.values()}) == 1
@@ -143,10 +151,11 @@ def merge_steps(steps: Mapping[int, TrainingStep]) -> TrainingStep:
 
 
 def merge_graphs(graphs: Mapping[int, Graph]) -> Graph:
-    """Merge the graphs of ranks: one graph for each group of identical ones, titled by its ranks.
+    """Merge the graphs of several ranks into one graph.
 
-    Graphs are identical if they have the same nodes and edges and send messages to the same ranks;
-    gradients and durations may differ. Sharded parameters are merged.
+    Identical graphs become one subgraph, whose title names the ranks. Graphs are identical if they
+    have the same nodes and edges and send messages to the same ranks; gradients and durations may
+    differ. Shards of a parameter are merged.
     """
     kinds: list[tuple[Graph, list[int]]] = []
     for rank, graph in sorted(graphs.items()):
@@ -170,10 +179,11 @@ def _merge_identical(graphs: Sequence[Graph]) -> Graph:
 
 
 def merge_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
-    """Merge the parameters of identical graphs; norms of shards become those of the whole.
+    """Merge the parameters of identical graphs: norms of shards become norms of whole parameters.
 
-    Of ranks with the same shard the first is used. If a shard is missing, or each rank has a
-    summand of the gradient, the first rank's numbers are kept, marked as those of a shard.
+    If several ranks have the same shard, the first of them is used. If a shard is missing, or if
+    each rank has only a summand of the gradient, the first rank's numbers remain and stay marked as
+    numbers of a shard.
     """
     ranks = [{each.name: each for each in graph.parameters} for graph in graphs]
     return tuple(_merge_shards([rank[name] for rank in ranks if name in rank]) for name in ranks[0])
@@ -195,7 +205,7 @@ def _merge_shards(ranks: Sequence[Parameter]) -> Parameter:
 
 
 def _merge_statistics(parts: Sequence[GradientStats], whole: TensorMeta) -> GradientStats:
-    """Return the statistics of a gradient, computed from those of its shards."""
+    """Compute the statistics of a gradient from the statistics of the gradient's shards."""
     sizes = [0 if each.tensor is None else math.prod(each.tensor.shape) for each in parts]
     finite = [size - each.nonfinite for size, each in zip(sizes, parts, strict=True)]
     means = (each.mean * count for each, count in zip(parts, finite, strict=True))
@@ -212,9 +222,10 @@ def _merge_statistics(parts: Sequence[GradientStats], whole: TensorMeta) -> Grad
 
 
 def merge_findings(reports: Sequence[RankReport]) -> list[Finding]:
-    """Merge the findings of ranks, and add those that compare ranks.
+    """Merge the findings of all ranks, and add findings of rules that compare ranks.
 
-    A finding of all ranks is listed once; one of some ranks names these.
+    A finding that all ranks have is listed once. If only some ranks have it, its message names
+    them.
     """
     ranks: dict[tuple[str, str], list[int]] = {}
     first: dict[tuple[str, str], Finding] = {}
@@ -234,7 +245,7 @@ def merge_findings(reports: Sequence[RankReport]) -> list[Finding]:
         across = find([report.graph for report in ordered])
         skipped = [each for each in across if each.rule == "skipped-step"]
         same = len({report.step.number for report in reports}) == 1
-        # If a rank ended early or skipped a step, other differences follow from that.
+        # If a rank ended early or skipped a step, all other differences result from this.
         found += across if same and not skipped else skipped
     return found
 

@@ -1,7 +1,7 @@
-"""`to_dict`: the graph as rows with a published JSON schema, for any program.
+"""`to_dict`: export a graph as plain dicts and lists with a JSON schema, for any other program.
 
-`Graph.save` writes compact columns, made to be loaded by this package. Rows are made to be read:
-one object for each node, edge, transfer and parameter, with named fields.
+`Graph.save` writes compact columns, which this package loads again. Rows are easier to read: each
+node, edge, transfer and parameter is one dict with named fields.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SCHEMA = Path(__file__).with_name("rows.schema.json")
 def to_dict(graph: GraphLike) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers that `json.dumps` accepts.
 
-    "format" and "version" come first. NaN and infinite numbers are the strings "NaN", "Infinity"
-    and "-Infinity"; a complex number is a list of two. An event has the name of its class as
-    "kind". The schema is `rows.schema.json` in this package; the version does not change when
-    fields are added.
+    The first keys are "format" and "version". NaN and infinite numbers are the strings "NaN",
+    "Infinity" and "-Infinity". A complex number is a list of its real and imaginary part. The
+    "kind" of an event is the name of its class. The JSON schema is the file `rows.schema.json` of
+    this package. Added fields do not change the version.
 
     Raises:
         TypeError: if `graph` is not a graph, a recording or a tensor.

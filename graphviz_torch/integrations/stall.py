@@ -1,12 +1,12 @@
 """Detect ranks that wait for each other, and print a message while they wait.
 
 Each rank counts its collectives. A thread checks twice a second whether the count has changed. If
-not, it publishes this rank's position in the launcher's store, once, and withdraws it when the
-count changes again. So a training that makes progress publishes nothing. After some seconds without
-progress, a rank reads the others' positions, and the first rank that finds a difference prints it.
+it has not, the thread writes this rank's position to torchrun's store once, and removes it when the
+count changes again; a rank that makes progress writes nothing. After some seconds without progress,
+a rank reads the positions of all ranks. The first rank that finds a difference prints a message.
 
-The thread also runs while the main thread waits in C++, since PyTorch releases the GIL there. No
-signal is handled: a message is printed before a signal may end the program.
+The thread also runs while the main thread waits in C++, because PyTorch releases the GIL there. No
+signal handler is needed: the message is printed while the ranks still wait.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from ..graph.units import count_text
 from .positions import stall_text
 from .ranks import Ranks
 
-STALL_SECONDS = 10.0  # without progress until a rank reads the positions of the others
+STALL_SECONDS = 10.0  # a rank without progress reads the others' positions after this time
 _POLL_SECONDS = 0.5
-_MAX_DELAYS = 20  # ranks read one poll apart, so that usually only one reads all positions
+_MAX_DELAYS = 20  # rank n waits n polls longer, up to this many: usually only one rank reads
 
 
 class StallWatch:
-    """A thread that watches this rank's collectives until `close()`.
+    """A thread that detects, until `close()`, whether this rank and others wait for each other.
 
     Args:
         ranks: the connection to the other ranks.
-        say: called with a message for the user.
+        say: called with each message for the user.
     """
 
     def __init__(self, ranks: Ranks, say: Callable[[str], object]) -> None:
         self._ranks, self._say = ranks, say
         self._counter = CollectiveCounter()
-        self._moves = -1  # the last count of collectives
-        self._since = 0.0  # the time when the count changed
+        self._moves = -1  # number of collectives at the last poll
+        self._since = 0.0  # time when this number last changed
         self._due = 0.0  # seconds without progress after which the others' positions are read
         self._published = False  # whether this rank's position is in the store
-        self._announcements = 0  # number of messages when the position was published
+        self._announcements = 0  # printed messages of all ranks when this rank stalled
         self._over = Event()
         self._thread = Thread(target=self._poll, name="graphviz-torch", daemon=True)
         self._counter.__enter__()
         self._thread.start()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop counting at the end of the script; after an error, print who waits.
+        """Stop counting at the end of the script. After an error in a collective, print who waits.
 
         Args:
             error: the exception that ended the script, or None.
         """
         self._counter.__exit__()
         self._over.set()
-        self._thread.join(2 * _POLL_SECONDS)  # the thread may wait for the store
+        self._thread.join(2 * _POLL_SECONDS)  # at this moment the thread may wait for the store
         with suppress(Exception):
             at = self._counter.position()
             if at.state == "raised":
@@ -70,12 +70,16 @@ class StallWatch:
                 self._ranks.publish(replace(at, state="ended", error=name))
 
     def _poll(self) -> None:
-        with suppress(Exception):  # the store ends with the launcher
+        with suppress(Exception):  # the store may have ended with torchrun
             while not self._over.wait(_POLL_SECONDS):
                 self._check_progress(monotonic())
 
     def _check_progress(self, now: float) -> None:
-        """Compare the count with the last one; after a stall, publish the position or print."""
+        """Count the collectives again; without progress, publish the position or print a message.
+
+        Args:
+            now: the time in seconds, from `monotonic()`.
+        """
         if self._counter.moves != self._moves:
             self._moves, self._since = self._counter.moves, now
             self._due = STALL_SECONDS + min(self._ranks.rank, _MAX_DELAYS) * _POLL_SECONDS
@@ -91,7 +95,11 @@ class StallWatch:
             self._announce(f"for {count_text(round(now - self._since), 'second')} ")
 
     def _announce(self, since: str) -> None:
-        """Print who waits for whom, unless another rank has printed it since this rank stalled."""
+        """Print who waits for whom, unless another rank printed a message since this rank stalled.
+
+        Args:
+            since: how long this rank has made no progress, as text.
+        """
         if self._ranks.announcements() > self._announcements:
             return
         text = stall_text(self._ranks.positions())

@@ -1,8 +1,8 @@
-"""Record some steps of a training: select which are due, and delimit them.
+"""Record some steps of a training: decide which steps are recorded, and where they begin and end.
 
-A run is one recording, and each step a slice of it. Between due steps nothing is watched, and a
-step that is not due costs a counter. The last few recorded steps are kept for rules that compare
-steps.
+A step that is to be recorded is called due. A run has one recording, which is paused between due
+steps: a step that is not due costs no more than a counter. The last few recorded steps are kept for
+rules that compare steps.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..integrations import StepEnds
 
 Compiled = Literal["open", "closed", "eager"]  # the argument of `record`
 
-_MAX_PREVIOUS = 4  # steps kept for the rules that compare steps
+_MAX_PREVIOUS = 4  # number of steps kept for rules that compare steps
 
 
 class Due(NamedTuple):
-    """A predicate for steps to record: those named, and every n-th up to the last one.
+    """A predicate that returns whether a step, given by its number, is to be recorded.
 
-    If `thinned`, every n-th of the first 100 n, then every 10 n-th up to 1,000 n, and so on: 90
-    steps for each further power of ten.
+    If `thinned`, the interval grows by the factor 10 at the steps 100 n, 1,000 n, 10,000 n and so
+    on, where n is `every`. From one of these to the next, 90 steps are recorded.
     """
 
-    named: frozenset[int]
-    every: int | None
-    last: float
+    named: frozenset[int]  # steps to record, whatever the interval
+    every: int | None  # interval between recorded steps; None records only the named ones
+    last: float  # no later step is recorded
     thinned: bool = False
 
     def __call__(self, step: int) -> bool:
@@ -46,7 +46,7 @@ class Due(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """The first recorded step, kept for `experiment`."""
+    """The first recorded step, which `experiment` runs again."""
 
     first_call: Any  # `Recording.first_call`
     graphs: list[Graph]
@@ -59,12 +59,14 @@ def due_steps(
     most: int = 0,
     thinned: bool = False,
 ) -> Due:
-    """Return a predicate for the steps to record: those named, every n-th, or all.
+    """Return a predicate for the steps to record. Without arguments, all steps are recorded.
 
     Args:
-        at, every: numbers of steps, from 0, and the interval between steps.
-        most: the largest number of steps by `every`; 0 sets no limit.
-        thinned: increase the interval as in `Due`: a run of a million steps has 460 due ones.
+        at: the number of a step, or of several, counted from 0.
+        every: interval between recorded steps, from step 0.
+        most: largest number of steps that `every` selects; 0 sets no limit.
+        thinned: increase the interval as the class `Due` says. Of a million steps, 460 are
+            recorded.
 
     Raises:
         ValueError: if `every` is less than 1, or a step less than 0.
@@ -88,14 +90,14 @@ def due_steps(
 
 
 class Steps:
-    """Records the steps between `begin(step)` and `end()`; `close()` ends the run.
+    """A recorder of steps. The caller marks each step by `begin(step)` and `end()`.
 
     Args:
-        due: returns whether a step is recorded.
-        done: called with each recorded step and its findings; called again with the last step if
-            code after it, such as an evaluation, adds events.
+        due: returns whether a step is to be recorded.
+        done: called with each recorded step and its findings. It is called again with the last step
+            if later code, such as an evaluation, adds events to that step.
         model, notes, compiled, fingerprints: as for `record`.
-        experiments: keep in `first` what `experiment` needs of the first recorded step.
+        experiments: keep the first recorded step in `first`, so that `experiment` can run it again.
     """
 
     def __init__(
@@ -114,13 +116,13 @@ class Steps:
         self._fingerprints = fingerprints
         self.first: FirstStep | None = None
         self._recording: Recording | None = None  # the recording of the run
-        self._records = False  # whether a due step is being recorded
+        self._records = False  # whether a step is being recorded
         self._step = 0
         self._previous: deque[TrainingStep] = deque(maxlen=_MAX_PREVIOUS)
         self.recorded = 0  # number of recorded steps
 
     def begin(self, step: int) -> None:
-        """Start recording if the step is due and no step is being recorded."""
+        """Start recording if the step is due, unless a step is already being recorded."""
         if not self._records and self._due(step):
             self._step, self._records = step, True
             if self._recording is None:
@@ -137,7 +139,7 @@ class Steps:
             self._recording.number_step(step)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the recorded step, if there is one, and report its findings.
+        """End the step that is being recorded, if any, and report its findings.
 
         Args:
             error: the exception that ended the step, or None.
@@ -156,19 +158,19 @@ class Steps:
             graphs = recording.graphs
         if self.first is None and recording.first_call is not None:
             self.first = FirstStep(recording.first_call, graphs)
-        # Graphs without a backward after the last step are no step, unless nothing else was
-        # recorded: they belong to an evaluation.
+        # Graphs without a backward after a recorded step belong to an evaluation, not to a step. If
+        # no step was recorded, they are all that can be reported.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             self._report_late(late)
             return
-        self.recorded += any(graph.nodes for graph in graphs)  # none if it failed before any node
+        self.recorded += any(graph.nodes for graph in graphs)  # a step without nodes failed at once
         step = TrainingStep(self._step, tuple(graphs))
         found = find(step, tuple(self._previous))
         self._previous.append(step)
         self._done(step, found)
 
     def _report_late(self, late: list[Event]) -> None:
-        """Report the last step again, with events that occurred after it."""
+        """Report the last step again if later code added events to it."""
         if not self._previous:
             return
         last = self._previous[-1]
@@ -183,27 +185,28 @@ class Steps:
             self._done(step, found)
 
     def drop(self) -> None:
-        """Close the recording, if there is one, without reporting."""
+        """Close the recording, if there is one, without a report."""
         recording, self._recording = self._recording, None
         self._records = False
         if recording is not None:
             recording.__exit__(None, None, None)
 
     def _pause(self, recording: Recording) -> None:
-        """Stop watching between two recorded steps."""
+        """Pause the recording until the next recorded step."""
         recording.pause()
 
 
 class LoopSteps(Steps):
-    """Records steps of a loop that does not mark where they begin; `StepEnds` detects their ends.
+    """A recorder for a loop that does not mark its steps; `StepEnds` detects where steps end.
 
-    Counts steps from its creation until `close()`, in the thread and process that create it.
+    Steps are counted from the object's creation to `close()`, in the thread and process that
+    created the object.
 
     Args:
         due, done, model, notes, compiled, experiments, fingerprints: as for `Steps`.
-        on_fork: called in a forked child process at the end of its first step.
-        on_early_step: called with the unfinished step when its first optimizer has stepped, so that
-            it can be saved before the process is killed. None skips this.
+        on_fork: called in a forked child process at the end of the child's first step.
+        on_early_step: called with an unfinished step once the first optimizer has stepped, to save
+            the step in case the process is killed. None skips this.
     """
 
     def __init__(
@@ -229,11 +232,11 @@ class LoopSteps(Steps):
             experiments=experiments,
             fingerprints=fingerprints,
         )
-        with record():  # registers things once that cannot be registered later, inside a hook
+        with record():  # some registrations are impossible later, inside a hook
             pass
-        self._early = False  # whether recording began before the due step, to see its beginning
+        self._early = False  # whether recording began before the due step
         self._process = os.getpid()
-        self._tail = 0  # in an unfinished step: the process whose optimizer stepped last
+        self._tail = 0  # process id if an optimizer has stepped in this step, else 0
         self._on_fork: Callable[[], object] | None = on_fork
         self.step = 0
         self._follows = due(1)  # whether the next step is due
@@ -242,7 +245,10 @@ class LoopSteps(Steps):
         self._step_ends.open()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop counting and close the recording; a forked child reports nothing."""
+        """Report the unfinished step, stop counting, and close the recording.
+
+        A forked child process reports nothing.
+        """
         self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
@@ -250,13 +256,13 @@ class LoopSteps(Steps):
 
     @property
     def other_threads(self) -> Mapping[str, int]:
-        """Return the number of backward calls in each thread that is not recorded, by name."""
+        """Return names of threads that are not recorded, and their numbers of backward calls."""
         return self._step_ends.other_threads
 
     def _on_step_end(self) -> None:
         tail, self._tail = self._tail, 0
         if os.getpid() != self._process:  # a forked child, which is not recorded
-            if tail == self._process:  # this step was begun by the parent
+            if tail == self._process:  # the parent began this step
                 return
             if self._on_fork is not None:
                 on_fork, self._on_fork = self._on_fork, None
@@ -273,7 +279,7 @@ class LoopSteps(Steps):
             self.drop()
 
     def _on_optimizer_step(self, optimizer: torch.optim.Optimizer | None) -> bool:
-        """Return whether `StepEnds` has to detect the exact beginning of the next step."""
+        """Return whether `StepEnds` has to detect exactly where the next step begins."""
         first = self._tail != self._process
         self._tail = os.getpid()
         if first and self._records and self._on_early_step and self._tail == self._process:
@@ -299,7 +305,7 @@ class LoopSteps(Steps):
 
 
 def _call(event: Event) -> tuple[object, ...] | None:
-    """Return a key that reports of one call share: its strings and group, no counts."""
+    """Return a key that is equal for all reports of the same call: without its counts."""
     if not isinstance(event, IneffectiveCall):
         return None
     values = (getattr(event, each.name) for each in fields(event))

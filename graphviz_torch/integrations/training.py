@@ -1,7 +1,8 @@
-"""`record_steps`: one line before the loop records some steps of a training.
+"""`record_steps`: record some steps of a training with one line before the loop.
 
-It serves plain loops, Accelerate and Fabric; the callbacks for Lightning and Transformers share its
-reports. Findings go to the log "graphviz_torch", graph and gradient norms to running loggers.
+It is for plain loops, Accelerate and Lightning Fabric; Lightning and Transformers have callbacks
+with the same reports. Findings go to the log "graphviz_torch", graphs and gradient norms to the
+given loggers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.I
 
 
 class FindingsError(RuntimeError):
-    """Raised if a recorded step has findings of the severity in `raise_on`, or a worse one."""
+    """An error raised by a step with findings of the severity in `raise_on`, or of a worse one."""
 
     def __init__(self, step: int, found: Sequence[Finding]) -> None:
         self.findings = tuple(found)
@@ -40,13 +41,14 @@ class FindingsError(RuntimeError):
 
 
 class Report:
-    """Reports a recorded step: to the log, to loggers and to a file.
+    """A reporter of recorded steps, which writes to the log, to loggers and to a file.
 
     Args:
-        nonfinite: skip steps in which every recorded gradient is finite.
-        loggers: receive the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb
-            run, the module `mlflow`.
-        folder: all steps are written here as "run.json.gz", or "run.rank1.json.gz" for each rank.
+        nonfinite: skip steps in which all recorded gradients are finite.
+        loggers: TensorBoard `SummaryWriter`s, wandb runs or the module `mlflow`. They receive the
+            graph and the gradient norms.
+        folder: all steps are written to "run.json.gz" in this folder; with several ranks, each rank
+            has its own file, such as "run.rank1.json.gz".
         raise_on: raise FindingsError for a finding of this severity or a worse one.
     """
 
@@ -65,22 +67,22 @@ class Report:
         self._folder = None if folder is None else Path(folder)
         self._files: dict[str, TrainingFile] = {}
         self._raise_on = raise_on
-        self.graphs: dict[int, Graph] = {}  # step -> graph, of the last step only
+        self.graphs: dict[int, Graph] = {}  # the last reported step and its graph
         self._found = RunFindings()
         self._steps = 0  # number of reported steps
 
     def __call__(self, recorded: TrainingStep, found: list[Finding]) -> None:
-        """Report a step and its findings; or the last step again, with further findings."""
+        """Report a step and its findings, or report the last step again with further findings."""
         if self._nonfinite and not any(map(_nonfinite, recorded.graphs)):
             return
         step, graph = recorded.number, recorded.graph
         again = step in self.graphs
         self.graphs = {step: graph}
-        # In both cases other ranks may not report this step, so that a gather would hang.
+        # In both cases some ranks may not report this step, and `gather_graphs` would hang.
         ranks = None if self._nonfinite or again else _ranks(graph)
         if ranks is not None:
             found = [*find(ranks), *found]
-        if not (again and _world() > 1):  # rank 0 has already written the step of all ranks
+        if not (again and _world() > 1):  # rank 0 has already written this step
             self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
         self._steps += not again
         for each in self._found.add(self._steps - 1, found, recorded.graphs):
@@ -100,7 +102,7 @@ class Report:
         return self._found.merge(self._steps)
 
     def _save(self, steps: list[TrainingStep]) -> None:
-        """Append the step of this rank, or of each rank, to its file."""
+        """Append each rank's step, or only this rank's step, to the rank's file."""
         if self._folder is None or (_rank() and not self._nonfinite):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +115,10 @@ class Report:
 
 
 class RecordedSteps(LoopSteps):
-    """The result of `record_steps`: a context manager with `remove()`, `graph` and `findings`."""
+    """The result of `record_steps`: a context manager with `remove()`, `graph` and `findings`.
+
+    Recording starts when the object is created, and ends with the `with` block or with `remove()`.
+    """
 
     def __init__(
         self, due: Due, report: Report, model: torch.nn.Module | None, compiled: Compiled
@@ -134,12 +139,12 @@ class RecordedSteps(LoopSteps):
             ValueError: if no step was reported yet.
         """
         if not self.report.graphs:
-            raise ValueError("no step was recorded yet: a step ends when the next one begins.")
+            raise ValueError("no step has ended yet: a step ends when the next one begins.")
         [graph] = self.report.graphs.values()
         return graph
 
     def remove(self) -> None:
-        """Stop recording. A step that has begun is reported as it is."""
+        """Stop recording. An unfinished step is reported, too."""
         self.close()
 
     def __enter__(self) -> RecordedSteps:
@@ -160,28 +165,28 @@ def record_steps(
     raise_on: RaiseOn = "never",
     compiled: Compiled = "open",
 ) -> RecordedSteps:
-    """Record some steps of the training that follows; `StepEnds` detects where steps end.
+    """Record some steps of the training loop that follows; `StepEnds` detects where steps end.
 
-    Findings go to the log "graphviz_torch". A step that is not recorded costs a counter. With
-    several ranks each records its own steps, and rank 0 gathers and compares them.
+    Findings go to the log "graphviz_torch". A step that is not recorded costs no more than a
+    counter. With several ranks, each rank records its own steps; rank 0 gathers and compares them.
 
     Args:
         model: as for `record`.
-        at: number of a step, or of several, from 0.
-        every: record every n-th step, from the first. Without `at` and `every`, all steps.
-        nonfinite: report only steps in which a gradient is NaN or infinite; all due steps are
-            recorded to find them.
-        loggers: receive the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb
-            run, the module `mlflow`.
-        folder: all steps are written here as "run.json.gz", which `load` can read while it grows.
-            A file of another run is replaced.
+        at: the number of a step to record, or of several, counted from 0.
+        every: interval between recorded steps, from step 0. Without `at` and `every`, all steps are
+            recorded.
+        nonfinite: report only those recorded steps in which a gradient is NaN or infinite.
+        loggers: TensorBoard `SummaryWriter`s, wandb runs or the module `mlflow`. They receive the
+            graph and the gradient norms.
+        folder: all steps are written to "run.json.gz" in this folder. `load` can read the file
+            while it grows. The file of an earlier run is replaced.
         raise_on: raise FindingsError for a finding of this severity or a worse one, on the ranks
-            that have it.
+            that have the finding.
         compiled: as for `record`.
 
     Returns:
-        A context manager with `remove()`, `graph` and `findings`. It records from now on, whether
-        or not it is entered.
+        A context manager with `remove()`, `graph` and `findings`. Recording has begun, whether or
+        not the context manager is entered.
 
     Raises:
         ValueError: if a step is less than 0, or `every` less than 1.

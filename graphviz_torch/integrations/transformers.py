@@ -19,10 +19,11 @@ from .training import RaiseOn, Report
 
 
 class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Records training steps: findings go to the log, graph and norms to the loggers that run.
+    """A callback that records training steps and logs findings, graphs and gradient norms.
 
-    Runs of wandb and MLflow that `report_to` has started are found. TensorBoard's writer belongs to
-    another callback, so pass a writer of your own in `loggers`.
+    Findings go to the log "graphviz_torch", graphs and norms to `loggers` and to the wandb and
+    MLflow runs that `report_to` has started. The `SummaryWriter` of `report_to` belongs to another
+    callback, so pass a writer of your own in `loggers`.
 
     Args:
         at, every, nonfinite, loggers, folder, raise_on, compiled: as for `record_steps`.
@@ -45,12 +46,12 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._steps = Steps(due, self.report, compiled=compiled)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start recording if this step is due."""
+        """Start recording if this step is to be recorded."""
         self._steps.model = kwargs.get("model")
         self._steps.begin(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the recording, if there is one, and report the step."""
+        """If this step is recorded, end its recording and report it."""
         self.report.loggers = [*self._given, *_active_loggers()]
         self._steps.end()
 
@@ -61,7 +62,7 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
 
 def _active_loggers() -> list[Any]:
-    """Return the active wandb run and the module `mlflow` if it has an active run."""
+    """Return the loggers with an active run: the wandb run, and the module `mlflow`."""
     found = []
     wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
     if wandb is not None and getattr(wandb, "run", None) is not None:

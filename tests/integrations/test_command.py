@@ -113,7 +113,7 @@ def test_a_browser_opens_the_view(
     assert main(["view", str(saved), "-o", str(tmp_path / "view.html")]) == 0
     assert opened == [(tmp_path / "view.html").as_uri()]
     assert "<html" in (tmp_path / "view.html").read_text()
-    assert "open this file" in capsys.readouterr().err
+    assert "open the file yourself" in capsys.readouterr().err
     assert main(["view", str(saved)]) == 0
     printed = Path(capsys.readouterr().out.strip())
     assert opened[1:] == [printed.as_uri()]

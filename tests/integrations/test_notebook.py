@@ -74,4 +74,4 @@ def test_a_line_of_a_cell_has_the_numbers_on_the_screen(
 
 def test_an_unknown_model_is_named(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert not shell.run_cell("%%record modle\n1").success
-    assert "no variable is called modle" in capsys.readouterr().out
+    assert "there is no variable modle" in capsys.readouterr().out

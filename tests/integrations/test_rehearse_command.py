@@ -125,7 +125,7 @@ def test_it_writes_the_graph_the_view_and_the_picture(folder: Path) -> None:
     done = rehearsed(folder, "--mesh", "dp=4", "--value", "0.5", *files, "--tflops=1", "train.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("rank 0 of 4, 2nd step")
-    assert "a bound, not an estimate" in done.stdout
+    assert "lower bound at the given speed and bandwidth: a step takes" in done.stdout
     graph = load(folder / "step.json")
     assert {each.kind for each in graph.collectives} == {"all_gather", "reduce_scatter"}
     assert "<html" in (folder / "step.html").read_text()
@@ -136,9 +136,9 @@ def test_it_writes_the_graph_the_view_and_the_picture(folder: Path) -> None:
     ("given", "said"),
     [
         (("--mesh", "dp"), "pass names and sizes, such as dp=8,tp=8"),
-        (("--device-memory", "lots"), "pass bytes, such as 80GiB"),
+        (("--device-memory", "lots"), "pass a number of bytes, such as 80GiB"),
         (("--tflops", "0"), "pass a number above 0"),
-        (("--value", "x=y"), "pass a line and a number: 30=0.5"),
+        (("--value", "x=y"), "pass a line and a number, such as 30=0.5"),
         (("-o", "step.png"), "pass a name that ends in"),
         (("--ranks", "2", "--rank", "2"), "ranks are counted from 0, and there are 2"),
     ],

@@ -225,7 +225,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
     early, line = (line for line in said.splitlines() if "missing" in line)
     assert said.startswith(early)  # before hours of work
     assert early.endswith(
-        "/missing' does not exist: unless the script creates it, g.json is not written."
+        "/missing' does not exist: g.json is lost unless the script creates this folder."
     )
     assert line.startswith("graphviz-torch: g.json was not written: ")
     assert "missing/g.json: the folder '" in line
@@ -245,7 +245,7 @@ def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
     )
     code, _, said = command("--steps", "0", "-o", "g.json", "train.py")
     assert code == 2
-    assert "graphviz-torch: g.json does not have the last step: g.json: No space left" in said
+    assert "graphviz-torch: g.json does not contain the last step: g.json: No space left" in said
     assert isinstance(load(training / "g.json"), Training)
 
 
@@ -274,7 +274,7 @@ def test_steps_that_found_no_room_are_named_and_those_after_are_written(
     assert there == [*range(lost[0]), *range(lost[-1] + 1, 150)]
     assert 0 < len(lost) < 30
     assert (
-        f"graphviz-torch: g.json.gz does not have the steps {lost[0]} to {lost[-1]}: "
+        f"graphviz-torch: g.json.gz does not contain the steps {lost[0]} to {lost[-1]}: "
         in done.stderr
     )
     assert "File too large" in done.stderr

@@ -1,1 +1,1 @@
-"""The command `graphviz-torch`."""
+"""The command line: `graphviz-torch COMMAND`."""

@@ -1,8 +1,9 @@
 """`graphviz-torch app`: start the app, with a saved recording or with a script that it watches.
 
-The script runs in a process of its own, as under `graphviz-torch run`, with the user's rights. The
-app opens after the first recorded step, reads the growing file and executes none of its content.
-SIGTERM and SIGHUP (unless ignored) end the app and the script, and temporary files are removed.
+`graphviz-torch run` runs the script in a separate process with the user's rights, and appends each
+recorded step to a file. The app opens after the first recorded step and reads this file; nothing in
+the file is executed. SIGTERM and SIGHUP, unless ignored, end both processes, and temporary files
+are removed.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
 _KILL_AFTER = 10  # seconds from SIGTERM to SIGKILL
-_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # set where a graphical browser can open
-_CTRL_C_WAIT = 2  # seconds that a process has to end by itself after Ctrl-C
+_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # one is set if a graphical browser can open
+_CTRL_C_WAIT = 2  # seconds that a process gets to end by itself after Ctrl-C
 _POLL_SECONDS = 0.1
-RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # environment variable: the file that the app opens
-LIVE = "GRAPHVIZ_TORCH_LIVE"  # environment variable: set while a script writes to that file
-STOP = "stop"  # a file in the recording's folder, created by the app to end the script
-ENDED = "ended"  # a file in the recording's folder that contains the script's exit code
+RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # environment variable with the file that the app opens
+LIVE = "GRAPHVIZ_TORCH_LIVE"  # environment variable, set if a script writes the opened file
+STOP = "stop"  # name of the file that the app creates to end the script
+ENDED = "ended"  # name of the file that contains the script's exit code
 
 
 def add_app(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     add_compiled(parser)
     add_simulate(parser)
-    text = "a script to run, as `run` does, or a recording (.json, .json.gz) to open"
+    text = "a script to run and record, or a recording to open (.json, .json.gz)"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=text)
     text = "arguments of the script"
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
@@ -55,10 +56,10 @@ def add_app(parser: argparse.ArgumentParser) -> None:
 
 
 def app_file() -> Path:
-    """Return the app's main file, from the installed package or from the checkout.
+    """Return the path of the app's `main.py`, in the installed package or in the checkout.
 
     Raises:
-        FileNotFoundError: if neither contains it.
+        FileNotFoundError: if neither contains the app.
     """
     for path in (_PACKAGE / "_app" / "app" / "main.py", _PACKAGE.parent / "app" / "main.py"):
         if path.is_file():
@@ -75,7 +76,7 @@ def _app(parsed: argparse.Namespace) -> int:
         )
     file = app_file()
     remove_leftovers()
-    with _exit_on_signals(), suppress(KeyboardInterrupt):  # the processes have ended by then
+    with _exit_on_signals(), suppress(KeyboardInterrupt):  # Ctrl-C is the usual end
         if parsed.script is None:
             return _serve(file, parsed, {})
         if parsed.script.endswith((".json", ".json.gz")):
@@ -121,17 +122,17 @@ def _terminate(process: subprocess.Popen[bytes], *, by: int = signal.SIGTERM) ->
 
 @contextmanager
 def _terminated_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Terminate the process at the end of the block.
+    """Terminate the process at the end of the `with` block.
 
-    On Ctrl-C the terminal usually signals the child too, so the child gets some time to end by
-    itself.
+    On Ctrl-C the terminal usually sends SIGINT to the child as well. Therefore the child gets
+    `_CTRL_C_WAIT` seconds to end by itself.
     """
     try:
         yield process
     except KeyboardInterrupt:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_CTRL_C_WAIT)
-        if process.poll() is None:  # only this process got the signal
+        if process.poll() is None:  # the terminal did not signal the child
             _terminate(process, by=signal.SIGINT)
         raise
     finally:
@@ -153,16 +154,16 @@ def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[byte
     if parsed.simulate is not None:
         command += ["--simulate", str(parsed.simulate)]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
-    text = f"graphviz-torch: {parsed.script} runs; the app opens after its first recorded step."
+    text = f"graphviz-torch: {parsed.script} runs; the app opens after the first recorded step."
     say(text, file=sys.stderr)
     return start("graphviz_torch", command, str(recording.parent))
 
 
 def _await_step(script: subprocess.Popen[bytes], recording: Path, name: str) -> None:
-    """Wait until the first step is recorded.
+    """Wait until the script has recorded its first step.
 
     Raises:
-        RuntimeError: if the script ends before a step is recorded.
+        RuntimeError: if the script ends before that.
     """
     while not recording.exists():
         if script.poll() is None:
@@ -177,17 +178,17 @@ def _await_step(script: subprocess.Popen[bytes], recording: Path, name: str) -> 
 def _wait_for_server(
     server: subprocess.Popen[bytes], script: subprocess.Popen[bytes] | None, recording: Path
 ) -> int:
-    """Wait until the server ends, and return its exit code.
+    """Wait until the app's server ends, and return the server's exit code.
 
-    While waiting, end the script when the app requests it, and write the script's exit code for the
-    app when the script ends.
+    Meanwhile, end the script when the app creates the file `STOP`. When the script ends, write its
+    exit code to the file `ENDED`.
     """
     while script is not None and server.poll() is None:
         if script.poll() is not None:
             recording.with_name(ENDED).write_text(str(script.returncode))
             break
         if recording.with_name(STOP).exists():
-            # SIGINT acts as Ctrl-C, so that the script can save its state.
+            # SIGINT is what Ctrl-C sends: the script can catch it to save its state.
             _terminate(script, by=signal.SIGINT if os.name == "posix" else signal.SIGTERM)
         time.sleep(_POLL_SECONDS)
     return server.wait()
@@ -202,8 +203,8 @@ def _serve(
     options = {
         "server.address": "localhost",
         "server.port": parsed.port,
-        "server.headless": "true",  # otherwise Streamlit may show its own cards over the page
-        "server.showEmailPrompt": "false",  # shown the first time that Streamlit runs
+        "server.headless": "true",  # otherwise Streamlit opens a browser itself
+        "server.showEmailPrompt": "false",  # the prompt of its first start
         "browser.gatherUsageStats": "false",
     }
     command = ["run", str(file)]
@@ -218,7 +219,7 @@ def _serve(
 
 
 def _open_when_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    """Open a browser once the server answers, unless only a text browser is available."""
+    """Open a browser once the server answers, but only if a graphical browser is available."""
     if sys.platform == "linux" and not _SCREENS & os.environ.keys():
         return
     while server.poll() is None:

@@ -16,23 +16,24 @@ from .pictures import draw
 if TYPE_CHECKING:
     from ...compare import GraphDiff
 
-_REHEARSAL = b'"graphviz_torch rehearsal"'  # near the start of `rehearse --format json`'s output
-_STRUCTURE = ("shape", "dtype", "device", "attribute")  # kinds of changes
+_REHEARSAL = b'"graphviz_torch rehearsal"'  # begins JSON reports of `rehearse`
+_STRUCTURE = ("shape", "dtype", "device", "attribute")  # counted by `--fail-on structure`
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `diff`."""
     from ... import diff
 
-    for name, text in (("a", "a graph, or run.json.gz@0"), ("b", "a second graph")):
+    for name, text in (("a", "a saved graph; run.json.gz@0 is step 0"), ("b", "a second graph")):
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{text}; - reads stdin")
-    text = "draw both in one picture, marked; - writes it to stdout"
+    text = "draw both graphs in one picture with the differences marked; - writes to stdout"
     parser.add_argument("-o", "--out", type=Path, help=text)
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    text = "format of the differences on stdout (default text)"
+    parser.add_argument("--format", choices=("text", "json"), default="text", help=text)
     parser.add_argument("--wide", action="store_true", help="show every line, however long")
     text = (
-        "exit with 1 for any difference (default), only for one in nodes, edges, shapes, dtypes, "
-        "devices or attributes, or never"
+        "difference: exit with 1 if the graphs differ (default); structure: only if nodes, edges, "
+        "shapes, dtypes, devices or attributes differ; never: exit with 0"
     )
     choices = ("difference", "structure", "never")
     parser.add_argument("--fail-on", choices=choices, default="difference", help=text)
@@ -62,14 +63,15 @@ def _diff(parsed: argparse.Namespace) -> int:
         else:
             say(difference.to_text(wide=parsed.wide), DIFFERENCES)
             if not (isinstance(a, Graph) and isinstance(b, Graph)):
-                say("Norms of steps after a training's first have two digits in its file.")
+                say("A training's file stores norms after the first step with two digits.")
     return int(_fails(difference, parsed.fail_on))
 
 
 def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
-    """Print the first difference of values; return 1 if there is one that `--fail-on` names.
+    """Print the first operation whose values differ; return 1 if there is one, else 0.
 
-    Trainings are compared step by step until one differs.
+    Two trainings are compared step by step, up to the first step that differs. With
+    `--fail-on never` the result is 0.
     """
     from ...compare import first_difference
     from ...graph import Training
@@ -81,7 +83,7 @@ def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
         pairs = [(one, steps_of_b[one.number]) for one in a.steps if one.number in steps_of_b]
     if not pairs:
         found = first_difference(a, b, titles=titles)
-    for one, other in pairs:  # later steps differ because the weights do: stop at the first
+    for one, other in pairs:  # once a step differs, its weights make all later steps differ
         at = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
         found = first_difference(one, other, titles=at)
         if found:
@@ -99,7 +101,7 @@ def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
 
 
 def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
-    """Return the rehearsal reports in two files; None unless both files are such reports."""
+    """Return the two files' contents if both are JSON reports of `rehearse`, else None."""
     found = []
     for path in (a, b):
         if path.suffix != ".json" or not path.is_file():
@@ -112,10 +114,10 @@ def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
 
 
 def _report(path: Path) -> Any:
-    """Return the content of a rehearsal's JSON report.
+    """Return the content of a JSON report of `rehearse`.
 
     Raises:
-        ValueError: if the file is no JSON, or exceeds the limits for saved graphs.
+        ValueError: if the file is not JSON, or exceeds the limits for saved graphs.
     """
     size = path.stat().st_size
     limits = Limits(size)
@@ -129,7 +131,10 @@ def _report(path: Path) -> Any:
 
 
 def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
-    """Print how the reports differ, rank by rank; return 1 if they do, unless `--fail-on never`."""
+    """Print how the reports differ, rank by rank.
+
+    Returns 1 if they differ, and 0 if they are equal or with `--fail-on never`.
+    """
     from ...rehearsal import compare_rehearsals
 
     if parsed.out is not None or parsed.fingerprints:
@@ -138,13 +143,15 @@ def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
         )
     one, two = (each if isinstance(each, list) else [each] for each in (a, b))
     for report in (*one, *two):
-        compare_rehearsals(report, report)  # raises ValueError if it is not a report
+        compare_rehearsals(report, report)  # raises ValueError if `report` is malformed
     by_rank = {report["rank"]: report for report in two}
     if len(one) == len(two) == 1:
         by_rank = {one[0]["rank"]: two[0]}
     pairs = [(each, by_rank[each["rank"]]) for each in one if each["rank"] in by_rank]
     if not pairs:
-        raise ValueError(f"{parsed.a} and {parsed.b} have no rank in common.")
+        raise ValueError(
+            f"{parsed.a} and {parsed.b} are reports of different ranks: pass those of one rank."
+        )
     differences = [compare_rehearsals(*pair) for pair in pairs]
     if parsed.format == "json":
         say(json.dumps([each.to_dict() for each in differences]))

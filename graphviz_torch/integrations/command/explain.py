@@ -1,4 +1,4 @@
-"""`graphviz-torch explain`: print the gradient's path, or which loss trains which network."""
+"""`graphviz-torch explain`: print a gradient's path, or which loss trains which network."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .pictures import FILE, draw
 def add_explain(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `explain`."""
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    text = "a parameter's name, a label, or a node's id"
-    text += "; without it, print which loss trains which network"
+    text = "a parameter's name, a label, or a node's id; "
+    text += "without NAME, print which loss trains which network"
     parser.add_argument("target", metavar="NAME", nargs="?", help=text)
-    text = "draw the graph with the path marked; - writes it to stdout"
+    text = "draw the graph with the path marked; - writes to stdout"
     parser.add_argument("-o", "--out", type=Path, help=text)
     parser.set_defaults(run=_explain)
 

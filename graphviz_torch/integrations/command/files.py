@@ -1,4 +1,4 @@
-"""Reading and writing the files that commands name; "-" is stdin and stdout."""
+"""Read and write the files named on the command line; the name "-" means stdin or stdout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...graph.text import printable
 PIPE = Path("-")
 
 _RED, _GREEN, _YELLOW, _BLUE = 31, 32, 33, 34
-# Patterns of a report's severities, signs and source margins -> ANSI colour.
+# Regular expressions for parts of a report, and the ANSI colour of each.
 SEVERITIES = {
     r"✖ [\w-]+|^error\b(\[[\w-]+\])?": _RED,
     r"⚠ [\w-]+|^warning\b(\[[\w-]+\])?": _YELLOW,
@@ -31,10 +31,11 @@ DIFFERENCES = {r"^ *\+ .*": _GREEN, r"^ *- .*": _RED, r"^ *~ .*": _YELLOW}
 
 
 def read_saved(path: Path) -> Graph | Training | TrainingStep:
-    """Load a graph or training from a file or stdin; "run.json.gz@10" is step 10 of a training.
+    """Load a graph or training from a file or stdin; "run.json.gz@10" loads step 10 of a training.
 
     Raises:
-        ValueError, OSError: as `load`; also if the training has no such step.
+        ValueError: if the file is a script, is not a saved graph, or does not contain the step.
+        OSError: if the file cannot be read.
     """
     if path.suffix == ".py" and path.exists():
         recorded = f"graphviz-torch run -o run.json.gz {path}"
@@ -72,7 +73,7 @@ def write_text(text: str, path: Path) -> None:
 def default_output(file: Path, suffix: str) -> Path:
     """Return the path in the same folder with `suffix` in place of ".json" or ".json.gz".
 
-    For a step, "run.json.gz@10", it is "run@10" with the suffix. For stdin it is stdout.
+    "run.json.gz@10" becomes "run@10" with the suffix. For stdin the result is "-", stdout.
     """
     if file == PIPE:
         return PIPE
@@ -80,12 +81,13 @@ def default_output(file: Path, suffix: str) -> Path:
 
 
 def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | None = None) -> None:
-    """Print a command's text, with control characters escaped except for our own colours.
+    """Print a text with its control characters escaped, and optionally with ANSI colours.
 
-    If the reader (a pager, for example) closes the pipe, later output is discarded without an
+    If the reader of a pipe, such as a pager, closes the pipe, later output is discarded without an
     error.
 
     Args:
+        text: the text, or an object whose `str` is printed.
         colors: as for `with_colors`. None prints without colours.
         file: the stream to print to. None prints to stdout.
     """
@@ -98,10 +100,14 @@ def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | No
 
 
 def with_colors(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
-    """Return the text with ANSI colours for a terminal or FORCE_COLOR, unless NO_COLOR is set.
+    """Return the text with ANSI colours if `file` is a terminal, else unchanged.
+
+    The environment variable FORCE_COLOR adds colours for other files, too; NO_COLOR removes them.
 
     Args:
-        colors: regular expression -> ANSI colour number of its matches.
+        text: the text to colour.
+        file: the stream to which the text will be printed.
+        colors: regular expressions, and the ANSI colour number of the text that each matches.
     """
     # The old Windows console prints escape sequences as text.
     old = sys.platform == "win32" and "WT_SESSION" not in os.environ

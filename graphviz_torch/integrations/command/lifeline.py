@@ -1,10 +1,10 @@
 """Child processes and temporary folders that do not outlive the command.
 
-A child holds the read end of a pipe whose only write end is in the command's process. However the
-command ends, SIGKILL included, the pipe is closed; the child then removes the command's folder and
-ends. Folders that were not removed are deleted when a command starts the next time.
+The child process has the read end of a pipe, and only the command's process has the write end. When
+the command ends, even by SIGKILL, the pipe is closed. The child then removes the command's
+temporary folder and ends. A folder that is left is removed when `app` or `view` starts.
 
-Run as a module, it waits for the pipe in a thread while it runs another module:
+The child runs this module, which waits for the pipe in a thread while it runs another module:
 
     python -m graphviz_torch.integrations.command.lifeline HANDLE FOLDER MODULE ARGS ...
 """
@@ -27,12 +27,12 @@ from pathlib import Path
 _PREFIX = "graphviz_torch-"
 _PAGE = f"{_PREFIX}page-"
 _KILL_AFTER = 5  # seconds from SIGTERM to SIGKILL
-_MAX_PAGE_AGE = 86_400  # seconds after which a page that `view` opened is removed
-_write_ends: list[int] = []  # of pipes, kept open until this process ends
+_MAX_PAGE_AGE = 86_400  # seconds after which the page of a `view` command is removed
+_write_ends: list[int] = []  # write ends of pipes, which stay open until this process ends
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with this process's id in its name, removed at the end of a `with` block."""
+    """Return a context manager for a temporary folder that has this process's id in its name."""
     return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
 
 
@@ -42,7 +42,7 @@ def page_folder() -> Path:
 
 
 def remove_leftovers() -> None:
-    """Remove this user's folders of processes that no longer run, and pages older than a day."""
+    """Remove temporary folders of this user's ended processes, and pages older than a day."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = folder.name[len(_PREFIX) :].partition("-")[0]
         with suppress(OSError):
@@ -58,9 +58,11 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a module in a child process that ends when this process ends.
 
-    Args: module, arguments: run as `python -m MODULE ARGUMENTS`. folder: removed by the child when
-    this process ends; "" removes none. environment: the child's environment variables; None
-    inherits this process's.
+    Args:
+        module: name of the module to run, as by `python -m`.
+        arguments: command-line arguments of the module.
+        folder: the child removes this folder when this process ends. "" removes none.
+        environment: environment variables of the child. None passes on those of this process.
     """
     if os.name != "posix":
         command = [sys.executable, "-m", module, *arguments]
@@ -81,7 +83,7 @@ def _is_alive(process: int) -> bool:
         return False
     except OSError:  # the process belongs to another user
         pass
-    with suppress(OSError, IndexError):  # Linux keeps a process that ended until it is waited for
+    with suppress(OSError, IndexError):  # a zombie (Z) has ended, but was not waited for
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
 

@@ -1,8 +1,8 @@
 """The command `graphviz-torch`: record a script; view, check, compare and export saved graphs.
 
-Exit codes: 0 done; 1 a finding or difference that `--fail-on` names; 2 the command failed. `run`
-returns the exit code of its script, or 2 if nothing was recorded. Only `run`, `rehearse` and `app`
-import torch.
+Exit codes: 0 if all is well, 1 if there is a finding or difference that `--fail-on` names, 2 if the
+command failed. `run` returns the exit code of its script, or 2 if nothing was recorded. Only `run`,
+`rehearse` and `app` import torch.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from .formats import FORMATS
 
 _DONE, _FAILED = 0, 2
 
-# Groups of commands, each with an example line: the file that has the command, and its summary.
+# (group, example) -> command -> (module that defines the command, summary).
 GROUPS = {
     ("Record", "graphviz-torch run -o run.json.gz train.py"): {
         "run": ("run", "Run a script unchanged, record its training steps, report problems."),
         "rehearse": (
             "rehearsal.rehearse",
-            "Estimate the memory and traffic of each of many ranks.",
+            "Estimate each rank's memory and traffic, without GPUs.",
         ),
-        "app": ("app", "Open the app in a browser, on this machine only."),
+        "app": ("app", "Open the app in a browser, served on this machine only."),
     },
     ("Look", "graphviz-torch find run.json.gz"): {
-        "find": ("findings.find", "List problems; exit code 1 if there is an error."),
-        "rule": ("findings.rule", "Print a rule's page: why it matters, an example, its repair."),
-        "explain": ("explain", "Trace the gradient's path to a parameter or a node."),
+        "find": ("findings.find", "List a graph's problems; exit with 1 if there is an error."),
+        "rule": ("findings.rule", "Print a rule's page: why it matters, an example, the repair."),
+        "explain": ("explain", "Print the gradient's path from the loss to a parameter."),
         "view": ("pictures", "Open the interactive view of a graph in a browser."),
         "draw": ("pictures", FORMATS["draw"].help),
-        "summary": ("summary", "Print a table by module: FLOPs, memory, gradients, time."),
+        "summary": ("summary", "Print each module's FLOPs, memory, gradients and time."),
     },
     ("Compare and export", "graphviz-torch export --to html run.json.gz"): {
-        "diff": ("diff", "Compare two graphs; exit code 1 if they differ."),
-        "export": ("pictures", "Write html, mermaid, text, dot, flow or tensorboard."),
-        "completion": ("main", "Print a shell's completion script for this command."),
+        "diff": ("diff", "Compare two graphs; exit with 1 if they differ."),
+        "export": ("pictures", "Convert a graph to html, mermaid, text, dot, flow, tensorboard."),
+        "completion": ("main", "Print a script that completes this command in your shell."),
     },
 }
-# Shown below the commands: what a user wants, and what to type.
+# Tasks, and the command line for each; printed below the commands in the help.
 TASKS = {
     "a picture of a step": "graphviz-torch run -o step.svg train.py",
     "NaN, stuck, out of memory": "graphviz-torch run train.py",
@@ -67,23 +67,24 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    Args: arguments: words of the command line; None takes them from `sys.argv`.
+    Args:
+        arguments: the arguments after "graphviz-torch". None takes them from `sys.argv`.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):  # print escapes for letters outside its encoding
+    for stream in (sys.stdout, sys.stderr):  # escape what it cannot encode
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None and given[:1] != ["run"]:  # `run` leaves the script's stdout
+        if reconfigure is not None and given[:1] != ["run"]:  # the script's own
             reconfigure(errors="backslashreplace")
     try:
         parsed = parser(
             next((word for word in given if word in COMMANDS), ""), arguments=given
         ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
-        if given[:1] == ["run"]:  # the script's own messages keep their Python wording
+        if given[:1] == ["run"]:  # in the script, messages name Python arguments
             return run(parsed)
         with in_shell():
             return run(parsed)
-    except BrokenPipeError:  # the reader, such as a pager, has closed the pipe
+    except BrokenPipeError:  # a pager, for example, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _DONE
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
 
 
-# Command names of other tools -> our command for the same purpose.
+# Other words for a command -> the command that the error message suggests.
 _SYNONYMS = {
     "search": "find",
     "check": "find",
@@ -110,14 +111,14 @@ _SYNONYMS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence with a suggestion."""
+    """An argument parser whose error messages are one sentence that suggests the right word."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"(invalid choice: '|unrecognized arguments: )([\w-]+)", message)
         near = get_close_matches(wrong[2], [*self._words(), *_SYNONYMS], 1) if wrong else []
         hint = f". Did you mean {_SYNONYMS.get(near[0], near[0])}?" if near else ";"
         line = message.partition(" (choose from")[0] if near or "COMMAND" in message else message
-        for action in self._actions:  # add the help of a missing argument to argparse's message
+        for action in self._actions:  # explain a missing argument by its help
             if "required" in message and action.metavar and action.help:
                 about = f"{action.metavar}, {action.help.partition(';')[0]}"
                 line = re.sub(rf"\b{re.escape(str(action.metavar))}$", about, line)
@@ -125,8 +126,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_FAILED, f"{line}\n")
 
     def _words(self) -> list[str]:
-        """Return all commands, options and option values."""
-        # argparse has no public API for a parser's options and commands.
+        """Return all commands, options and option values; argparse has no public API for them."""
         words = list(self._option_string_actions)
         for action in self._actions:
             words += list(map(str, action.choices or ()))
@@ -137,13 +137,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandsParser(_Parser):
-    """The top-level parser, whose help lists commands by group with an example each."""
+    """The top-level parser, whose help lists the commands in groups, each with an example."""
 
     def format_help(self) -> str:
         lines = [
             "usage: graphviz-torch COMMAND ...",
             "",
-            "Show what autograd recorded of a PyTorch program, its cost, and problems.",
+            "Show a PyTorch program's autograd graph, its cost, and its problems.",
             "",
         ]
         for (title, example), commands in GROUPS.items():
@@ -159,8 +159,8 @@ def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParse
     """Return the parser of all commands.
 
     Args:
-        names: commands whose arguments are added; the others are only listed.
-        arguments: the command line; the format that it names decides the options of `export`.
+        names: commands whose own arguments are added. The other commands are only listed.
+        arguments: the command line. The format in it decides which options `export` has.
     """
     made = _CommandsParser("graphviz-torch")
     made.add_argument("--version", action="version", version=f"graphviz-torch {__version__}")
@@ -176,10 +176,10 @@ def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParse
 
 
 def sentence(error: Exception) -> str:
-    """Return an error's message for a terminal, in one sentence."""
+    """Return the error's message; for an error of the operating system, in one sentence."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         name = printable(str(error.filename))
-        # Our own errors with this errno have a message of their own.
+        # An error that this package raises with ENOENT has its own text, which is kept.
         if error.strerror == os.strerror(errno.ENOENT):
             here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
             return f"{name}: there is no such file{here}; check its name."
@@ -202,7 +202,7 @@ def _completion(parsed: argparse.Namespace) -> int:
     [commands] = [a.choices for a in made._actions if isinstance(a, argparse._SubParsersAction)]
     for command in commands.values():
         for action in command._actions:
-            if action.nargs != 0 and not action.choices:  # the value may be a file name
+            if action.nargs != 0 and not action.choices:  # its value may be a file name
                 action.complete = shtab.FILE
     print(shtab.complete(made, parsed.shell))
     return 0

@@ -1,6 +1,7 @@
-"""Command options made from a function's keywords, named and described by its docstring.
+"""Derive command-line options from a function's keyword arguments and its docstring.
 
-Keywords of type `bool`, `int`, `float`, `str` or a `Literal` become options; others do not.
+A keyword of type `bool`, `int`, `float`, `str` or `Literal` becomes an option, and its description
+in the docstring becomes the help text.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def add_options(parser: argparse.ArgumentParser, function: Callable[..., Any]) -
 
 
 def given_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keywords of `function` that the user gave as options, with their values."""
+    """Return the keyword arguments of `function` that are options on the command line."""
     keywords = inspect.signature(function).parameters.values()
     names = [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
     return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
 
 
 def shell_text(text: str, flag: str) -> str:
-    """Return a keyword's description in terms of its flag: no None, False or Python-only values.
+    """Reword a keyword's description for the command line: without None, False and Python values.
 
     >>> shell_text("draw it as one; None does so where there are many; False never.", "--fold")
     'draw it as one; left out, it does so where there are many; --no-fold never.'
@@ -55,7 +56,7 @@ def shell_text(text: str, flag: str) -> str:
 
 
 def first_clauses(text: str, max_length: int = 110) -> str:
-    """Return the clauses at the start of a description that fit in two lines of a terminal.
+    """Cut a description after a sentence or clause, so that it fits in two lines of a terminal.
 
     >>> first_clauses("fold what repeats; left out, it does so above 40 nodes. More text.", 40)
     'fold what repeats'
@@ -66,9 +67,14 @@ def first_clauses(text: str, max_length: int = 110) -> str:
 
 
 def _argument_settings(name: str, hint: Any) -> dict[str, Any] | None:
-    """Return arguments of `add_argument` for a keyword; None if it cannot be an option."""
+    """Return the arguments for `add_argument`; None if this keyword cannot be an option.
+
+    Args:
+        name: name of the keyword.
+        hint: its type.
+    """
     if get_origin(hint) in (Union, types.UnionType):
-        # A callable cannot be written on a command line: only the other type counts.
+        # A command line cannot contain None or a callable, so the remaining type decides.
         others = (type(None), Callable)
         hints = [e for e in get_args(hint) if e not in others and get_origin(e) not in others]
         if len(hints) != 1:
@@ -88,13 +94,13 @@ def _tolerance(text: str) -> float:
     number = float(text)
     if math.isnan(number) or number < 0:
         raise argparse.ArgumentTypeError(
-            f"{text} is not a relative difference: pass 0 or more, or inf."
+            f"{text} is not a relative difference: pass a number from 0, or inf."
         )
     return number
 
 
 def _keyword_descriptions(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the description of each keyword in the "Args" of a docstring."""
+    """Return the keywords' descriptions from the "Args" section of the docstring."""
     _, _, rest = (inspect.getdoc(function) or "").partition("Args:\n")
     found: dict[str, str] = {}
     for names, text in re.findall(r"^    ([a-z_, ]+): (.*(?:\n     +.*)*)", rest, re.M):

@@ -1,15 +1,15 @@
-"""The report and the files of `run`, written after each recorded step.
+"""Write the report and the files of `graphviz-torch run` while the script runs.
 
-Writing early makes them survive any end of the script: a signal, `os._exit`, a crash, a batch
-system that stops the job. Nothing waits for the end of the process, and no signal is handled. With
-`--steps N`, a step is in a ".json" as soon as its optimizer has stepped; with `--steps 0`, steps
-that end within a quarter of a second are written together when the next one begins, so that a kill
-loses at most those. At the end the report is printed with all findings, and files that are not up
-to date are written.
+Files are written early, so that they survive any end of the script: a signal, `os._exit`, a crash,
+or a batch system that stops the job. No signal handler is installed. With `--steps N`, a step is
+written as soon as its optimizer has stepped. With `--steps 0`, all steps that ended within a
+quarter of a second are written together when the next step begins; only these are lost if the
+process is killed. At the end of the script, the report with all findings is printed, and files that
+are not up to date are written again.
 
-A ".json" or ".json.gz" grows by each step; the other formats show the last step. Pictures need a
-layout, which may take seconds, so they are drawn only after the first recorded step, after the last
-one that was requested, and at the end.
+A ".json" or ".json.gz" file contains all steps; files of other formats show the last step. A
+picture may take seconds to lay out. Pictures are therefore drawn only after the first recorded
+step, after the last requested step, and at the end of the script.
 """
 
 from __future__ import annotations
@@ -46,18 +46,20 @@ from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
 
-_MAX_UNWRITTEN = 100  # steps kept for a file that cannot be written at the moment
-_MAX_BATCH, _BATCH_SECONDS = 50, 0.25  # steps written together, or the time in which they ended
+_MAX_UNWRITTEN = 100  # steps kept in memory while a file cannot be written
+_MAX_BATCH = 50  # steps that are written together
+_BATCH_SECONDS = 0.25  # least time between two writes if `--steps 0` is given
 
 
 class Outputs:
-    """The report and the files of a run.
+    """Writer of a run's report and files.
 
     Args:
         parsed: the arguments of `run`.
 
     Raises:
-        ValueError, OSError: if the baseline cannot be read.
+        ValueError: if a rule's id, the configuration or the baseline is invalid.
+        OSError: if the configuration or the baseline cannot be read.
     """
 
     def __init__(self, parsed: argparse.Namespace) -> None:
@@ -71,26 +73,26 @@ class Outputs:
         if parsed.write_baseline is not None:
             self._files.append(parsed.write_baseline)
         self._stale = {*self._files}  # files that do not contain the last step
-        self._batch = 0  # number of steps since files were last written
-        self._wrote = -math.inf  # the time of that
-        self._written: set[Path] = set()  # files that contain some earlier step
+        self._batch = 0  # number of steps added since the files were last written
+        self._wrote = -math.inf  # time when the files were last written
+        self._written: set[Path] = set()  # files that were written at least once
         self._steps = 0
         self._turns = AlternatingOptimizers()
         self._run: Training | None = None  # the last two steps
-        # Steps that are not yet in the file.
+        # For each growing file, the steps that are not yet in it.
         self._waiting: dict[Path, list[TrainingStep]] = {
             path: [] for path in parsed.out if path.name.endswith((".json", ".json.gz"))
         }
         self._growing = {path: TrainingFile(path) for path in self._waiting}
-        # Numbers of steps dropped because the file could not be written, and the last error.
+        # For each file: the steps that could never be written, and the last error message.
         self._lost: dict[Path, set[int]] = {path: set() for path in self._waiting}
         self._why: dict[Path, str] = {}
         self._once = RunFindings()
         self._found: list[Finding] = []  # findings of all steps, without repetitions
-        self._recorded = 0  # number of steps, including steps that failed before any node
+        self._recorded = 0  # number of added steps, also those without any node
         self._news: list[Finding] = []  # findings not yet printed
         self._said: list[Finding] = []  # findings printed while the script ran
-        self._at_step = 0  # number of recorded steps when findings were last printed
+        self._at_step = 0  # number of steps when findings were last printed
         self._ranks = Ranks.from_environment()
         self._stall: Any = None
         if self._ranks is not None:
@@ -98,19 +100,19 @@ class Outputs:
 
             self._stall = StallWatch(self._ranks, self._say)
         self._experimented = False
-        self.running = True  # whether the script runs, which errors here must not disturb
+        self.running = True  # while True, errors of this class must not reach the script
 
     def warn_of_missing_folders(self) -> None:
-        """Print which files have no folder, before a script that may run for hours."""
+        """Warn of files whose folder does not exist, before the script starts."""
         for path in self._files:
             if not path.parent.exists():
                 folder = f"the folder {str(path.parent)!r} does not exist"
-                self._say(f"{folder}: unless the script creates it, {path.name} is not written.")
+                self._say(f"{folder}: {path.name} is lost unless the script creates this folder.")
 
     def add_early(self, step: TrainingStep) -> None:
-        """Write an unfinished step into the growing files, in case the process is killed.
+        """Append an unfinished step to the growing files, in case the process is killed.
 
-        `add` replaces it when the step has ended.
+        `add` replaces the unfinished step once the step has ended.
         """
         if self._ranks is None:
             for path, waiting in self._waiting.items():
@@ -119,9 +121,9 @@ class Outputs:
                     waiting.clear()
 
     def add(self, step: TrainingStep, found: list[Finding]) -> None:
-        """Add a step that has ended, and write the files and new findings while the script runs.
+        """Add a step that has ended. While the script runs, write the files and print new findings.
 
-        A step with the same number as the last one replaces it.
+        A step with the same number as the last one replaces the last one.
         """
         first = self._run is None
         before = () if self._run is None else self._run.steps
@@ -171,20 +173,20 @@ class Outputs:
                 self._news = []
 
     def experiment(self, recording: Any) -> None:
-        """Re-run the first recorded forward with one change at a time, and print the results."""
+        """Run the first recorded forward again with one change at a time, and print the results."""
         if recording is None or self._ranks is not None:
-            self._say("no experiment ran: no forward was recorded that one process can run again")
+            self._say("no experiment ran: it needs a recorded forward, and a run with one process")
             return
         try:
             from ...experiments import experiment  # imports torch
 
             found = experiment(recording)
-        except Exception as error:  # the user's forward may raise when it runs again
+        except Exception as error:  # the user's forward may raise an exception
             self._say(f"no experiment ran ({type(error).__name__}: {error})")
             return
         self._say("experiments", str(found))
         self._experimented = True
-        # These findings belong to the run, not to a step.
+        # Findings of experiments belong to the whole run, not to a step.
         self._found = [*self._once.merge(self._recorded), *found.findings]
 
     def finish(
@@ -198,20 +200,20 @@ class Outputs:
         """Print the report and write the files at the end of the script.
 
         Args:
-            begun: whether the script began to run.
-            children: its child processes.
+            begun: whether the script was compiled and began to run.
+            children: child processes of the script that train.
             error: the exception that ended the script, or None.
-            threads: number of backward calls in other threads, by the thread's name.
+            threads: names of threads that are not recorded, and how often each called backward.
 
         Returns:
-            The exit code by `--fail-on`; 2 if a file could not be written, or if nothing was
-            recorded and no thread or child process trained.
+            The exit code: 1 if there is a finding that `--fail-on` names; else 2 if a file could
+            not be written, or if no thread and no child process trained; else 0.
         """
         try:
             if self._stall is not None:
                 self._stall.close(error)
             return self._finish(begun, children, error, threads)
-        except Exception as error:  # the script may have removed or patched things used here
+        except Exception as error:  # the script may have patched a function that this class uses
             self._say(f"the report could not be written ({type(error).__name__}: {error})")
             return 0
 
@@ -243,13 +245,13 @@ class Outputs:
         if self._run is None and begun and not (apart or unfinished):
             message += "; pass the script that calls loss.backward()"
         with warnings.catch_warnings():
-            warnings.simplefilter("default")  # the script may have turned warnings into errors
+            warnings.simplefilter("default")  # the script may turn warnings into errors
             errors = [*self._write(pictures=True), *self._gaps()]
         shown = self._parsed.format is None and self._run is not None and not unfinished
         if shown and any(_is_among(each, self._said) for each in new):
             message += "; see above"
         self._say(message, *self._lines(new) * shown)
-        for path in self._files if self._parsed.hint else ():  # without hints, `app` owns the file
+        for path in self._files if self._parsed.hint else ():  # --no-hint: the app runs this
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
         for missed in (*errors, *self._judge.mistyped):
@@ -274,14 +276,18 @@ class Outputs:
 
     def _text(self, found: list[Finding]) -> str:
         wide = self._parsed.wide
-        notes = self._parsed.notes or not self._has_backward()  # a note says that none ran
+        notes = self._parsed.notes or not self._has_backward()  # without a backward, a note says so
         with in_shell():
             return to_lines(
                 found, wide=wide, steps=self._recorded, source=self._source, notes=notes
             )
 
     def _lines(self, found: list[Finding]) -> list[str]:
-        """Return the final report: new findings, and the steps of findings printed before."""
+        """Return the lines of the final report.
+
+        Findings that were not printed before come first. A finding that was printed while the
+        script ran is not repeated; one line names the steps that have it.
+        """
         printed = [each for each in found if _is_among(each, self._said)]
         new = [each for each in found if not _is_among(each, self._said)]
         lines = []
@@ -291,13 +297,13 @@ class Outputs:
             notes = lines[0].removeprefix(NOTHING_FOUND)
             lines[0] = NOTHING_FOUND + self._scope_text() + notes
         later = printed if self._recorded > self._at_step else ()
-        for each in later:  # later steps may not have the finding
+        for each in later:  # a later step need not have the finding
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
         return lines
 
     def _scope_text(self) -> str:
-        """Return a clause for "nothing found": steps checked, and options that check more."""
+        """Return a suffix of "nothing found": the checked steps, and options that check more."""
         wanted = self._parsed.steps
         limited = 0 < wanted <= self._recorded
         more = ["--steps 0 records all"] * limited
@@ -306,7 +312,7 @@ class Outputs:
         return those + "".join(f"; {one}" for one in more)
 
     def _next_command(self) -> str:
-        """Return a sentence with the command that shows the recording."""
+        """Return a text with commands that show the recording."""
         for path in self._growing:
             if path not in self._stale:
                 return f"see it: {view_commands(os.path.relpath(path, self._root))}"
@@ -319,7 +325,7 @@ class Outputs:
         return RankReport(rank, self._steps, found, self._run.last)
 
     def _gather(self, ranks: Ranks) -> str:
-        """Merge the reports of other ranks; return a clause that says which ones are missing."""
+        """Merge the reports of all ranks; return a clause that names ranks without a report."""
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
         steps = {rank: report.step for rank, report in reports.items() if report.graph.nodes}
         number = max((step.number for step in steps.values()), default=0)
@@ -346,12 +352,12 @@ class Outputs:
         self._print("\n".join([f"graphviz-torch: {sentence}", *lines]))
 
     def _print(self, text: str) -> None:
-        """Print to stdout, with escapes for characters outside its encoding."""
-        with suppress(Exception):  # the script may have closed it
+        """Print to stderr, as it was when the script started."""
+        with suppress(Exception):  # the script may have closed stderr
             say(text, COLORS, self._stderr)
 
     def _write(self, *, pictures: bool) -> list[str]:
-        """Write the files that are not up to date. Return an error message for each that failed."""
+        """Write the files that are not up to date; return an error message for each failure."""
         errors = []
         for path in self._files:
             name = format_of(path)
@@ -365,21 +371,21 @@ class Outputs:
                 except Exception as error:
                     self._stale.add(path)
                     kept = path in self._written and path.exists()
-                    missed = "does not have the last step" if kept else "was not written"
+                    missed = "does not contain the last step" if kept else "was not written"
                     self._why[path] = sentence(error)
                     errors.append(f"{path.name} {missed}: {sentence(error)}")
         return errors
 
     def _gaps(self) -> list[str]:
-        """Return a message for each file that misses steps in the middle."""
+        """Return a message for each file in which steps are missing."""
         return [
-            f"{path.name} does not have {_numbers(sorted(lost))}: {self._why.get(path, '')}"
+            f"{path.name} does not contain {_numbers(sorted(lost))}: {self._why.get(path, '')}"
             for path, lost in self._lost.items()
             if lost
         ]
 
     def _write_file(self, path: Path) -> bool:
-        """Write one file; return False if there is no step to write."""
+        """Write one file; return False if no step was recorded that it could show."""
         found = _by_severity(self._found)
         if path == self._parsed.write_baseline:
             write_baseline(path, found)
@@ -412,7 +418,7 @@ class Outputs:
 
 
 def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
-    """Return whether the finding equals one of the others, apart from the step."""
+    """Return whether one of the others is the same finding, whatever its numbers and step."""
     once = RunFindings()
     once.add(0, others)
     return not once.add(0, [finding])
@@ -423,7 +429,7 @@ def _by_severity(found: Iterable[Finding]) -> list[Finding]:
 
 
 def _threads_text(threads: Mapping[str, int]) -> str:
-    """Return the report's clause about backward calls in other threads.
+    """Return a clause that names threads which called backward and are not recorded.
 
     >>> _threads_text({"trainer": 5})
     "; 5 backwards ran in the thread 'trainer', which is not recorded: train in the main thread"
@@ -438,7 +444,7 @@ def _threads_text(threads: Mapping[str, int]) -> str:
 
 
 def _numbers(steps: Sequence[int]) -> str:
-    """Return step numbers in words.
+    """Return ascending step numbers as text, with ranges.
 
     >>> _numbers([4]), _numbers([4, 5, 6, 9])
     ('step 4', 'the steps 4 to 6 and 9')
@@ -459,6 +465,6 @@ def _write_text(text: str, path: Path) -> None:
 
 
 def _print(report: str) -> None:
-    """Print to stdout, with escapes for the letters that it lacks."""
+    """Print to stdout, with characters escaped that its encoding does not have."""
     encoding = sys.stdout.encoding or "utf-8"
     say(report.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,4 +1,4 @@
-"""`graphviz-torch draw`, `view` and `export`: write a saved graph in a format."""
+"""`graphviz-torch draw`, `view` and `export`: turn a saved graph into a picture or a page."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .lifeline import page_folder, remove_leftovers
 from .options import add_options, given_options
 
 FILE = (
-    "a graph or a training, .json or .json.gz; run.json.gz@10 is its step 10 (default: the last); "
-    "- reads stdin"
+    "a saved graph or training (.json, .json.gz); run.json.gz@10 is its step 10 (default: the "
+    "last); - reads stdin"
 )
 
 
@@ -33,20 +33,20 @@ def add_draw(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `draw`."""
     _add_file(parser, "FILE.svg", _draw)
     kinds = FORMATS["draw"].choices
-    text = f"{listing(kinds, len(kinds), ' or ')}; default: the ending of OUT, or {kinds[0]}"
+    text = f"{listing(kinds, len(kinds), ' or ')}; default: by the suffix of OUT, or {kinds[0]}"
     parser.add_argument("--format", help=text)
     _add_options(parser, FORMATS["draw"])
 
 
 def add_export(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Add the arguments of `export`, and of the format that --to or -o select."""
-    _add_file(parser, "stdout, or a file next to FILE, by format", _export)
+    """Add the arguments of `export`, including options of the format that --to or -o selects."""
+    _add_file(parser, "stdout for text formats, else a file next to FILE", _export)
     text = "; ".join(f"{name}: {each.help}" for name, each in FORMATS.items() if name != "draw")
     parser.add_argument(
         "--to",
         choices=_TARGETS,
         metavar="FORMAT",
-        help=f"{text}; {_TENSORBOARD}: a log directory OUT. `--to FORMAT --help` has its options",
+        help=f"{text}; {_TENSORBOARD}: log directory OUT. `--to FORMAT --help` lists more options",
     )
     target = _target(arguments)
     if target == _TENSORBOARD:
@@ -64,13 +64,13 @@ def add_view(parser: argparse.ArgumentParser) -> None:
 
 
 def _target(arguments: Sequence[str]) -> str:
-    """Return the format that the arguments of `export` select; "" if they select none."""
+    """Return the format that --to or -o in the arguments selects; "" if neither does."""
     first = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     first.add_argument("--to", default="")
     first.add_argument("-o", "--out", type=Path, default=Path())
     try:
         known, _ = first.parse_known_args(arguments)
-    except argparse.ArgumentError:  # the full parser reports it
+    except argparse.ArgumentError:  # the command's own parser reports this error
         return ""
     return str(known.to or format_of(known.out))
 
@@ -79,9 +79,10 @@ def _add_options(parser: argparse.ArgumentParser, chosen: Format) -> None:
     keywords = signature(chosen.make).parameters
     if "findings" in keywords:
         how = argparse.BooleanOptionalAction
-        parser.add_argument("--findings", action=how, default=True, help="mark problems")
+        text = "mark the findings in the picture (default)"
+        parser.add_argument("--findings", action=how, default=True, help=text)
     if "after" in keywords:
-        text = "a second graph, drawn beside the first: the same step after a repair"
+        text = "a second graph to draw beside the first: the same step after a repair"
         parser.add_argument("--after", type=Path, metavar="FILE", help=text)
     add_options(parser, chosen.make)
 
@@ -92,14 +93,21 @@ def draw(
     format: str | None,
     **options: Any,
 ) -> None:
-    """Draw a graph, a step, or a difference of two, to a file (and print its name) or to stdout."""
+    """Draw a graph or a difference to `out`, and print its name; "-" writes to stdout.
+
+    Args:
+        graph: a graph, a training, a step of a training, or a difference.
+        out: the file to write.
+        format: "svg", "png", "pdf" or "dot". None decides by the suffix of `out`.
+        options: keyword arguments of `draw_graph`.
+    """
     from ... import draw_graph
 
     _put(draw_graph(graph, **options), out, format)
 
 
 def _put(picture: Any, out: Path, format: str | None) -> None:
-    """Write a picture to a file (and print its name) or to stdout."""
+    """Write a picture to `out` and print the file's name; "-" writes to stdout."""
     if out == PIPE:
         sys.stdout.flush()
         drawn = picture.pipe(format=format or "svg")
@@ -180,10 +188,10 @@ def _view(parsed: argparse.Namespace) -> int:
     remove_leftovers()
     out = parsed.out or page_folder() / f"{name}.html"
     if out == PIPE:
-        raise ValueError("-o -: a browser opens a file: pass a file name, or no -o.")
+        raise ValueError("-o -: a browser can only open a file: pass a file name, or no -o.")
     write_text(page, out)
     if not webbrowser.open(out.absolute().as_uri()):
-        say("graphviz-torch: no browser was found; open this file in one.", file=sys.stderr)
+        say("graphviz-torch: no browser was found; open the file yourself.", file=sys.stderr)
     return 0
 
 
@@ -195,7 +203,7 @@ def _tensorboard(parsed: argparse.Namespace) -> int:
     from ... import to_tensorboard
 
     if parsed.out is None or parsed.out == PIPE:
-        raise ValueError("--to tensorboard needs -o LOGDIR: where `tensorboard --logdir` looks.")
+        raise ValueError("--to tensorboard needs -o LOGDIR, a folder for `tensorboard --logdir`.")
     to_tensorboard(read_saved(parsed.file), parsed.out, **given_options(parsed, to_tensorboard))
     say(f"tensorboard --logdir {parsed.out}")
     return 0

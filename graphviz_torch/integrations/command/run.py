@@ -1,11 +1,13 @@
 """`graphviz-torch run`: run a script unchanged, record its first steps, and report problems.
 
-Output, arguments, exit code and tracebacks of the script are the same as without this command,
-except that exit code 0 becomes 2 if nothing was recorded or a file could not be written. Steps are
-delimited by `StepEnds`. Only the thread that runs the script is recorded, in this process; the
-report counts other threads and child processes that train. After the last recorded step the script
-runs at full speed. Under torchrun every rank is recorded, and rank 0 writes one file and one report
-for all.
+The script's output, arguments, exit code and tracebacks are the same as without this command. Only
+the exit code 0 changes: to 2 if nothing was recorded or a file could not be written, to 1 if there
+is a finding that `--fail-on` names. `StepEnds` detects where steps end. After the last recorded
+step, the script runs at full speed.
+
+Only the main thread of this process is recorded. The report counts other threads and child
+processes that train. Under torchrun every rank is recorded, and rank 0 writes one file and one
+report for all ranks.
 """
 
 from __future__ import annotations
@@ -33,43 +35,44 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "graphviz-torch run [options] [-m] SCRIPT [ARGS ...]"
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     text = (
-        f"write all recorded steps: .json, .json.gz; or the last one: {_LAST}; or the report: "
-        ".sarif; repeatable"
+        f"write all recorded steps (.json, .json.gz), the last step ({_LAST}), or the report "
+        "(.sarif); repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=text)
-    text = "number of steps to record (default 3; 0: all)"
+    text = "record N steps (default 3; 0 records all)"
     parser.add_argument("--steps", type=int, default=3, metavar="N", help=text)
     text = "record every Nth step (default 1)"
     parser.add_argument("--every", type=int, default=1, metavar="N", help=text)
     add_compiled(parser)
     add_simulate(parser)
-    text = "after the script, run its first forward again, changing one thing each time"
+    text = "after the script, run its first forward again several times, each with one change"
     parser.add_argument("--experiment", action="store_true", help=text)
     text = "record a fingerprint of each result's values, for `diff --fingerprints`"
     parser.add_argument("--fingerprints", action="store_true", help=text)
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
-    parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)  # of `app`
+    # Passed by `graphviz-torch app`: record fewer steps the longer the run.
+    parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
     text = "arguments of the script"
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    arguments.required = False  # before Python 3.12, the error names ARGS if SCRIPT is missing
+    arguments.required = False  # else Python < 3.12 says that ARGS is missing, too
     parser.set_defaults(run=_run)
 
 
 def add_compiled(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--compiled` of every command that records a script."""
-    text = "show a compiled region as its operations (open, the default) or as one node (closed); "
-    text += "or run recorded steps uncompiled (eager)"
+    """Add the option `--compiled`, which all commands that record a script have."""
+    text = "show a compiled region as its operations (open, the default) or as one node (closed), "
+    text += "or run recorded steps without torch.compile (eager)"
     choices = ("open", "closed", "eager")
     parser.add_argument("--compiled", choices=choices, default="open", help=text)
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--simulate` of every command that runs a script written for CUDA."""
+    """Add the option `--simulate`, with which scripts for CUDA run on a machine without a GPU."""
     text = "run the script with N simulated CUDA devices, on a machine without a GPU: copies are "
-    text += "real, values are computed by the CPU, and no time is measured"
+    text += "made and recorded, the CPU computes all values, and no time is measured"
     parser.add_argument("--simulate", type=int, metavar="N", help=text)
 
 
@@ -77,7 +80,7 @@ def _run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     script = Script(parsed.script, parsed.args, module=parsed.module)
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit + _frames_below())  # so that the script reaches its usual depth
+    sys.setrecursionlimit(limit + _frames_below())  # the script gets its usual depth
     try:
         if parsed.simulate is None:
             return _run_script(parsed, script)
@@ -91,9 +94,9 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _frames_below() -> int:
-    """Return the number of this command's frames that are on the stack while the script runs."""
+    """Return how many stack frames this command adds below the script's frames."""
     frame: FrameType | None = sys._getframe()
-    count = 3  # of `_run_script` and `Script.run`, less this one; `exec` counts as one each time
+    count = 3  # `_run_script`, `Script.run` and two for `exec`, minus this frame
     while frame is not None:
         frame, count = frame.f_back, count + 1
     return count
@@ -112,7 +115,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
         steps = LoopSteps(
             due_steps(every=parsed.every, most=parsed.steps, thinned=parsed.thinned),
             outputs.add,
-            notes=False,  # the report contains what a note on an exception would say
+            notes=False,  # the report already has the text of the note
             compiled=parsed.compiled,
             on_fork=children.mark,
             experiments=parsed.experiment,
@@ -125,11 +128,11 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
     except BaseException as error:
         ended = error
     outputs.running = False
-    with suppress(Exception):  # the script may have removed or patched things used here
+    with suppress(Exception):  # the script may have patched a function that `close` uses
         if steps is not None:
             steps.close(ended)
     status = exit_status(code) if ended is None else show_error(ended, script.file)
-    if os.getpid() == process:  # a forked child ends as it would without a recording
+    if os.getpid() == process:  # a forked child writes no report
         if parsed.experiment and steps is not None:
             outputs.experiment(steps.first)
         with suppress(Exception):
@@ -154,16 +157,17 @@ def _check(parsed: argparse.Namespace) -> None:
     for path in parsed.out:
         if not path.name.endswith((".json", ".json.gz", *SUFFIXES, ".sarif")):
             raise ValueError(
-                f"-o {path}: the steps are written as .json or .json.gz, the last one as {_LAST}, "
-                "the report as .sarif."
+                f"-o {path}: unknown format. All steps are written as .json or .json.gz, the last "
+                f"step as {_LAST}, the report as .sarif."
             )
-    parsed.out = [path.absolute() for path in parsed.out]  # the script may change the folder
+    # The script may change the current folder.
+    parsed.out = [path.absolute() for path in parsed.out]
     if parsed.write_baseline is not None:
         parsed.write_baseline = parsed.write_baseline.absolute()
 
 
 def _end_by_sigint() -> NoReturn:
-    """End by SIGINT, as Python does after Ctrl-C, so that the parent learns of it."""
+    """End this process by SIGINT, as Python does, so that the parent learns of Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     sys.exit(130)

@@ -1,4 +1,4 @@
-"""Running a script as `python SCRIPT` does, and a module as `python -m MODULE` does."""
+"""Run a script as `python SCRIPT` does, or a module as `python -m MODULE` does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from typing import Any
 
 
 class Script:
-    """A script or module found on disk, to be run as `__main__`.
+    """A script or module, which runs as `__main__`.
 
-    `load()` compiles it and installs it as `__main__`, which it stays; `run()` executes it.
+    `load()` compiles the code and installs the module `__main__`; `run()` executes the code. The
+    module stays in `sys.modules` afterwards.
+
+    Args:
+        name: the path of a script, or the name of a module.
+        arguments: the rest of `sys.argv`.
+        module: whether `name` is a module's name.
 
     Raises:
-        OSError, ValueError: if the script cannot be found or read.
+        OSError: if the script cannot be read.
+        ValueError: if the script is a folder, or the module cannot be found.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], *, module: bool) -> None:
@@ -39,7 +46,7 @@ class Script:
                 self._source = file.read()
             self.file, self._folder = str(path), str(path.resolve().parent)
             return
-        argv, sys.argv = sys.argv, ["-m", *arguments]  # as under `python -m`, while it is imported
+        argv, sys.argv = sys.argv, ["-m", *arguments]  # as `python -m` does while it searches
         sys.path.insert(0, self._folder)
         try:
             self._spec = self._find(name)
@@ -51,7 +58,8 @@ class Script:
     def load(self) -> None:
         """Compile the script and install it as `__main__`.
 
-        Raises: Exception: any error of the script's source, such as SyntaxError.
+        Raises:
+            Exception: if the source cannot be compiled; usually a SyntaxError.
         """
         self._main = main = types.ModuleType("__main__")
         main.__dict__.update(__file__=self.file, __builtins__=__builtins__)
@@ -75,7 +83,7 @@ class Script:
             self._code = loader.get_code(self._spec.name)  # type: ignore[union-attr]
 
     def run(self) -> None:
-        """Execute the loaded script; its exceptions are not caught."""
+        """Execute the loaded script. Exceptions of the script are not caught."""
         exec(self._code, self._main.__dict__)
 
     @staticmethod
@@ -92,7 +100,7 @@ class Script:
 
 
 def exit_status(code: Any) -> int:
-    """Return the exit status of `SystemExit(code)`; print a message to stderr, as Python does."""
+    """Return the exit status of `SystemExit(code)`. Print `code` to stderr if it is a message."""
     if code is None or isinstance(code, int):
         return code or 0
     with suppress(Exception):
@@ -101,7 +109,12 @@ def exit_status(code: Any) -> int:
 
 
 def show_error(error: BaseException, file: str) -> int:
-    """Print a traceback as Python would, beginning in the script. Return the exit status."""
+    """Print the traceback as Python does, from the script's first frame; return the exit status.
+
+    Args:
+        error: the exception that ended the script.
+        file: path of the script.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
@@ -124,27 +137,28 @@ def _show(error: BaseException) -> None:
 
 
 class Children:
-    """Counts processes forked from this one that train.
+    """A counter of forked child processes that train.
 
-    Each marks its byte of a shared memory map, indexed by process id.
+    A child sets its byte in a shared memory map; the index is the process id.
     """
 
     def __init__(self) -> None:
-        self._marks = mmap.mmap(-1, 1 << 22)  # PID_MAX_LIMIT of 64-bit Linux
+        self._marks = mmap.mmap(-1, 1 << 22)  # one byte for each process id of 64-bit Linux
 
     def mark(self) -> None:
         """Mark the calling process as one that trains."""
         self._marks[os.getpid() % len(self._marks)] = 1
 
     def report_text(self, *, alone: bool) -> str:
-        """Return the report's clause about child processes; "" if there are none.
+        """Return a clause with the number of child processes; "" if there are none.
 
-        Args: alone: whether this process recorded nothing; then child processes that were started
-        by `multiprocessing` without forking are counted too, trained or not.
+        Args:
+            alone: whether this process recorded nothing. In this case all child processes that
+                `multiprocessing` spawned are counted as well, whether they trained or not.
         """
         count, did = self._marks[:].count(1), "trained"
         if not count and alone and "multiprocessing" in sys.modules:
-            # A spawned process shares no memory map, but `multiprocessing` counts in its names.
+            # A spawned process does not share the memory map. Its name, Process-3, has a count.
             name = sys.modules["multiprocessing"].Process().name
             count, did = int(re.split("[-:]", name)[-1]) - 1, "were started"
         if not count:

@@ -1,4 +1,4 @@
-"""`graphviz-torch summary`: print a saved graph as a table by module, or as JSON or CSV."""
+"""`graphviz-torch summary`: print one row for each module, as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
     add_options(parser, summary)
-    text = "show every column, however long the lines"
+    text = "show all columns, even if lines get longer than the terminal"
     parser.add_argument("--wide", action="store_true", help=text)
-    text = "a table, JSON rows or comma-separated values, on stdout (default text)"
+    text = "format of the table on stdout (default text)"
     parser.add_argument("--format", choices=("text", *FORMATS), default="text", help=text)
     parser.set_defaults(run=_summary)
 

@@ -94,8 +94,8 @@ def test_the_nearest_configuration_with_a_table_is_taken(
     ("table", "said"),
     [
         ('ignore = ["cut-gradent"]', "Did you mean 'cut-gradient'"),
-        ('ignores = ["cut-gradient"]', "has no 'ignores': it has ignore and select"),
-        ('ignore = "cut-gradient"', "ignore of .* is a str, not a list of ids"),
+        ('ignores = ["cut-gradient"]', "has no key 'ignores': use ignore or select"),
+        ('ignore = "cut-gradient"', "ignore of .* is a str: pass a list of ids"),
         ("ignore = [", "pyproject.toml: "),
     ],
 )

@@ -1,1 +1,1 @@
-"""The commands that report findings, their filters and report formats."""
+"""Commands that report findings, with filters and formats for the reports."""

@@ -1,7 +1,7 @@
-"""Baselines: files of known findings, so that a check fails on new ones only.
+"""Baselines: files with known findings, which a command then leaves out of its report.
 
-A finding is identified by its rule, file and message. Line numbers and measured numbers may change;
-names may not: "layers.1" is not "layers.2".
+Two findings are the same if their rules, file names and messages are equal apart from line numbers
+and measured numbers. Numbers in names count: "layers.1" is not "layers.2".
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ....graph.files.replacement import replacement
 
 FORMAT, VERSION = "graphviz_torch baseline", 1
 
-# A number that is not part of a name or a shape.
+# A number, except in names and shapes.
 _NUMBER = re.compile(r"(?<![\w.\[])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w\]])(?!\.\w)")
 
 
 def fingerprint(finding: Finding) -> str:
-    """Return a hash that stays the same when lines move and measured numbers change.
+    """Return a hash of the finding that ignores line numbers and measured numbers.
 
     >>> a = Finding("vanishing", "warning", "fc1.weight: 3.2e-9 at net.py:12", where="net.py:12")
     >>> b = Finding("vanishing", "warning", "fc1.weight: 4.1e-9 at net.py:15", where="net.py:15")
@@ -38,7 +38,7 @@ def fingerprint(finding: Finding) -> str:
 
 
 def write_baseline(path: Path, found: Iterable[Finding]) -> None:
-    """Write the current findings to a baseline file."""
+    """Write the findings to a baseline file."""
     rows = [
         {"fingerprint": fingerprint(each), "rule": each.rule, "message": each.message}
         for each in found
@@ -52,8 +52,8 @@ def read_baseline(path: Path) -> Counter[str]:
     """Return how often each fingerprint occurs in a baseline file.
 
     Raises:
-        ValueError: if `write_baseline` did not write the file.
-        OSError: as `open` does.
+        ValueError: if the file is not a baseline that `write_baseline` wrote.
+        OSError: if the file cannot be read.
     """
     try:
         limits = Limits(path.stat().st_size)
@@ -71,7 +71,10 @@ def read_baseline(path: Path) -> Counter[str]:
 
 
 def new_findings(found: Iterable[Finding], known: Counter[str]) -> list[Finding]:
-    """Return the findings that exceed the known counts, in their order."""
+    """Return the findings that are not in the baseline, in their order.
+
+    If a fingerprint is `known` n times, the first n findings with it are left out.
+    """
     left, new = Counter(known), []
     for each in found:
         key = fingerprint(each)

@@ -1,4 +1,4 @@
-"""`graphviz-torch find`: report problems in saved graphs."""
+"""`graphviz-torch find`: list the problems in saved graphs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from .reports import add_report, print_report, view_commands
 
 def add_find(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `find`."""
-    text = "a saved graph; several are successive steps, and the last is checked; - reads stdin"
+    text = "a saved graph; the last of several successive steps is checked; - reads stdin"
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=text)
-    parser.add_argument("--ranks", action="store_true", help="each file is one rank's")
+    parser.add_argument(
+        "--ranks", action="store_true", help="the files are of different ranks: compare them"
+    )
     add_report(parser, fail_on="error")
     parser.set_defaults(run=_find)
 
@@ -45,7 +47,7 @@ def _find(parsed: argparse.Namespace) -> int:
 
 
 def _source(file: Path) -> Lines:
-    """Return a reader of source lines, in the recording's folder and the current one."""
+    """Return a reader of source lines that searches the recording's and the current folder."""
     if file == PIPE:
         return no_lines
     file = on_disk(file)

@@ -1,4 +1,4 @@
-"""Filter the findings of a command by its options, the project's configuration, and comments.
+"""Silence findings: by command options, by the project's configuration, by comments in the source.
 
 The configuration is the table `[tool.graphviz_torch]` of the nearest `pyproject.toml` that has one:
 
@@ -30,16 +30,16 @@ _COMMENT = re.compile(r"#\s*gt:\s*ignore\[([^\]]*)\]")
 
 
 class Judge:
-    """The filter of a command's findings, and the exit code that follows from them.
+    """The filter of a command's findings, which also decides the command's exit code.
 
     Args:
-        parsed: the command's arguments, including those of `add_report`.
-        folder: where the search for the configuration starts; it continues in parent folders.
-        source: returns the lines of a file by its name, so that comments in them are read.
+        parsed: the command's arguments, including those that `add_report` adds.
+        folder: the search for `pyproject.toml` starts here and continues in parent folders.
+        source: returns the lines of a source file by its name; their comments silence findings.
 
     Raises:
-        ValueError: if an id is not a rule's, or the configuration or baseline is malformed.
-        OSError: as `open` does.
+        ValueError: if no rule has a given id, or the configuration or the baseline is malformed.
+        OSError: if the configuration or the baseline cannot be read.
     """
 
     def __init__(self, parsed: argparse.Namespace, folder: Path, source: Lines) -> None:
@@ -52,10 +52,10 @@ class Judge:
         never = parsed.write_baseline is not None or parsed.fail_on == "never"
         self._fail_on: Severity | None = None if never else parsed.fail_on
         self._source = source
-        self.mistyped: dict[str, None] = {}  # messages about unknown ids in comments
+        self.mistyped: dict[str, None] = {}  # messages about comments with unknown ids
 
     def filter(self, found: Iterable[Finding]) -> list[Finding]:
-        """Return the findings to report, in their order."""
+        """Return the findings that are neither silenced nor in the baseline, in their order."""
         wanted = [
             each
             for each in found
@@ -66,7 +66,7 @@ class Judge:
         return wanted if self._known is None else new_findings(wanted, self._known)
 
     def exit_code(self, reported: Iterable[Finding]) -> int:
-        """Return 1 if a finding is at least as severe as `--fail-on`, else 0."""
+        """Return 1 if a finding has the severity in `--fail-on` or a worse one, else 0."""
         least = self._fail_on
         return int(least is not None and any(each.is_at_least(least) for each in reported))
 
@@ -110,9 +110,10 @@ def _table(file: Path, text: str) -> dict[str, list[str]]:
         raise ValueError(f"{file}: {error}") from None
     for key, value in table.items():
         if key not in _KEYS:
-            raise ValueError(f"{file}: {_TABLE} has no {key!r}: it has {' and '.join(_KEYS)}.")
+            raise ValueError(f"{file}: {_TABLE} has no key {key!r}: use {' or '.join(_KEYS)}.")
         if not isinstance(value, list) or not all(isinstance(id, str) for id in value):
-            raise ValueError(f"{file}: {key} of {_TABLE} is {type_text(value)}, not a list of ids.")
+            given = type_text(value)
+            raise ValueError(f"{file}: {key} of {_TABLE} is {given}: pass a list of ids.")
         try:
             _check_ids(value)
         except ValueError as error:
@@ -121,11 +122,11 @@ def _table(file: Path, text: str) -> dict[str, list[str]]:
 
 
 def _check_ids(ids: Iterable[str]) -> frozenset[str]:
-    """Return the ids as a set; raise ValueError for an id that is not a rule's."""
+    """Return the ids as a set; raise ValueError if no rule has one of them."""
     known = rules()
     return frozenset(known.by_id(id).id for id in ids)
 
 
 def _split(values: Sequence[str]) -> list[str]:
-    """Return the single ids from option values such as "a,b"."""
+    """Split option values at commas: ["a,b", "c"] becomes ["a", "b", "c"]."""
     return [id.strip() for value in values for id in value.split(",") if id.strip()]

@@ -25,26 +25,33 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
-    """Add the options of every command that reports findings."""
+    """Add the options that all commands with a report of findings have.
+
+    Args:
+        parser: the parser of a command.
+        fail_on: default of `--fail-on`.
+    """
     parser.add_argument("--format", choices=REPORTS, help="format of the report on stdout")
     parser.add_argument("--wide", action="store_true", help="do not wrap lines")
     choices = ("error", "warning", "never")
-    text = "report only this rule; several with commas; repeatable"
+    text = "report only these rules (ids separated by commas); repeatable"
     parser.add_argument("--select", action="append", default=[], metavar="RULE", help=text)
-    text = "do not report this rule; several with commas; repeatable"
+    text = "do not report these rules (ids separated by commas); repeatable"
     parser.add_argument("--ignore", action="append", default=[], metavar="RULE", help=text)
-    parser.add_argument("--notes", action="store_true", help="show notes, not only their number")
+    text = "also print notes: findings of severity info"
+    parser.add_argument("--notes", action="store_true", help=text)
     text = f"exit with 1 if a finding has this severity or a worse one (default {fail_on})"
     parser.add_argument("--fail-on", choices=choices, default=fail_on, help=text)
-    parser.add_argument("--baseline", type=Path, help="leave out the findings in this file")
-    text = "write the current findings to this file, and exit with 0"
+    text = "do not report findings that are in this file"
+    parser.add_argument("--baseline", type=Path, help=text)
+    text = "write the current findings to this file for --baseline, and exit with 0"
     parser.add_argument("--write-baseline", type=Path, metavar="BASELINE", help=text)
 
 
 def print_report(
     parsed: argparse.Namespace, found: Sequence[Finding], source: Lines = no_lines
 ) -> None:
-    """Print the findings in the format of `--format`."""
+    """Print the findings in the format that `--format` selects."""
     if parsed.format in (None, "text"):
         lines = to_lines(found, wide=parsed.wide, source=source, notes=parsed.notes)
         say(lines, SEVERITIES)
@@ -65,9 +72,9 @@ def to_lines(
     Args:
         found: findings of one recording, or of a run.
         wide: do not wrap lines at the terminal's width.
-        steps: number of recorded steps; of several, each finding names its steps.
-        source: returns the lines of a file by its name.
-        notes: include findings of severity "info"; otherwise they are only counted.
+        steps: number of recorded steps; if it is above 1, each finding names its steps.
+        source: returns the lines of a source file by its name.
+        notes: include findings of severity "info"; otherwise only their number is shown.
 
     >>> loss = Finding("nan", "error", "loss is NaN.", "Lower the rate.", where="train.py:2")
     >>> print(to_lines([loss], source=lambda _: ["", "loss.backward()"]))
@@ -127,7 +134,7 @@ def view_commands(file: str) -> str:
 
 
 def totals(found: Sequence[Finding]) -> str:
-    """Return the number of findings of each severity: "2 errors, 1 note"."""
+    """Return how many findings each severity has: "2 errors, 1 note"."""
     return counts_text(found) or NOTHING_FOUND
 
 
@@ -165,7 +172,7 @@ REPORTS: dict[str, Callable[[Sequence[Finding]], str]] = {
 
 
 def _descriptor(id: str, rule: Any) -> dict[str, Any]:
-    """Return a rule's metadata for SARIF; of a rule unknown to this version, only the id."""
+    """Return a rule's metadata for SARIF; only the id if this version does not have the rule."""
     if rule is None:
         return {"id": id}
     return {
@@ -201,7 +208,7 @@ def _result(finding: Finding, rule: int, where: _Files) -> dict[str, Any]:
 
 
 class _Files(dict[str, str]):
-    """Maps file names in findings to their paths relative to the root, as "src/train.py"."""
+    """A cache from file names in findings, "train.py", to paths below the root, "src/train.py"."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -220,7 +227,7 @@ class _Files(dict[str, str]):
 
 
 def _wrap(text: str, width: int | None, indent: str) -> Iterator[str]:
-    """Yield the text's lines wrapped at `width`, each after the first indented."""
+    """Yield the text's lines wrapped at `width` characters; all but the first are indented."""
     if width is None:
         yield text.replace("\n", f"\n{indent}")
         return

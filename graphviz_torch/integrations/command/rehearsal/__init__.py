@@ -1,1 +1,1 @@
-"""The command `rehearse`: run a script as one rank of many, without the devices for them."""
+"""`graphviz-torch rehearse`: run a script as one rank of many, without GPUs for the ranks."""

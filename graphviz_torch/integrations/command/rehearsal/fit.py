@@ -1,8 +1,8 @@
-"""`rehearse --fit`: search for plans with which a step fits into memory, and the cost of each.
+"""`rehearse --fit`: find plans with which a step fits into memory, and the cost of each plan.
 
-A plan changes arguments that the script passes to PyTorch, so no code has to be written. Each plan
-is a rehearsal of the whole script in a process of its own, and its result is printed to stderr at
-once.
+A plan changes arguments that the script passes to PyTorch; the script itself is not edited. For
+each plan, a new process rehearses the whole script. The result is printed to stderr as soon as the
+process ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from .processes import rehearse_in_process
 
 
 def fit(parsed: argparse.Namespace) -> int:
-    """Print a table of the plans and draw them; return 0 if one fits, 1 if none does."""
+    """Print and draw the plans that were tried; return 0 if a plan fits into memory, else 1.
+
+    Returns 2 if the unchanged script does not run.
+    """
     if any(path.suffix != ".svg" for path in parsed.out):
-        raise ValueError("-o with --fit draws the plans: pass a name that ends in .svg.")
+        raise ValueError("-o with --fit draws the plans as SVG: pass a name that ends in .svg.")
     files, parsed.out = [path.absolute() for path in parsed.out], []
     size, rank = parsed.fit, (parsed.rank or [0])[0]
-    mesh: list[int] = []  # sizes of the unchanged script's mesh, known after the first attempt
+    mesh: list[int] = []  # sizes of the script's mesh; filled by the first attempt, without changes
 
     def attempt(changes: tuple[str, ...]) -> Trial | None:
         names = [each for each in changes if each not in parsed.other]

@@ -1,4 +1,4 @@
-"""Rehearsals in processes of their own: several ranks, and whether their collectives match."""
+"""Rehearse several ranks, each in a new process, and check that their collectives match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from ..files import say
 
 
 def rehearse_ranks(parsed: argparse.Namespace) -> int:
-    """Rehearse each of `--rank` in a process of its own, and print all reports."""
+    """Rehearse each rank of `--rank` in a new process, and print all reports.
+
+    Returns 0, or the exit status of the first rank that failed.
+    """
     results: list[str] = []
     for rank in parsed.rank:
         code, text = rehearse_in_process(parsed, rank, parsed.format)
@@ -30,7 +33,11 @@ def rehearse_ranks(parsed: argparse.Namespace) -> int:
 
 
 def compare_ranks(parsed: argparse.Namespace) -> int:
-    """Rehearse one rank of each kind, print where their collectives differ; return 1 if they do."""
+    """Check that ranks call the same collectives in the same order; return 1 if not, else 0.
+
+    Of ranks that play the same role, one is rehearsed. A failed rehearsal's exit status is
+    returned.
+    """
     orders: dict[int, list[CollectiveCall]] = {}
     wanted = [*parsed.rank] or [0]
     while wanted:
@@ -59,15 +66,18 @@ def rehearse_in_process(
     plans: Sequence[str] = (),
     args: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """Run the same command for one rank in a child process; return its exit status and output.
+    """Rehearse one rank in a child process.
 
     Args:
-        format: value of `--format`.
-        plans: plans to add to those of the command.
-        args: arguments to append to the script's own.
+        parsed: the arguments of this command, which the child gets, too.
+        rank: the rank to rehearse.
+        format: the child's `--format`.
+        plans: further plans.
+        args: further arguments of the script.
 
-    With `plans` or `args`, stderr is captured, and its last line is the output of a command that
-    fails.
+    Returns:
+        The child's exit status and what it printed to stdout. If it fails with `plans` or `args`,
+        the last line of stderr instead.
     """
     if parsed.out:
         raise ValueError("-o writes the graph of one rank: pass one --rank.")

@@ -1,8 +1,8 @@
-"""`graphviz-torch rehearse`: memory and traffic of each of many ranks, without their GPUs.
+"""`graphviz-torch rehearse`: estimate each rank's memory and traffic, without GPUs.
 
-The unchanged script runs as torchrun would start it, up to the end of its last rehearsed step. Its
-output goes to stderr, so that stdout has only the report. Several ranks are rehearsed in processes
-of their own.
+The unchanged script runs as one rank, with the environment that torchrun would set, until the last
+rehearsed step ends. The script's output goes to stderr, so that stdout contains only the report. If
+several ranks are rehearsed, each has its own process.
 """
 
 from __future__ import annotations
@@ -36,38 +36,39 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", type=_mesh, default={}, metavar="NAME=N,...", help=text)
     text = "the rank to rehearse (default 0); repeatable"
     parser.add_argument("--rank", type=int, action="append", default=[], metavar="N", help=text)
-    text = "memory of one device: 80GiB"
+    text = "memory of one device, such as 80GiB; the report says whether the step fits"
     parser.add_argument("--device-memory", type=_bytes, metavar="SIZE", help=text)
-    text = "memory of one device: find plans with which the step fits, and the cost of each"
+    text = "find plans with which the step fits into a device with SIZE of memory, and their cost"
     parser.add_argument("--fit", type=_bytes, metavar="SIZE", help=text)
-    text = "arguments of the script that --fit tries as a plan: --try='--batch 4'; repeatable"
+    text = "script arguments that --fit tries as one more plan: --try='--batch 4'; repeatable"
     parser.add_argument(
         "--try", dest="other", action="append", default=[], metavar="ARGS", help=text
     )
     names = ", ".join([*(name for name, _ in plans()), "mesh=16x4"])
-    text = f"a change of arguments that the script passes to PyTorch: {names}; repeatable"
+    text = f"change arguments that the script passes to PyTorch: {names}; repeatable"
     parser.add_argument("--plan", action="append", default=[], metavar="NAME", help=text)
-    text = "run N steps, report the last (default 2: the first creates optimizer state)"
+    text = "run N steps and report the last (default 2: step 1 creates the optimizer's state)"
     parser.add_argument("--steps", type=int, default=2, metavar="N", help=text)
-    text = "value of .item() at a line, 30=0.5 or train.py:30=0.5, or at all lines, 0.5; repeatable"
+    text = "what .item() returns: at line 30 with 30=0.5 or train.py:30=0.5, everywhere with 0.5; "
+    text += "repeatable"
     parser.add_argument("--value", action="append", default=[], metavar="LINE=VALUE", help=text)
-    text = "10^12 operations per second of a device; prints a lower bound of a step's time"
+    text = "a device's speed in 10^12 operations per second; prints a lower bound of a step's time"
     parser.add_argument("--tflops", type=_figure, metavar="X", help=text)
-    text = "10^9 bytes per second that a rank can send, for the same bound"
+    text = "a rank's bandwidth in 10^9 bytes per second, for the same lower bound"
     parser.add_argument("--bandwidth", type=_figure, metavar="X", help=text)
-    text = "format of the report on stdout; order: the rank's collective calls, in order"
+    text = "format of the report on stdout; order: the rank's collective calls in order, as JSON"
     parser.add_argument("--format", choices=("text", "json", "order"), default="text", help=text)
     text = "check that all ranks call the same collectives in the same order"
     parser.add_argument("--order", action="store_true", help=text)
     text = (
-        "write the graph: .json, .html; or a chart of memory over time, or of plans with --fit: "
-        ".svg; repeatable"
+        "write the graph (.json, .json.gz, .html), or a chart of memory over time (.svg; with "
+        "--fit: of the plans); repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=text)
     parser.add_argument("script", metavar="SCRIPT", help="the script to rehearse")
     text = "arguments of the script"
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    arguments.required = False  # before Python 3.12, the error names ARGS if SCRIPT is missing
+    arguments.required = False  # else Python < 3.12 says that ARGS is missing, too
     parser.set_defaults(run=_run)
 
 
@@ -81,7 +82,7 @@ def _run(parsed: argparse.Namespace) -> int:
         return compare_ranks(parsed)
     if len(parsed.rank) > 1:
         return rehearse_ranks(parsed)
-    files = [path.absolute() for path in parsed.out]  # the script may change the folder
+    files = [path.absolute() for path in parsed.out]  # the script may change the current folder
     script, values = Script(parsed.script, parsed.args, module=parsed.module), _values(parsed.value)
     begun: list[bool] = []
 
@@ -103,9 +104,11 @@ def _run(parsed: argparse.Namespace) -> int:
                 plans=parsed.plan,
             )
     except SystemExit as end:
-        raise RuntimeError(f"{parsed.script} ended itself, with {end.code!r}.") from None
+        raise RuntimeError(
+            f"{parsed.script} called sys.exit({end.code!r}) before the rehearsed steps ended."
+        ) from None
     except Exception as error:
-        # Our own errors are one sentence; the script's are shown with a traceback.
+        # `main` prints errors of this package. Errors of the script are shown with a traceback.
         if not begun or type(error).__module__.startswith("graphviz_torch"):
             raise
         return show_error(error, script.file) or 1
@@ -126,7 +129,7 @@ def _run(parsed: argparse.Namespace) -> int:
     say(found)
     if parsed.tflops or parsed.bandwidth:
         least = found.seconds_at_least(tflops=parsed.tflops, gbytes=parsed.bandwidth)
-        say(f"a step takes at least {least:.3g} s by the given figures: a bound, not an estimate")
+        say(f"lower bound at the given speed and bandwidth: a step takes {least:.3g} s or more")
     return 0
 
 
@@ -140,7 +143,7 @@ def _mesh(text: str) -> dict[str, int]:
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: pass bytes, such as 80GiB")
+        raise argparse.ArgumentTypeError(f"{text!r}: pass a number of bytes, such as 80GiB")
     power = (
         _UNITS[match[2]]
         if match[3] or not match[2]
@@ -163,5 +166,5 @@ def _values(given: list[str]) -> dict[str, float]:
         try:
             found[line] = float(value)
         except ValueError:
-            raise ValueError(f"--value {text}: pass a line and a number: 30=0.5.") from None
+            raise ValueError(f"--value {text}: pass a line and a number, such as 30=0.5.") from None
     return found
