@@ -2,11 +2,13 @@
 
 Run it with `streamlit run app/main.py` or `graphviz-torch app`. Every response gets the headers:
 pages, scripts, uploads, media and component files. Each page also gets the address of its server.
-The process that runs jobs is started with the app.
+The process that runs jobs is started with the app, and the first page's modules are imported while
+the browser loads Streamlit's scripts.
 """
 
 import importlib
 import runpy
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -68,9 +70,11 @@ class ResponseHeaders:
 
 @asynccontextmanager
 async def ready(_: st.App) -> AsyncIterator[None]:
-    """Start the job server, so that it imports torch before the first visitor arrives."""
+    """Start the job server and import the page Run, before the first visitor arrives."""
     name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
     importlib.import_module(f"{name}.jobs.job").start()
+    modules = f"{name}.views.run", "PIL.Image", "numpy"  # Streamlit reads the logo with these two
+    threading.Thread(target=lambda: [*map(importlib.import_module, modules)], daemon=True).start()
     yield
 
 

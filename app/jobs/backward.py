@@ -27,6 +27,13 @@ def warm_up() -> None:
     Only forward runs: on a CUDA build backward starts threads, which do not survive a fork.
     """
     play(Choice("expression", "sim1", program="x", inputs="x = 1"), backward=False)
+
+
+def import_compiler() -> None:
+    """Import PyTorch's compiler, which optimizers and programs with large results need.
+
+    The import takes a second.
+    """
     check_shapes(parse("x ** 2"), parse_inputs("x = 1"))
 
 

@@ -70,26 +70,24 @@ class _JobServer:
 
     def run(self) -> None:
         """Serve until the app closes its end of the request socket."""
-        warm = False
-        if not self.selector.select(0):  # no job waits yet
-            warm = self.warm_up()
+        backward = import_module(".backward", __package__)
+        backward.warm_up()
+        has_compiler = False
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is self.requests:
                     if not self.admit():
                         return
-                    warm = warm or self.warm_up()
                 elif key.fileobj is self.woken:
                     with contextlib.suppress(BlockingIOError):
                         self.woken.recv(4096)
                     self.reap()
+                    if not self.children and not has_compiler:
+                        # The visitor reads the first result now, so nobody waits for this second.
+                        backward.import_compiler()
+                        has_compiler = True
                 elif key.data in self.children:
                     self.kill(key.data)
-
-    def warm_up(self) -> bool:
-        """Import now, once, the modules that each job would otherwise import."""
-        import_module(".backward", __package__).warm_up()
-        return True
 
     def admit(self) -> bool:
         """Fork a process for the next pair of sockets; return False if the app has ended."""

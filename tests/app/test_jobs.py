@@ -169,6 +169,17 @@ def test_a_server_that_died_is_started_anew() -> None:
     assert run("math:sqrt", 16) == 4.0
 
 
+def test_the_compiler_is_imported_after_the_first_job_and_not_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "QUEUE", JobQueue(1))  # the second job waits for the end of the first
+    server = jobs.start().process
+    server.kill()
+    server.wait()
+    text = "'torch._dynamo' in __import__('sys').modules"
+    assert [run("builtins:eval", text, seconds=60) for _ in range(2)] == [False, True]
+
+
 def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "QUEUE", JobQueue(2))
     text = f"({REPORT_PID}, {BUSY})"
