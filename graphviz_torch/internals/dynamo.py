@@ -46,19 +46,19 @@ def compiles_backward() -> bool:
     return module is not None and bool(module.compiled_autograd_enabled)
 
 
-_marks: list[tuple[CodeType, Any]] = []  # every marked function, for `restore_marks`
+_marks: dict[CodeType, Any] = {}  # the strategy of every marked function, for `restore_marks`
 
 
 def restore_marks() -> None:
     """Mark our functions again, since `torch._dynamo.reset()` removes some of the marks."""
-    for code, strategy in _marks:
+    for code, strategy in _marks.items():
         _frames.set_code_exec_strategy(code, strategy)
 
 
 def _mark(function: _Function, below: Any) -> _Function:
     strategy = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, below)
     _frames.set_code_exec_strategy(function.__code__, strategy)
-    _marks.append((function.__code__, strategy))
+    _marks[function.__code__] = strategy
     return function
 
 

@@ -30,13 +30,12 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import overrides
 from torch.nn.parallel.replicate import replicate
 
-from .hooks.watch import Installation, Watch
+from .hooks.watch import Replacement, Watch
 
 CodePosition = tuple[CodeType, int]  # a code object, and the offset of an instruction in it
 
@@ -250,11 +249,6 @@ def hide_frame(error: BaseException) -> None:
     error.__traceback__ = None if trace is None else trace.tb_next
 
 
-# The original of each of our replacements.
-_originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-_warnings: Any = warnings
-
-
 class WarningLines(Watch):
     """A watch that makes warnings name the caller of a method of ours, not the method.
 
@@ -264,20 +258,6 @@ class WarningLines(Watch):
 
     def __init__(self, *methods: Any) -> None:
         self.codes: set[CodeType] = {method.__code__ for method in methods}
-
-
-def _replace() -> None:
-    current = _warnings._showwarnmsg
-    if current not in _originals:
-        ours = _wrap(current)
-        _originals[ours] = current
-        _warnings._showwarnmsg = ours
-
-
-def _restore() -> None:
-    current = _warnings._showwarnmsg
-    if current in _originals:
-        _warnings._showwarnmsg = _originals[current]
 
 
 def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -316,7 +296,7 @@ def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
     return frame
 
 
-_INSTALLATION: Installation[WarningLines] = Installation(_replace, _restore)
+_INSTALLATION = Replacement[WarningLines](lambda: [(warnings, "_showwarnmsg", _wrap)])
 WarningLines.installation = _INSTALLATION
 
 

@@ -24,7 +24,6 @@ from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..internals.hooks.watch import Watch
 from ..recording.health.checks import WatchReport
 from ..recording.health.health import Health
-from ..recording.health.model_calls import ModelCalls
 from ..recording.health.rerun import NonfiniteRerun
 from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
@@ -37,7 +36,7 @@ _STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps recorded after a report
 class _Hooks:
     """Hooks of a training, opened and closed together."""
 
-    def __init__(self, *watches: Watch | ModelCalls) -> None:
+    def __init__(self, *watches: Watch) -> None:
         self._watches = watches
 
     def open(self) -> None:

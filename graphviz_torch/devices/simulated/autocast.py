@@ -66,7 +66,9 @@ _libraries: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Replace the kernels of CUDA's autocast."""
+    """Replace the kernels of CUDA's autocast, unless they are replaced already."""
+    if _libraries:
+        return
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _libraries.append(library)
     with warnings.catch_warnings():

@@ -23,9 +23,8 @@ from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.data import dataloader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ...internals.hooks.engine import EngineWatch
 from ...internals.hooks.modes import FUNCTIONS
-from ...internals.hooks.watch import Installation
+from ...internals.hooks.watch import Replacement, Row
 from . import autocast, cuda, data_parallel, files
 from .device_names import (
     SimulatedBlock,
@@ -37,11 +36,8 @@ from .device_names import (
     simulated_devices,
 )
 
-_Maker = Callable[[Any], Any]
-_ORIGINALS: list[tuple[Any, str, Any]] = []
 
-
-def table() -> list[tuple[Any, str, _Maker]]:
+def table() -> list[Row]:
     """Return owner, name and maker of every replaced function."""
     clipping = importlib.import_module("torch.nn.utils.clip_grad")
     optimizers = importlib.import_module("torch.optim.optimizer")
@@ -65,29 +61,7 @@ def table() -> list[tuple[Any, str, _Maker]]:
     ]
 
 
-def _install() -> None:
-    if _ORIGINALS:
-        return
-    for owner, name, make in table():
-        before = vars(owner)[name]
-        _ORIGINALS.append((owner, name, before))
-        static = isinstance(before, staticmethod)
-        replacement = make(before.__func__ if static else before)
-        setattr(owner, name, staticmethod(replacement) if static else replacement)
-    autocast.install()
-
-
-def _remove() -> None:
-    while _ORIGINALS:
-        setattr(*_ORIGINALS[-1])
-        _ORIGINALS.pop()
-    autocast.remove()
-    # If recordings ended before this block, they could not restore the engine's functions.
-    if not EngineWatch.installation.watchers:
-        EngineWatch.installation.suspend()
-
-
-PATCHES: Installation[SimulatedBlock] = Installation(_install, _remove)
+PATCHES = Replacement[SimulatedBlock](table, autocast.install, autocast.remove)
 
 
 def _has_foreach_support(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ..hooks.watch import Replacement, Row
+
 
 class Break(NamedTuple):
     """The graph break at which a graph ended."""
@@ -86,6 +88,7 @@ class TraceComplete(Exception):
 class _TraceState(local):
     """The trace of the graph that a thread is compiling."""
 
+    new_callbacks: Callable[[], Trace]  # creates the trace of a graph
     output: Any = None  # Dynamo's OutputGraph of the current graph
     trace: Trace | None = None  # None also after a callback has raised
     again: bool = False  # True to stop before the graph is compiled
@@ -94,7 +97,6 @@ class _TraceState(local):
 
 
 _thread_state = _TraceState()
-_originals: dict[str, Any] = {}
 
 
 def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
@@ -104,27 +106,29 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
         new: creates the callbacks for a graph.
         again: raise `TraceComplete` when the graph is complete, before it is compiled.
     """
-    utils, output = _utils(), _output_graph()
-    _thread_state.again = again
-    if _originals:
-        return
-    _originals.update(run=utils.run_node, compile=output.call_user_compiler)
-    _originals.update(apply=_function_variable().call_apply)
+    _thread_state.new_callbacks, _thread_state.again = new, again
+    _PATCH.replace()
 
+
+def _wrap_run_node(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
         if tracer is not _thread_state.output:  # Dynamo starts or restarts a graph
-            _thread_state.output, _thread_state.trace = tracer, new()
+            _thread_state.output, _thread_state.trace = tracer, _thread_state.new_callbacks()
         _notify("on_operation_start", _tensors((args, kwargs)))
-        result = _originals["run"](tracer, node, args, kwargs, nnmodule)
+        result = original(tracer, node, args, kwargs, nnmodule)
         method = node.op == "call_method"
         function = getattr(Tensor, node.target, None) if method else node.target
         _notify("on_operation_end", function, node.meta, _tensors(result))
         _notify("on_call", function, node.meta, args, kwargs, result)
         return result
 
+    return run_node
+
+
+def _wrap_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_user_compiler(self: Any, gm: Any, examples: Any) -> Any:
         if self is not _thread_state.output:
-            return _originals["compile"](self, gm, examples)
+            return original(self, gm, examples)
         before = set(_region_node_classes())
         with suppress(Exception):  # otherwise the region is shown without its operations
             _notify("on_graph_complete", *_completed_graph(self, gm))
@@ -132,7 +136,7 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
             raise TraceComplete
         _thread_state.new = self.root_tx.f_code, _thread_state.trace
         try:
-            compiled = _originals["compile"](self, gm, examples)
+            compiled = original(self, gm, examples)
             _notify(
                 "on_graph_compiled", [kind for kind in _region_node_classes() if kind not in before]
             )
@@ -140,9 +144,13 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
             _thread_state.output = _thread_state.trace = None
         return compiled
 
+    return call_user_compiler
+
+
+def _wrap_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         before = _last_applied(tx)
-        result = _originals["apply"](self, tx, args, kwargs)
+        result = original(self, tx, args, kwargs)
         node = _last_applied(tx)
         if node is not before and tx.output is _thread_state.output:
             operands, made = _example_values(node.all_input_nodes), _example_values([node])
@@ -151,8 +159,20 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
                 _notify("on_operand_order", _operand_positions(node, args))
         return result
 
-    utils.run_node, output.call_user_compiler = run_node, call_user_compiler
-    _function_variable().call_apply = call_apply
+    return call_apply
+
+
+def _rows() -> list[Row]:
+    module = import_module
+    functions = module("torch._dynamo.variables.misc").AutogradFunctionVariable
+    return [
+        (module("torch._dynamo.utils"), "run_node", _wrap_run_node),
+        (module("torch._dynamo.output_graph").OutputGraph, "call_user_compiler", _wrap_compiler),
+        (functions, "call_apply", _wrap_apply),
+    ]
+
+
+_PATCH = Replacement[None](_rows)
 
 
 def record_recompile(code: CodeType, reason: str, before: int) -> None:
@@ -188,11 +208,7 @@ def end_compilation() -> None:
         False,
         None,
     )
-    if _originals:
-        _utils().run_node = _originals["run"]
-        _output_graph().call_user_compiler = _originals["compile"]
-        _function_variable().call_apply = _originals["apply"]
-        _originals.clear()
+    _PATCH.restore()
 
 
 def new_trace(code: Any) -> Trace | None:
@@ -215,18 +231,6 @@ def _example_values(nodes: list[Any]) -> list[Tensor]:
 
 def _tensors(values: Any) -> list[Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
-
-
-def _utils() -> Any:
-    return import_module("torch._dynamo.utils")
-
-
-def _output_graph() -> Any:
-    return import_module("torch._dynamo.output_graph").OutputGraph
-
-
-def _function_variable() -> Any:
-    return import_module("torch._dynamo.variables.misc").AutogradFunctionVariable
 
 
 def _last_applied(tx: Any) -> Any:

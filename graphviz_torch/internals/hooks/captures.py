@@ -6,8 +6,7 @@ capturing thread are therefore suspended. Graphs that PyTorch captures for itsel
 `torch.compile` and `make_graphed_callables`, are ignored, and watching continues around them.
 
 Uses private API: `torch.cuda.graph` calls the methods of `torch.cuda.CUDAGraph` by name (2.8 to
-2.13). The methods are replaced while a watch is open. If other code replaces them after us, its
-replacement is kept; ours then forwards every call.
+2.13). The methods are replaced while a watch is open.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from contextvars import ContextVar
 from threading import get_ident
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from ..frames import TORCH, resume_programs, suspend_programs
-from .watch import Installation, Watch
+from .watch import Replacement, Row, Watch
 
 # Methods of torch.cuda.graph, which call the methods of a CUDAGraph.
 _CONTEXT = ("__enter__", "__exit__")
@@ -33,8 +31,6 @@ _captured: ContextVar[tuple[object, frozenset[int]]] = ContextVar(
     "graphviz_torch_captured", default=(None, _NO_GRAPHS)
 )
 _watched = object()  # replaced when the last watch closes, which may happen during a capture
-# The original of each of our replacements.
-_originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 class CaptureWatch(Watch):
@@ -125,23 +121,14 @@ def _end_capture(graph: Any) -> None:
 _WRAPPERS = {"capture_begin": _wrap_begin, "capture_end": _wrap_end, "replay": _wrap_replay}
 
 
-def _replace() -> None:
-    for name, around in _WRAPPERS.items():
-        current = getattr(torch.cuda.CUDAGraph, name)
-        if current not in _originals:
-            replacement = around(current)
-            _originals[replacement] = current
-            setattr(torch.cuda.CUDAGraph, name, replacement)
+def _rows() -> list[Row]:
+    return [(torch.cuda.CUDAGraph, name, wrap) for name, wrap in _WRAPPERS.items()]
 
 
-def _restore() -> None:
+def _forget_captures() -> None:
     global _watched
     _watched = object()
-    for name in _WRAPPERS:
-        current = getattr(torch.cuda.CUDAGraph, name)
-        if current in _originals:
-            setattr(torch.cuda.CUDAGraph, name, _originals[current])
 
 
-_INSTALLATION: Installation[CaptureWatch] = Installation(_replace, _restore)
+_INSTALLATION = Replacement[CaptureWatch](_rows, remove=_forget_captures)
 CaptureWatch.installation = _INSTALLATION

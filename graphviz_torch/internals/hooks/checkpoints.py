@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,11 +25,10 @@ from torch.utils._pytree import tree_leaves
 
 from ..frames import CodePosition, user_frame
 from .dispatch import sequence_number
-from .watch import Installation, Watch
+from .watch import Replacement, Watch
 
 Frame = Any  # a `_CheckpointFrame`
 _FRAME: Any = checkpoint._CheckpointFrame
-_original_init: Any = _FRAME.__init__
 _Saved: Any = torch._C._autograd.SavedTensor
 
 
@@ -96,23 +96,16 @@ def _variable(function: Any, name: str) -> Any:
     return cells[name].cell_contents if name in cells else None
 
 
-def _init(self: Frame, *args: Any, **kwargs: Any) -> None:
-    _original_init(self, *args, **kwargs)
-    caller = user_frame(sys._getframe(1))
-    if caller is not None:
-        _POSITIONS[self] = caller.f_code, caller.f_lasti
-    for watch in CheckpointWatch.installation.watchers:
-        watch.add_segment(self)
+def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Frame, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        caller = user_frame(sys._getframe(1))
+        if caller is not None:
+            _POSITIONS[self] = caller.f_code, caller.f_lasti
+        for watch in CheckpointWatch.installation.watchers:
+            watch.add_segment(self)
+
+    return __init__
 
 
-def _install() -> None:
-    if _FRAME.__init__ is _original_init:
-        _FRAME.__init__ = _init
-
-
-def _remove() -> None:
-    if _FRAME.__init__ is _init:
-        _FRAME.__init__ = _original_init
-
-
-CheckpointWatch.installation = Installation(_install, _remove)
+CheckpointWatch.installation = Replacement(lambda: [(_FRAME, "__init__", _wrap_init)])

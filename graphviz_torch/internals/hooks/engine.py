@@ -1,9 +1,8 @@
 """Watch backward passes: `Tensor.backward`, `autograd.backward` and `autograd.grad`.
 
 All three call the private `torch.autograd.graph._engine_run_backward`, to which `torch.autograd`
-has a reference as well (2.13). Both are replaced while a watch is open. If other code replaces them
-after us, its replacement is kept; ours then forwards every call. Not seen: backward passes started
-from C++, and those with which a pipeline infers shapes on uninitialized memory.
+has a reference as well (2.13). Both are replaced while a watch is open. Not seen: backward passes
+started from C++, and those with which a pipeline infers shapes on uninitialized memory.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 
 from ..frames import hide_frame, is_shape_inference
 from .captures import is_captured
-from .watch import Installation, Watch
+from .watch import Replacement, Row, Watch
 
 
 class EngineCalled(NamedTuple):
@@ -43,13 +41,11 @@ class EngineReturned(NamedTuple):
     error: BaseException | None
 
 
-# The original of each of our replacements.
-_originals: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _thread_state = threading.local()  # .outputs: argument of the backward last reported in this thread
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
 # Calls a function at the end of the backward, if called inside a node. Private (2.13).
 queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
-_PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
+_OWNERS: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 
 class EngineWatch(Watch):
@@ -70,28 +66,11 @@ class EngineWatch(Watch):
         self.on_begin, self.on_end, self.on_other = on_begin, on_end, on_other
 
 
-def _replace() -> None:
-    current = torch.autograd.graph._engine_run_backward
-    if current not in _originals:
-        replacement = _wrap(current)
-        _originals[replacement] = current
-        current = replacement
-    _set(current)
+def _rows() -> list[Row]:
+    return [(owner, "_engine_run_backward", _wrap) for owner in _OWNERS]
 
 
-def _restore() -> None:
-    for place in _PLACES:
-        current = place._engine_run_backward
-        if current in _originals:
-            place._engine_run_backward = _originals[current]
-
-
-def _set(function: Callable[..., Any]) -> None:
-    for place in _PLACES:
-        place._engine_run_backward = function
-
-
-_INSTALLATION: Installation[EngineWatch] = Installation(_replace, _restore)
+_INSTALLATION = Replacement[EngineWatch](_rows)
 EngineWatch.installation = _INSTALLATION
 
 

@@ -29,10 +29,9 @@ from torch.utils.data import dataloader
 from ..dynamo import not_compiled_hook
 from ..tensors.heap import instances_of, subclasses_of
 from .captures import is_captured
-from .watch import Installation, Watch
+from .watch import Installation, Replacement, Watch
 
 _ITERATOR: Any = dataloader._BaseDataLoaderIter
-_next: Any = _ITERATOR.__next__
 
 
 class Stepping(NamedTuple):
@@ -134,15 +133,18 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         watch.on_step_end(event)
 
 
-def _watched_next(iterator: Any) -> Any:
-    for watch in _BATCHES.watchers:
-        watch.on_request()
-    batch = _next(iterator)
-    event = _batch_event(iterator, batch, sys._getframe(1))
-    if event is not None:
+def _wrap_next(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def __next__(iterator: Any) -> Any:
         for watch in _BATCHES.watchers:
-            watch.on_batch(event)
-    return batch
+            watch.on_request()
+        batch = original(iterator)
+        event = _batch_event(iterator, batch, sys._getframe(1))
+        if event is not None:
+            for watch in _BATCHES.watchers:
+                watch.on_batch(event)
+        return batch
+
+    return __next__
 
 
 def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
@@ -159,17 +161,7 @@ def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | Non
     return BatchCame(batch, id(sampler), number, left, workers, stream, frame)
 
 
-def _replace_next() -> None:
-    if _ITERATOR.__next__ is _next:  # otherwise other code has replaced it
-        _ITERATOR.__next__ = _watched_next
-
-
-def _restore_next() -> None:
-    if _ITERATOR.__next__ is _watched_next:
-        _ITERATOR.__next__ = _next
-
-
 _INSTALLATION: Installation[StepWatch] = Installation(_register, lambda: None)
 StepWatch.installation = _INSTALLATION
-_BATCHES: Installation[BatchWatch] = Installation(_replace_next, _restore_next)
+_BATCHES = Replacement[BatchWatch](lambda: [(_ITERATOR, "__next__", _wrap_next)])
 BatchWatch.installation = _BATCHES

@@ -60,7 +60,7 @@ from .calls import CallWatch
 from .dispatch import disable_in_thread, enable_in_thread
 from .modes import FUNCTIONS, arrange, movable
 from .modules import remove_module_hooks, restore_module_hooks
-from .watch import Installation
+from .watch import Replacement, Row
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
@@ -205,74 +205,83 @@ def _forget_ended(frame: FrameType | None) -> None:
 # end. Dynamo is off while the rest of them runs.
 
 
-@not_compiled_itself
-def _is_skip_guard_eval_unsafe_stance() -> Any:
-    frame = sys._getframe(1)
-    _forget_ended(frame.f_back)
-    function = frame.f_locals.get("fn")
-    in_place = getattr(function, "__func__", None) is Module._call_impl
-    keeps_hooks = in_place or _answer_or_false(keeps_module_hooks, function)
-    # With the stance "force_eager", PyTorch would force the current dispatch keys, ours included,
-    # on it.
-    in_python = not _thread_state.away and (
-        is_forced_eager() or _answer_or_false(is_skipped_entirely, function)
-    )
-    _thread_state.regions = (
-        *_thread_state.regions,
-        _Region(keeps_hooks, _thread_state.away, id(frame), in_python),
-    )
-    _thread_state.begins = True
-    with suppress(Exception):
-        _notify_skipped(skipped_before(function))
-    if not (_thread_state.away or in_python):
-        given = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
-        for watch in _INSTALLATION.watchers:
-            if watch.graphs is not None:
-                watch.graphs.on_region_enter(given)
-    _disable_watches()
-    return _ORIGINALS["_is_skip_guard_eval_unsafe_stance"]()
-
-
-@not_compiled_itself
-def _maybe_set_eval_frame(callback: Any) -> Any:
-    if sys._getframe(1).f_code.co_name == "_fn":
-        if callback is not None:
-            _restore_graph()
-        for watch in _INSTALLATION.watchers if callback is not None else ():
-            if watch.graphs is not None:
-                watch.graphs.on_graph_end()
-    elif _thread_state.begins:
-        _thread_state.begins = False
-        if callback is None:  # Dynamo compiles nothing
-            _enable_watches()
-    else:
-        ended, _thread_state.regions = _thread_state.regions[-1:], _thread_state.regions[:-1]
-        if not any(region.inside for region in ended):
-            _enable_watches()
-            for watch in _INSTALLATION.watchers if ended else ():
-                if watch.graphs is not None:
-                    watch.graphs.on_region_exit()
-    if callback is not None:
-        _disable_watches()
-    return _ORIGINALS["_maybe_set_eval_frame"](callback)
-
-
-@not_compiled_itself
-def _set_eval_frame(callback: Any) -> Any:
-    before = _ORIGINALS["set_eval_frame"](callback)
-    caller = sys._getframe(1)
-    if before is not None and caller.f_code.co_name == "_fn":
-        frame = caller.f_back
-        function: Any = caller.f_locals.get("fn")
-        cell = None if frame is None else _graph_of(frame, function)
-        if frame is not None and cell is not None:
-            own = isinstance(getattr(function, "__self__", None), GraphModule)
+def _wrap_region_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    @not_compiled_itself
+    def _is_skip_guard_eval_unsafe_stance() -> Any:
+        frame = sys._getframe(1)
+        _forget_ended(frame.f_back)
+        function = frame.f_locals.get("fn")
+        in_place = getattr(function, "__func__", None) is Module._call_impl
+        keeps_hooks = in_place or _answer_or_false(keeps_module_hooks, function)
+        # With the stance "force_eager", PyTorch would force the current dispatch keys on it, ours
+        # included.
+        in_python = not _thread_state.away and (
+            is_forced_eager() or _answer_or_false(is_skipped_entirely, function)
+        )
+        _thread_state.regions = (
+            *_thread_state.regions,
+            _Region(keeps_hooks, _thread_state.away, id(frame), in_python),
+        )
+        _thread_state.begins = True
+        with suppress(Exception):
+            _notify_skipped(skipped_before(function))
+        if not (_thread_state.away or in_python):
+            given = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
             for watch in _INSTALLATION.watchers:
                 if watch.graphs is not None:
-                    watch.graphs.on_graph_start(frame, own)
-            _intercept_graph(cell, function)
-        _enable_watches()
-    return before
+                    watch.graphs.on_region_enter(given)
+        _disable_watches()
+        return original()
+
+    return _is_skip_guard_eval_unsafe_stance
+
+
+def _wrap_region_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    @not_compiled_itself
+    def _maybe_set_eval_frame(callback: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_fn":
+            if callback is not None:
+                _restore_graph()
+            for watch in _INSTALLATION.watchers if callback is not None else ():
+                if watch.graphs is not None:
+                    watch.graphs.on_graph_end()
+        elif _thread_state.begins:
+            _thread_state.begins = False
+            if callback is None:  # Dynamo compiles nothing
+                _enable_watches()
+        else:
+            ended, _thread_state.regions = _thread_state.regions[-1:], _thread_state.regions[:-1]
+            if not any(region.inside for region in ended):
+                _enable_watches()
+                for watch in _INSTALLATION.watchers if ended else ():
+                    if watch.graphs is not None:
+                        watch.graphs.on_region_exit()
+        if callback is not None:
+            _disable_watches()
+        return original(callback)
+
+    return _maybe_set_eval_frame
+
+
+def _wrap_uncompiled_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @not_compiled_itself
+    def _set_eval_frame(callback: Any) -> Any:
+        before = original(callback)
+        caller = sys._getframe(1)
+        if before is not None and caller.f_code.co_name == "_fn":
+            frame = caller.f_back
+            function: Any = caller.f_locals.get("fn")
+            cell = None if frame is None else _graph_of(frame, function)
+            if frame is not None and cell is not None:
+                own = isinstance(getattr(function, "__self__", None), GraphModule)
+                for watch in _INSTALLATION.watchers:
+                    if watch.graphs is not None:
+                        watch.graphs.on_graph_start(frame, own)
+                _intercept_graph(cell, function)
+            _enable_watches()
+        return before
+
+    return _set_eval_frame
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
@@ -309,22 +318,25 @@ def _restore_graph() -> None:
         cell.cell_contents, _thread_state.graph = _thread_state.graph, None
 
 
-def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-    # Dynamo compiles a frame after all.
-    if _thread_state.regions and _thread_state.regions[-1].in_python:
-        region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
-        _thread_state.regions = (*_thread_state.regions[:-1], region)
-        _disable_watches()
-    try:
-        result = _ORIGINALS["__call__"](self, frame, *args, **more)
-    except Exception as error:
-        with suppress(Exception):
-            _notify_skipped(skipped_now(self, frame.f_code, error))
-        _check_skipped()
-        raise
-    if result.guarded_code is None:
-        _check_skipped()
-    return result
+def _wrap_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
+        # Dynamo compiles a frame after all.
+        if _thread_state.regions and _thread_state.regions[-1].in_python:
+            region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
+            _thread_state.regions = (*_thread_state.regions[:-1], region)
+            _disable_watches()
+        try:
+            result = original(self, frame, *args, **more)
+        except Exception as error:
+            with suppress(Exception):
+                _notify_skipped(skipped_now(self, frame.f_code, error))
+            _check_skipped()
+            raise
+        if result.guarded_code is None:
+            _check_skipped()
+        return result
+
+    return _convert
 
 
 def _notify_skipped(skipped: Skipped | None) -> None:
@@ -353,45 +365,52 @@ def _check_skipped() -> None:
         _enable_watches()
 
 
-def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
-    if isinstance(what, CodeType) and not is_inlined_call:
-        file = what.co_filename
-        if file == _FINALIZERS or file.startswith(_PACKAGE):
-            return True
-        in_python = _thread_state.regions and _thread_state.regions[-1].in_python
-        if in_python and (file == _CONTEXTS or (file, what.co_name) == _TUPLES):
-            return True
-    return _ORIGINALS["check"](what, is_inlined_call, **more)
+def _wrap_skip_check(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
+        if isinstance(what, CodeType) and not is_inlined_call:
+            file = what.co_filename
+            if file == _FINALIZERS or file.startswith(_PACKAGE):
+                return True
+            in_python = _thread_state.regions and _thread_state.regions[-1].in_python
+            if in_python and (file == _CONTEXTS or (file, what.co_name) == _TUPLES):
+                return True
+        return original(what, is_inlined_call, **more)
+
+    return _check
 
 
-def _get_and_maybe_log_recompilation_reasons(
-    entries: Any, frame: Any, *args: Any, **more: Any
-) -> Any:
-    reasons = _ORIGINALS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args, **more)
-    if reasons and not more.get("skip_logging"):
-        with suppress(Exception):  # one reason for each code object compiled before
-            dynamo_trace.record_recompile(frame.f_code, str(reasons[0]), len(reasons))
-    return reasons
+def _wrap_recompilation_reasons(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _get_and_maybe_log_recompilation_reasons(
+        entries: Any, frame: Any, *args: Any, **more: Any
+    ) -> Any:
+        reasons = original(entries, frame, *args, **more)
+        if reasons and not more.get("skip_logging"):
+            with suppress(Exception):  # one reason for each code object compiled before
+                dynamo_trace.record_recompile(frame.f_code, str(reasons[0]), len(reasons))
+        return reasons
+
+    return _get_and_maybe_log_recompilation_reasons
 
 
-_REPLACEMENTS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "_is_skip_guard_eval_unsafe_stance": (_DYNAMO, _is_skip_guard_eval_unsafe_stance),
-    "_maybe_set_eval_frame": (_DYNAMO, _maybe_set_eval_frame),
-    "set_eval_frame": (_DYNAMO, _set_eval_frame),
-    "check": (_RULES, _check),  # decides whether to skip a frame
-    "get_and_maybe_log_recompilation_reasons": (
+_WRAPPERS: list[tuple[str, str, Callable[..., Any]]] = [  # module, function, wrapper
+    (_DYNAMO, "_is_skip_guard_eval_unsafe_stance", _wrap_region_start),
+    (_DYNAMO, "_maybe_set_eval_frame", _wrap_region_end),
+    (_DYNAMO, "set_eval_frame", _wrap_uncompiled_call),
+    (_RULES, "check", _wrap_skip_check),  # decides whether to skip a frame
+    (
         _CONVERT_FRAME,
-        _get_and_maybe_log_recompilation_reasons,
+        "get_and_maybe_log_recompilation_reasons",
+        _wrap_recompilation_reasons,
     ),
-    "__call__": (_CONVERT_FRAME + ".ConvertFrameAssert", _convert),
-}
-_ORIGINALS: dict[str, Callable[..., Any]] = {}  # the originals of the functions above
+]
 
 
-def _import_owner(place: str) -> Any:
-    """Return the module with this dotted name, or the class in it."""
-    module, _, name = place.rpartition(".")
-    return getattr(import_module(module), name) if name[:1].isupper() else import_module(place)
+def _rows() -> list[Row]:
+    if _CONVERT_FRAME not in sys.modules:
+        return []
+    converter = import_module(_CONVERT_FRAME).ConvertFrameAssert
+    rows = [(import_module(place), name, wrap) for place, name, wrap in _WRAPPERS]
+    return [*rows, (converter, "__call__", _wrap_conversion)]
 
 
 def _begin(*_: object) -> None:
@@ -441,11 +460,6 @@ def _install() -> None:
         if _import not in sys.meta_path:
             sys.meta_path.insert(0, _import)
         return
-    for name, (place, ours) in _REPLACEMENTS.items():
-        module = _import_owner(place)
-        if (theirs := getattr(module, name)) is not ours:
-            _ORIGINALS[name] = theirs
-            setattr(module, name, ours)
     handler = _compilations()
     if _begin not in handler.start_callbacks:
         handler.start_callbacks.append(_begin)
@@ -458,15 +472,10 @@ def _remove() -> None:
         sys.meta_path.remove(_import)
     if _CONVERT_FRAME not in sys.modules:
         return
-    for name, theirs in _ORIGINALS.items():
-        place, ours = _REPLACEMENTS[name]
-        module = _import_owner(place)
-        if getattr(module, name) is ours:  # otherwise other code has replaced it
-            setattr(module, name, theirs)
     handler = _compilations()
     for told, ours in (handler.start_callbacks, _begin), (handler.end_callbacks, _end):
         if ours in told:
             told.remove(ours)
 
 
-_INSTALLATION: Installation[RegionWatch] = Installation(_install, _remove)
+_INSTALLATION = Replacement[RegionWatch](_rows, _install, _remove)

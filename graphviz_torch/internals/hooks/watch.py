@@ -1,6 +1,7 @@
 """Base of all watches: install a hook while somebody needs it, and notify listeners of events.
 
-An `Installation` patches something in PyTorch while it has watchers, and restores it afterwards.
+An `Installation` patches something in PyTorch while it has watchers, and restores it afterwards. A
+`Replacement` is one whose patch consists of replaced functions.
 Watchers are added and removed in any order and from any thread; the garbage collector may remove
 one that was forgotten. The first watcher installs the patch, the last one removes it. Both steps
 are idempotent, so an interrupt between two lines leaves nothing behind: the step is undone or
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from typing_extensions import Self
 
@@ -85,10 +86,98 @@ class Installation(Generic[Watcher]):
             self._remove()
 
 
+# An attribute to replace: its owner (a module or a class), its name, and a function from the
+# original to the replacement.
+Row = tuple[Any, str, Callable[[Any], Any]]
+_INHERITED: Any = object()  # stands for the original of an attribute that its owner inherits
+
+
+class _Replaced(NamedTuple):
+    """An attribute that has been replaced."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+
+    def restore(self) -> bool:
+        """Restore the original, and return False if code of others has replaced ours since."""
+        current = vars(self.owner).get(self.name, _INHERITED)
+        if current is self.replacement:
+            if self.original is _INHERITED:
+                delattr(self.owner, self.name)
+            else:
+                setattr(self.owner, self.name, self.original)
+        return current is self.replacement or current is self.original
+
+
+class Replacement(Installation[Watcher]):
+    """An installation that replaces functions while it has watchers.
+
+    If other code replaces a function after us, its replacement is kept, and ours, which it calls,
+    passes each call on. Ours is removed as soon as the other code has restored it.
+
+    Args:
+        rows: returns the attributes to replace; called at each installation.
+        install: called after the attributes are replaced; does nothing if the patch is complete.
+        remove: called before they are restored; does nothing if nothing is patched.
+
+    >>> import math
+    >>> doubled = lambda original: lambda x: 2 * original(x)
+    >>> roots = Replacement[str](lambda: [(math, "sqrt", doubled)])
+    >>> roots.add("a"), math.sqrt(9), roots.discard("a"), math.sqrt(9)
+    (None, 6.0, None, 3.0)
+    """
+
+    _hidden: ClassVar[list[_Replaced]] = []  # replacements that other code has wrapped since
+    _table_lock = threading.RLock()  # guards `_hidden` and the attributes
+
+    def __init__(
+        self,
+        rows: Callable[[], Iterable[Row]],
+        install: Callable[[], object] = lambda: None,
+        remove: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(self.replace, self.restore)
+        self._rows, self._also_install, self._also_remove = rows, install, remove
+        self._replaced: list[_Replaced] = []
+
+    def replace(self) -> None:
+        """Replace each attribute that is not replaced already."""
+        with self._table_lock:
+            self._restore_visible()
+            ours = {id(row.replacement) for row in self._replaced}
+            for owner, name, wrap in self._rows():
+                original = vars(owner).get(name, _INHERITED)
+                if id(original) in ours:
+                    continue
+                new = wrap(getattr(owner, name))
+                new = staticmethod(new) if isinstance(original, staticmethod) else new
+                # Stored before it is used, since an interrupt may occur in between.
+                self._replaced.append(_Replaced(owner, name, original, new))
+                setattr(owner, name, new)
+        self._also_install()
+
+    def restore(self) -> None:
+        """Restore each original, unless other code has replaced ours since."""
+        self._also_remove()
+        with self._table_lock:
+            self._hidden.extend(self._replaced)
+            self._replaced = []
+            self._restore_visible()
+
+    def _restore_visible(self) -> None:
+        """Restore originals until every replacement left is hidden by other code."""
+        before = -1
+        while before != len(self._hidden):
+            before = len(self._hidden)
+            self._hidden[:] = [row for row in self._hidden if not row.restore()]
+
+
 class Watch:
     """Base class of watches, active from `open()` to `close()` or within a `with` block."""
 
-    installation: ClassVar[Installation[Any]]
+    installation: Installation[Any]
     first = False  # True to be notified before the watches already open
     thread = 0  # ident of the thread that opened it
 

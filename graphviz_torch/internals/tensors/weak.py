@@ -20,9 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hooks.watch import Installation, Watch
-
-_utils: Any = torch.utils
+from ..hooks.watch import Replacement, Watch
 
 
 class Ref(weakref.ref[Tensor]):
@@ -54,13 +52,7 @@ class _WeakrefModule:
         return getattr(weakref, name)
 
 
-def _install() -> None:
-    _utils.weakref = _WeakrefModule()
-
-
-def _remove() -> None:
-    _utils.weakref = weakref
-
-
-_installation = Installation[SwapSafeRefs](_install, _remove)
+_installation = Replacement[SwapSafeRefs](
+    lambda: [(torch.utils, "weakref", lambda original: _WeakrefModule())]
+)
 SwapSafeRefs.installation = _installation

@@ -8,8 +8,8 @@ not with manual optimization, where it must not be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from threading import get_ident
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch.compiler import is_compiling
 
 from ...internals.frames import hide_frame
+from ...internals.hooks.watch import Replacement, Row, Watch
 from ...internals.recursion import RecursionRoom
 
 # Called with method, args and kwargs before a call; the result is passed to `Ended`.
@@ -24,8 +25,8 @@ Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
 Ended = Callable[[Any, Any], None]  # called with the result of `Began` and of the call
 
 
-class ModelCalls:
-    """Passes on the calls of a module in the opening thread, until `close()`.
+class ModelCalls(Watch):
+    """A watch on the calls of one module in the thread that opens it.
 
     Args:
         model: the module.
@@ -35,42 +36,28 @@ class ModelCalls:
 
     def __init__(self, model: torch.nn.Module, began: Began, ended: Ended) -> None:
         self.model, self.began, self.ended = model, began, ended
-        self.thread = 0
 
     def open(self) -> None:
         """Add a hook to the class of the module, for calls from this thread."""
-        kind = type(self.model)
-        self.thread = get_ident()
         if isinstance(self.model, torch.jit.ScriptModule):
             return
-        if kind not in _WATCHES:
-            _WATCHES[kind] = []
-            _ROOM.open()
-            for name in _methods(self.model):
-                _ORIGINALS[kind, name] = vars(kind).get(name)
-                setattr(kind, name, _make_hooked(kind, name))
-        if self not in _WATCHES[kind]:
-            _WATCHES[kind] = [*_WATCHES[kind], self]
+        kind = type(self.model)
+        _ROOM.open()
+        self.installation = _CLASSES.setdefault(kind, Replacement(lambda: _rows(kind)))
+        super().open()
 
     def close(self) -> None:
         """Remove the hook, if no other module of the class needs it."""
         kind = type(self.model)
-        rest = [watch for watch in _WATCHES.get(kind, ()) if watch is not self]
-        if rest:
-            _WATCHES[kind] = rest
-        elif _WATCHES.pop(kind, None) is not None:
-            for owner, name in [key for key in _ORIGINALS if key[0] is kind]:
-                original = _ORIGINALS.pop((owner, name))
-                if original is None:
-                    delattr(kind, name)
-                else:
-                    setattr(kind, name, original)
-            if not _WATCHES:
-                _ROOM.close()
+        if kind in _CLASSES:
+            _CLASSES[kind].discard(self)
+            if not _CLASSES[kind].watchers:
+                del _CLASSES[kind]
+        if not _CLASSES:
+            _ROOM.close()
 
 
-_WATCHES: dict[type, list[ModelCalls]] = {}  # open hooks, by class of the module
-_ORIGINALS: dict[tuple[type, str], Any] = {}  # replaced methods, by class and name
+_CLASSES: dict[type, Replacement[ModelCalls]] = {}  # by class of a module that is watched
 _ROOM = RecursionRoom()  # for the method around `__call__`
 
 
@@ -81,14 +68,20 @@ def _methods(model: Any) -> tuple[str, ...]:
     return ("__call__", "training_step") if whole else ("__call__",)
 
 
-def _make_hooked(kind: Any, name: str) -> Callable[..., Any]:
-    @wraps(getattr(kind, name))
+def _rows(kind: Any) -> Iterator[Row]:
+    for name in {name for watch in _CLASSES[kind].watchers for name in _methods(watch.model)}:
+        yield kind, name, partial(_wrap, kind, name, name not in vars(kind))
+
+
+def _wrap(
+    kind: Any, name: str, inherited: bool, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    @wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original = _ORIGINALS.get((kind, name))
-        call = getattr(super(kind, self), name) if original is None else original.__get__(self)
+        call = getattr(super(kind, self), name) if inherited else partial(original, self)
         if is_compiling():
             return call(*args, **kwargs)
-        for watch in _WATCHES.get(kind, ()):
+        for watch in _CLASSES[kind].watchers if kind in _CLASSES else ():
             if watch.model is self and watch.thread == get_ident():
                 break
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 from typing import Any, ClassVar
 
 import pytest
@@ -17,7 +18,7 @@ from graphviz_torch.internals.hooks import watch
 from graphviz_torch.internals.hooks.dispatch import OperatorWatch, _libraries, watch_devices
 from graphviz_torch.internals.hooks.engine import EngineWatch
 from graphviz_torch.internals.hooks.modules import ModuleWatch
-from graphviz_torch.internals.hooks.watch import Installation
+from graphviz_torch.internals.hooks.watch import Installation, Replacement
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 from tests.support.interrupts import Interrupt, interrupted
 
@@ -166,3 +167,70 @@ def test_operators_are_watched_while_a_watch_is_open_and_a_device_is_there() -> 
         first.__exit__()
         second.__exit__()
     assert not _libraries
+
+
+class Owner:
+    """An owner of functions to replace: one of its own, one that it inherits, and a static one."""
+
+    def own(self) -> str:
+        return "own"
+
+    @staticmethod
+    def static() -> str:
+        return "static"
+
+
+class Child(Owner):
+    pass
+
+
+def adding(text: str) -> Callable[[Any], Any]:
+    return lambda original: lambda *args: original(*args) + text
+
+
+def test_replaced_functions_call_the_originals_which_are_put_back() -> None:
+    before = dict(vars(Owner)), dict(vars(Child))
+    rows = [
+        (Owner, "own", adding("!")),
+        (Owner, "static", adding("!")),
+        (Child, "own", adding("?")),
+    ]
+    replacement = Replacement[str](lambda: rows)
+    replacement.add("a")
+    replacement.add("b")
+    assert (Owner().own(), Owner.static(), Child().own()) == ("own!", "static!", "own!?")
+    replacement.discard("a")
+    assert Child().own() == "own!?"
+    replacement.discard("b")
+    assert (dict(vars(Owner)), dict(vars(Child))) == before
+
+
+@pytest.mark.parametrize("order", [*permutations("abc")], ids="".join)
+def test_replacements_of_one_function_end_in_any_order(order: tuple[str, ...]) -> None:
+    original = Owner.own
+    nested = {
+        name: Replacement[str](lambda name=name: [(Owner, "own", adding(name))])  # type: ignore[misc]
+        for name in "abc"
+    }
+    for replacement in nested.values():
+        replacement.add("watcher")
+    assert Owner().own() == "ownabc"
+    for name in order:
+        nested[name].discard("watcher")
+    assert Owner.own is original
+
+
+def test_what_other_code_put_in_our_place_is_kept_and_ours_leaves_when_it_does() -> None:
+    original = Owner.own
+    replacement = Replacement[str](lambda: [(Owner, "own", adding("!"))])
+    replacement.add("a")
+    ours = Owner.own
+    theirs = lambda self: ours(self) + " of others"  # noqa: E731
+    Owner.own = theirs  # type: ignore[method-assign]
+    replacement.discard("a")
+    assert Owner.own is theirs
+    Owner.own = ours  # type: ignore[method-assign]
+    replacement.add("b")
+    assert Owner().own() == "own!"
+    replacement.discard("b")
+    assert Owner.own is original

@@ -274,8 +274,8 @@ def test_a_recorded_step_compiles_what_a_bare_one_does(program: str) -> None:
 
 X = torch.ones(1)
 OURS = [
-    *(regions._is_skip_guard_eval_unsafe_stance, regions._maybe_set_eval_frame),
-    *(regions._set_eval_frame, modules._notify_before, modules._notify_after),
+    *(regions._wrap_region_start(print), regions._wrap_region_end(print)),
+    *(regions._wrap_uncompiled_call(print), modules._notify_before, modules._notify_after),
 ]
 
 

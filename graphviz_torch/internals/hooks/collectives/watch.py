@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from ....graph import CollectiveKind
 from ...frames import hide_frame
 from ...tensors.pytree import tensors
 from ..dispatch import sequence_number
-from ..watch import Installation, Watch
+from ..watch import Replacement, Row, Watch
 from .operators import WAIT, arguments, kinds
 from .works import Wait, WorkMethods
 
@@ -107,7 +107,6 @@ class CollectiveWatch(Watch):
 
 
 _libraries: list[Library] = []
-_originals: list[Any] = []  # PyTorch's original of the replaced function
 _thread_state = (
     threading.local()
 )  # .inside: True while an operator runs; .call: number of the last one
@@ -115,14 +114,14 @@ _calls = count(1)
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
-def _install() -> None:
+def _rows() -> Iterable[Row]:
     if not dist.is_available():
-        return
-    if not dist.is_initialized():
-        if not _originals:
-            _originals.append(_c10d()._update_default_pg)
-            _c10d()._update_default_pg = _update
-    elif not _libraries:
+        return ()
+    return _WORKS.rows() if dist.is_initialized() else [(_c10d(), "_update_default_pg", _update)]
+
+
+def _install() -> None:
+    if dist.is_available() and dist.is_initialized() and not _libraries:
         for name in (*kinds(), WAIT):
             namespace, _, operator = name.partition("::")
             # Stored before it is used, since an interrupt may occur in between.
@@ -130,16 +129,9 @@ def _install() -> None:
             _libraries.append(library)
             kernel = _kernel(name)
             library.impl(operator, kernel, "BackendSelect", with_keyset=True)  # type: ignore[no-untyped-call]
-        _WORKS.install()  # last, so that `_libraries` shows whether it may be installed
 
 
 def _remove() -> None:
-    while _originals:
-        if _c10d()._update_default_pg is _update:  # otherwise other code has replaced it
-            _c10d()._update_default_pg = _originals[-1]
-        _originals.pop()
-    if _libraries:
-        _WORKS.remove()
     while _libraries:
         _libraries[-1]._destroy()  # type: ignore[no-untyped-call]
         _libraries.pop()
@@ -149,12 +141,15 @@ def _c10d() -> Any:
     return dist.distributed_c10d
 
 
-def _update(group: Any) -> None:
-    _originals[-1](group)
-    _INSTALLATION.refresh()
+def _update(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def update(group: Any) -> None:
+        original(group)
+        _INSTALLATION.refresh()
+
+    return update
 
 
-_INSTALLATION: Installation[CollectiveWatch] = Installation(_install, _remove)
+_INSTALLATION = Replacement[CollectiveWatch](_rows, _install, _remove)
 CollectiveWatch.installation = _INSTALLATION
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from types import CodeType
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ...frames import hide_frame
+from ..watch import Row
 
 _FUNCTIONS = os.path.join("torch", "distributed", "distributed_c10d.py")
 
@@ -51,32 +52,14 @@ class WorkMethods:
     ) -> None:
         self._last_call, self._on_wait_start = last_call, on_wait_start
         self._on_wait_end, self._on_raise = on_wait_end, on_raise
-        self._originals: list[
-            tuple[Any, str, Any, Any]
-        ] = []  # class, name, original and replacement
         self._calls: WeakKeyDictionary[Any, tuple[int, CodeType]] = WeakKeyDictionary()
 
-    def install(self) -> None:
-        """Replace the methods, unless they are replaced already."""
-        if self._originals:
-            return
+    def rows(self) -> Iterator[Row]:
+        """Yield the methods to replace."""
         for name, method in list(vars(dist.ProcessGroup).items()):
             if "-> c10d::Work" in (getattr(method, "__doc__", None) or ""):
-                self._replace(dist.ProcessGroup, name, self._wrap_collective(method))
-        self._replace(dist.Work, "wait", self._wait(dist.Work.wait))
-
-    def remove(self) -> None:
-        """Restore the originals, except where other code has replaced them since."""
-        while self._originals:
-            owner, name, original, replacement = self._originals[-1]
-            if vars(owner)[name] is replacement:
-                setattr(owner, name, original)
-            self._originals.pop()
-
-    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        # Stored before the replacement, for an interrupt in between.
-        self._originals.append((owner, name, vars(owner)[name], replacement))
-        setattr(owner, name, replacement)
+                yield dist.ProcessGroup, name, self._wrap_collective
+        yield dist.Work, "wait", self._wait
 
     def _wrap_collective(self, original: Any) -> Any:
         @wraps(original)
