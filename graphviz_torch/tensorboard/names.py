@@ -1,7 +1,7 @@
 """Convert names, operations and devices to forms that TensorBoard's Graphs tab draws as intended.
 
 The tab parses a node's name as a path, an operation's name as a hint, and a device as a pattern. If
-one has another form, nodes, edges or colors silently disappear. `lint` checks the finished graph.
+one has another form, nodes, edges or colors silently disappear.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ TensorBoard is imported by the functions here, not by this module.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..graph.files.replacement import replacement
 from ..graph.gc import with_gc_disabled
 
 MIN_VERSION = (2, 20)
+_MAX_BYTES = 2**31 - 1  # of a protobuf message
 
 
 def to_tensorboard(
@@ -46,7 +48,7 @@ def to_tensorboard(
         ImportError: if TensorBoard is missing or older than 2.20.
         TypeError: if `graph` is not a graph, a recording or a tensor, or `logdir_or_writer` is
             neither a path nor a writer.
-        ValueError: if the graph has no nodes, or cannot be shown; the message names the node.
+        ValueError: if the graph has no nodes, or is too large for a protobuf message.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -58,15 +60,13 @@ def to_tensorboard(
     require()
     from .events import GRAPHS, PREFIX, blob, pack, writing
     from .graph_def import graph_def, run_metadata
-    from .lint import check, serialize
 
     # A garbage collection over a million small objects takes longer than creating them.
     @with_gc_disabled
     def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)
         metadata = run_metadata(graph, built, paths, backward=backward)
-        check(built, metadata)
-        return serialize(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
+        return _serialize(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
 
     data, packed, measured = contents()
     # The second plugin has no Profile; used if nothing was measured, so that the tab offers none.
@@ -81,7 +81,7 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        ValueError: if the graph has no nodes, or cannot be shown; the message names the node.
+        ValueError: if the graph has no nodes.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -94,14 +94,27 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
     """
     require()
     from .graph_def import graph_def
-    from .lint import check
 
     built, _ = graph_def(graph_of(graph), backward=backward)
-    check(built)
     path = Path(path)
     with replacement(path) as file:
         file.write(str(built).encode())
     return path
+
+
+def _serialize(message: Any) -> bytes:
+    """Return the bytes of a protobuf message; raise ValueError if it is too large for one."""
+    from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+
+    data: bytes | None = None
+    with suppress(EncodeError):
+        data = message.SerializeToString()
+    if data is None or len(data) > _MAX_BYTES:
+        raise ValueError(
+            f"TensorBoard would not show this graph: it takes more than {_MAX_BYTES:,} bytes, the "
+            "limit of a protobuf message. Write a part of it."
+        )
+    return data
 
 
 def require() -> None:

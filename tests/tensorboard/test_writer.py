@@ -16,6 +16,7 @@ from graphviz_torch.export import to_pbtxt
 from graphviz_torch.graph import Edge, GradientStats, Graph, Node, SavedTensor, TensorMeta, Transfer
 from graphviz_torch.tensorboard import add_autograd_graph
 from graphviz_torch.tensorboard import writer as front
+from tests.support.graphs_tab import problems
 from tests.support.models import MLP, UnrolledRNN, chain, gpt2, tokens, worked_example
 
 pytest.importorskip("tensorboard")
@@ -66,7 +67,9 @@ def shown(directory: Path, run: str = ".", tag: str = "graph") -> graph_pb2.Grap
     """The graph that the Graphs tab's server sends to the page."""
     text, kind = read(directory).graph_impl(RequestContext(), run, tag, False, experiment="")
     assert kind == "text/x-protobuf"
-    return text_format.Parse(text, graph_pb2.GraphDef())
+    graph = text_format.Parse(text, graph_pb2.GraphDef())
+    assert not [*problems(graph)]
+    return graph
 
 
 def edges_of(graph: graph_pb2.GraphDef) -> Counter[tuple[str, str, int]]:
@@ -124,6 +127,7 @@ def test_a_tagged_summary_reads_back_through_the_event_accumulator(tmp_path: Pat
     metadata = config_pb2.RunMetadata.FromString(event.tensor_proto.string_val[0])
     built, paths = graph_def(graph)
     assert metadata == run_metadata(graph, built, paths)
+    assert not [*problems(built, metadata)]
     (event,) = events.Tensors(PREFIX + "forward")
     assert unpack(event.tensor_proto.string_val[0]) == graph
 
@@ -202,7 +206,9 @@ def test_a_recorded_model_is_nested_by_its_modules() -> None:
 )
 def test_no_scope_has_more_than_a_hundred_children(make: Any) -> None:
     children: dict[str, set[str]] = {}
-    for node in graph_def(make())[0].node:
+    built, _ = graph_def(make(), backward=True)
+    assert not [*problems(built)]
+    for node in built.node:
         parts = node.name.split("/")
         for depth in range(len(parts)):
             children.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
@@ -366,6 +372,14 @@ def test_an_empty_graph_and_a_wrong_writer_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="int; pass a directory or a SummaryWriter"):
         to_tensorboard(measured(), 3)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_message_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_MAX_BYTES", 100)
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        to_tensorboard(measured(), tmp_path)
 
 
 def test_an_old_tensorboard_gets_a_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:

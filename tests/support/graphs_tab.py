@@ -1,4 +1,4 @@
-"""Check before writing for content that TensorBoard's Graphs tab would drop, merge or fail on.
+"""Find content that TensorBoard's Graphs tab would drop, merge or fail on.
 
 Each rule mirrors one behavior of the tab's frontend, as seen in a browser with TensorBoard 2.20 and
 2.21. A file that is read back without errors can still lose nodes, edges or colors in the tab.
@@ -9,66 +9,28 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 
-from google.protobuf.message import EncodeError, Message  # type: ignore[import-untyped]
-from tensorboard.compat.proto import (  # type: ignore[import-untyped]
+from tensorboard.compat.proto import (
     config_pb2,
     graph_pb2,
     node_def_pb2,
     step_stats_pb2,
 )
 
-from ..graph.text import first_items
-from .names import LIBRARY, LIMIT, REFERENCE_OPS, RESERVED, SERIES
+from graphviz_torch.tensorboard.names import LIBRARY, LIMIT, REFERENCE_OPS, RESERVED, SERIES
 
 _DEVICE = re.compile(r"/device:([^:]+:[0-9]+)$")
 # "#" also occurs in the tab's own names; other characters break `querySelector` or the colors.
 _FORBIDDEN = re.compile(r"[^\w.\-()\[\],#>+~/]|~~|//|^/|/$")
 _MAX_CHILDREN = 2 * LIMIT  # children of a scope; LIMIT counts nodes before backward is added
-_MAX_BYTES = 2**31 - 1  # limit of protobuf
 _MAX_ATTRIBUTE_BYTES = 4096
 _SOURCE = re.compile(r"([^:]+):(?:\w+:)?(\d+)")
-
-
-def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None) -> None:
-    """Raise ValueError, naming each node, for content that the Graphs tab would not show correctly.
-
-    Checks all `problems` except attributes, whose texts `graph_def` writes in one place; reading a
-    million of them takes longer than writing them.
-    """
-    found = list(_structure(graph, metadata))
-    if found:
-        said = first_items(found, 10, "(and {:,} more)")
-        raise ValueError("\n".join(["TensorBoard would not show this graph:", *said]))
-
-
-def serialize(message: Message) -> bytes:
-    """Return the bytes of a message.
-
-    Raises:
-        ValueError: if it is too large for a protobuf message.
-    """
-    data: bytes | None = None
-    with suppress(EncodeError):
-        data = message.SerializeToString()
-    if data is None or len(data) > _MAX_BYTES:
-        raise ValueError(
-            f"TensorBoard would not show this graph: it takes more than {_MAX_BYTES:,} bytes, the "
-            "limit of a protobuf message. Write a part of it."
-        )
-    return data
 
 
 def problems(
     graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None
 ) -> Iterator[str]:
     """Yield one sentence for each node, edge or measurement that the Graphs tab would lose."""
-    yield from _structure(graph, metadata)
-    yield from _attributes(graph)
-
-
-def _structure(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None) -> Iterator[str]:
     if not graph.node:
         yield "the graph is empty: the tab shows an error."
     nodes = {node.name: node for node in graph.node}
@@ -82,6 +44,7 @@ def _structure(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | Non
     yield from _devices(nodes)
     yield from _scopes(nodes)
     yield from _series(graph)
+    yield from _attributes(graph)
     if metadata is not None:
         yield from _measurements(metadata, nodes)
 
