@@ -265,7 +265,7 @@ def watch(
     >>> print(watching.reports[0].message.replace(". ", ".\n"))
     The gradient of weight is not finite before step 1 uses it.
     The loss is Inf.
-    The data are not finite already: input holds 1 Inf in row 0.
+    The model's input is not finite: input contains 1 Inf in row 0.
     >>> [step.number for step in watching.steps]
     [2]
     """

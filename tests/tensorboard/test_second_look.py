@@ -83,7 +83,7 @@ def train(
 FAULTS = {
     "log": ("nonfinite-loss", f"log at {line('# cause of log')} made "),
     "sqrt": ("nonfinite-gradient", f"sqrt at {line('# cause of sqrt')} received a finite gradient"),
-    "data": ("nonfinite-loss", "The data are not finite already: x holds 1 NaN in row 5."),
+    "data": ("nonfinite-loss", "The model's input is not finite: x contains 1 NaN in row 5."),
     "loss": ("nonfinite-loss", "log after the model, before backward at test_second_look.py:"),
 }
 

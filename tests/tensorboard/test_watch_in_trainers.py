@@ -141,7 +141,7 @@ def test_what_a_training_step_draws_counts_and_logs_is_as_without_a_second_look(
 def test_a_datum_of_a_batch_is_named() -> None:
     [report] = fit(Task, spoil=99, spoilt_data=True)[0]
     assert (report.step, report.rule) == (2, "nonfinite-loss")
-    assert "The data are not finite already: batch[0] holds 1 NaN in row 1." in report.message
+    assert "The model's input is not finite: batch[0] contains 1 NaN in row 1." in report.message
 
 
 def test_a_training_step_that_steps_its_optimizers_itself_is_not_made_again() -> None:

@@ -97,8 +97,8 @@ BRANCH = ("second.0.weight", "second.0.bias")
             setting(40, "gate", 0.0),
             "no-gradient",
             40 + PATIENCE - 1,
-            "second.0.weight and second.0.bias had a gradient of exactly zero in each of 20 steps, "
-            "from step 40 on",
+            "second.0.weight and second.0.bias had a gradient of exactly zero in 20 consecutive "
+            "steps, from step 40 on",
             BRANCH,
             id="a branch that is multiplied by zero",
         ),
@@ -106,7 +106,7 @@ BRANCH = ("second.0.weight", "second.0.bias")
             setting(40, "both", False),
             "no-gradient",
             40 + PATIENCE - 1,
-            "had no gradient in each of 20 steps, from step 40 on",
+            "had no gradient in 20 consecutive steps, from step 40 on",
             BRANCH,
             id="a branch that is left out",
         ),
@@ -114,7 +114,7 @@ BRANCH = ("second.0.weight", "second.0.bias")
             setting(80, "scale", 1000.0),
             "gradient-spike",
             80,
-            "in step 80: the largest",
+            "in step 80. The largest",
             (),
             id="a spike",
         ),

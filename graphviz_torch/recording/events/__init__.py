@@ -1,1 +1,1 @@
-"""Listeners for program behavior that no node shows. Each one notes events for the rules."""
+"""Observe program behavior that no node shows, and record it as events for the rules."""

@@ -1,7 +1,4 @@
-"""Reads of `.grad` and assignments to `.data`.
-
-Attributes of tensors that a program reads and sets: `.grad` of what has none, and `.data`.
-"""
+"""Observe reads of `.grad` and assignments to `.data`, which may miss or cut off gradients."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from ..program.events import TensorRecord
 
 
 class TensorAttributes(Listener):
-    """Listener that reports `.grad` of a non-leaf tensor, and cuts by `x.data = h`.
+    """Listener that reports reads of a non-leaf's `.grad`, and gradients cut off by `x.data = h`.
 
-    Both accesses also show which parameters the program steps by hand.
+    Both accesses also show which parameters the program updates without an optimizer.
     """
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_DATA))
 
     def on_call_end(self, event: Called) -> None:
-        reads = len(event.args) == 1  # a read of `.grad`; else an assignment to `.data`
+        reads = len(event.args) == 1  # True: a read of `.grad`. False: an assignment to `.data`
         if reads and code_owner(event.frame.f_code.co_filename) != OWN:
             return
         if self.program.steps.is_own_call(event.frame):
@@ -67,8 +64,9 @@ class TensorAttributes(Listener):
 
 
 def _has_another_leaf(value: Tensor, tensor: Tensor) -> bool:
-    """Return True if a value depends on a leaf other than this tensor; else it is an update by
-    hand.
+    """Return True if a value depends on another leaf than `tensor`.
+
+    Otherwise the assignment of the value to `tensor.data` is an update of the tensor by hand.
     """
     fns, _ = collect_nodes([value.grad_fn])
     return any(leaf.variable is not tensor for leaf in leaves_of(fns))

@@ -13,12 +13,13 @@ from ..program import Program
 def codes(
     program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
 ) -> Iterator[CodeType]:
-    """Yield the program's code objects: frames around the recording, innermost first, module
-    classes, and functions inside them.
+    """Yield the user's code objects: those of the frames around the recording, innermost first, of
+    the methods of module classes, and of all functions inside these.
 
     Args:
-        classes: more classes.
-        more: more code objects, which come first.
+        program: the recorded program.
+        classes: classes whose methods are included in addition.
+        more: code objects that are yielded first.
     """
     found: list[CodeType] = list(more)
     frame, files = program.frame, program.stack.files
@@ -35,8 +36,12 @@ def codes(
 
 
 def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
-    """Return the only position that calls a method of this name (on this variable); None if
-    ambiguous.
+    """Return the position that calls a method of this name; None unless there is exactly one.
+
+    Args:
+        codes: the code objects to search.
+        method: name of the method.
+        name: name of the variable or attribute whose method is called; "": any.
     """
     found: set[CodePosition] = set()
     for code in codes:
@@ -50,9 +55,10 @@ def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> 
 
 
 def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
-    """Return the only position that assigns an attribute of this name; None if ambiguous.
+    """Return the position that assigns an attribute of this name; None unless there is exactly
+    one.
 
-    The code of the frame that enters the recording takes precedence.
+    If the first code object assigns the attribute, the others are ignored.
     """
     lines: list[list[CodePosition]] = []
     for code in codes:
@@ -65,7 +71,7 @@ def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition |
 
 
 def is_made_by_call(frame: FrameType, name: str) -> bool:
-    """Return True if a variable of this frame holds the result of a call made in the frame."""
+    """Return True if the frame's code assigned the result of a call to this variable."""
     made, before = False, ""
     for step in dis.get_instructions(frame.f_code):
         if step.offset > frame.f_lasti:

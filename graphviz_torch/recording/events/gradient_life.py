@@ -1,8 +1,9 @@
-"""The lifetime of parameter gradients, from backward to step, clearing, clipping or read.
+"""Follow parameter gradients from backward until they are used, clipped or cleared.
 
-Reported: gradients cleared before any use; steps with gradients of two losses; and clipping without
-effect, of scaled gradients, or before ranks average. A read of `.grad` by the program counts as a
-use. Reads by PyTorch (optimizers, clipping, GradScaler) are recognized by their source files.
+Reported are gradients that were cleared before any use, a step with gradients of two losses, and
+clipping that has no effect, clips scaled gradients, or runs before ranks average the gradients. A
+read of `.grad` by the program counts as a use. Reads by PyTorch's optimizers, clipping functions
+and GradScaler are recognized by their source files.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
 class _LineBackward:
     """The last backward of a source line, and the use of its gradients so far."""
 
-    reached: set[int]  # id() of parameters
-    used: bool = False  # by an optimizer step, or by the program itself
-    cleared: bool = False
+    reached: set[int]  # id() of the parameters that backward reached
+    used: bool = False  # True if an optimizer step or the program used one of these gradients
+    cleared: bool = False  # True if one of these gradients was cleared
 
 
 class GradientLife(Listener):
@@ -76,27 +77,28 @@ class GradientLife(Listener):
         self._has_run = False  # True if any backward ran since the last step
         self._scaled = False  # True if the gradients are multiplied by the loss scale
         self._clearing: tuple[CodePosition | None, bool] | None = None
-        self._clips: set[ClipMoment] = set()  # clipping noted since the last backward or step
-        self._clips_early = False  # True if clipping ran before the first backward
-        self._clipped: set[int] = set()  # storages of the gradients clipped since then
+        self._clips: set[ClipMoment] = set()  # moments of clipping since the last backward or step
+        self._clips_early = False  # True if the program clipped before the first backward
+        self._clipped: set[int] = set()  # storages of gradients clipped since backward or step
         self._norm_clip: CodePosition | None = None  # the line that called clip_grad_norm_
         self._runs: dict[CodePosition | None, _LineBackward] = {}
-        self._lines_used: set[CodePosition | None] = (
-            set()
-        )  # whose gradients were used at least once
+        # Lines of backwards whose gradients were used at least once.
+        self._lines_used: set[CodePosition | None] = set()
         # By id() of a parameter with a gradient: the parameter, and the lines of the backwards that
         # added to the gradient.
         self._given: dict[int, tuple[Ref, tuple[CodePosition | None, ...]]] = {}
-        # By line of a backward: parameters that optimizers have stepped since.
+        # Id() of the parameters that optimizers have updated since a backward, by the backward's
+        # line.
         self._learnt: dict[CodePosition | None, set[int]] = {}
-        # For a parameter outside of those: the line of the first backward, the line of a later one,
-        # and True if the first loss also reaches the stepped parameters.
+        # For each parameter that such an optimizer did not update, and whose gradient a later
+        # backward added to: the lines of the first and of the later backward, and True if the later
+        # backward also reached the updated parameters. By id() of the parameter.
         self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget earlier gradients: their use during the pause is unknown.
+        """Forget earlier gradients, because it is unknown whether the pause used them.
 
-        A backward before a CUDA graph is replayed may have been its warm-up.
+        This also runs after a CUDA graph was replayed: earlier backwards may have been its warm-up.
         """
         self._begin()
         self.events.forget(GradientClearing, DiscardedGradients)
@@ -106,7 +108,7 @@ class GradientLife(Listener):
         steps = self.program.steps
         if steps.running and steps.is_own_call(frame):
             return
-        if func is UNSCALE:  # `scaler.step` calls it, too
+        if func is UNSCALE:  # called by the program or by `scaler.step`
             self._on_unscale()
         elif func == READ_GRAD:
             self._read(args[0], result, frame)
@@ -121,12 +123,18 @@ class GradientLife(Listener):
             self._on_gradients(set(reached), call.loss_scale is not None, call.place)
 
     def _on_gradients(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
-        """Note that a backward added to the gradients of the parameters with these id()s."""
+        """Handle a backward that added to gradients.
+
+        Args:
+            reached: id() of the parameters with these gradients.
+            scaled: True if the loss was multiplied by a loss scale.
+            place: the line that called backward.
+        """
         before = len(self._fresh)
         self._check_discarded(place)
         if reached:
             self._runs[place] = _LineBackward(reached, used=self._stepping)
-            if not self._stepping:  # else the running step uses them
+            if not self._stepping:  # during a step, its closure ran backward for this step
                 self._add(reached, place)
         self._fresh.update(reached)
         self._used = self._used or self._stepping
@@ -137,7 +145,7 @@ class GradientLife(Listener):
         self._forget_clips()
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle tensors sent to other ranks, which may be clipped gradients to average."""
+        """Handle tensors that are sent to other ranks: they may be gradients that were clipped."""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
             self._check_average(event.given)
 
@@ -145,11 +153,12 @@ class GradientLife(Listener):
         if self._norm_clip is not None and not self._clipped.isdisjoint(map(storage_id, tensors)):
             clip = GradientClip(function="clip_grad_norm_", moment="before the average")
             self.events.note(clip, self._norm_clip)
-            self._norm_clip = None  # once for all parameters
+            self._norm_clip = None  # reported once for all parameters
 
     def _on_unscale(self) -> None:
-        """Note that the GradScaler divided the gradients by the loss scale; it may skip the
-        step.
+        """Handle that the GradScaler divided the gradients by the loss scale.
+
+        This counts as a use of the gradients, since the scaler may skip the optimizer's step.
         """
         self._scaled = False
         self._mark_used()
@@ -159,7 +168,7 @@ class GradientLife(Listener):
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
-        if used is None:  # the optimizer holds copies of parameters: it may use any gradient
+        if used is None:  # an optimizer that updates copies of parameters may use any gradient
             used = set(self._fresh)
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
@@ -171,7 +180,7 @@ class GradientLife(Listener):
         self._forget_stepped(used)
 
     def _add(self, reached: set[int], place: CodePosition | None) -> None:
-        """Note that a backward at a line, outside of a step, added to these gradients."""
+        """Record that a backward called at line `place` added to the gradients of `reached`."""
         given, learnt = self._given, self._learnt
         known = {id(tensor): tensor for _, tensor in self.program.parameters()}
         for key in reached & known.keys():
@@ -208,7 +217,7 @@ class GradientLife(Listener):
             self._learnt.clear()
 
     def _forget_losses_of(self, parameter: int) -> None:
-        """Note that the parameter has no unused gradient any more."""
+        """Forget the losses whose backwards added to a parameter's gradient."""
         self._given.pop(parameter, None)
         if self._mixed:
             self._mixed.pop(parameter, None)
@@ -220,14 +229,14 @@ class GradientLife(Listener):
             self._clip(parameter, gradient, frame)
         elif key in self._fresh:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
-                self._clear(key, frame)  # zero_grad sets the gradient to None or zeros
+                self._clear(key, frame)  # zero_grad is about to set the gradient to None or zeros
             elif code_owner(code.co_filename) == OWN:
                 self._mark_used()
-                self._forget_losses_of(key)  # the program may combine the gradients
+                self._forget_losses_of(key)  # the program may combine gradients of several losses
             elif code_owner(code.co_filename) == LIBRARY:
-                self._forget_losses_of(key)  # it may clear it in place
+                self._forget_losses_of(key)  # the library may clear the gradient in place
         elif gradient is not None and code_owner(code.co_filename) == OWN and parameter.is_leaf:
-            self._mark_used()  # the gradient of an input is the purpose of the backward
+            self._mark_used()  # the backward was run for this gradient, of an input for example
 
     def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """Handle an assignment to `parameter.grad`."""
@@ -235,7 +244,7 @@ class GradientLife(Listener):
         if key in self._fresh:
             if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:
                 self._clear(key, frame)
-            else:  # a library that sets it to None has taken it, as ZeRO does
+            else:  # a library that sets a gradient to None has used it before, as ZeRO does
                 self._mark_used()
                 self._forget_losses_of(key)
 
@@ -245,9 +254,7 @@ class GradientLife(Listener):
             run.used = run.used or not run.cleared
 
     def _check_discarded(self, place: CodePosition | None) -> None:
-        """Report gradients of a line that were cleared unused, when the line runs backward
-        again.
-        """
+        """Report, when a line calls backward again, that its last gradients were cleared unused."""
         run = self._runs.get(place)
         if run is None or place is None:
             return
@@ -276,7 +283,7 @@ class GradientLife(Listener):
             self._on_all_used()
 
     def _on_all_used(self) -> None:
-        """Handle that every gradient was used or cleared."""
+        """Report cleared gradients of which none was used, once no unused gradient is left."""
         if not self._used and self._clearing is not None:
             place, by_optimizer = self._clearing
             clearing = GradientClearing(by_optimizer=by_optimizer)
@@ -295,8 +302,8 @@ class GradientLife(Listener):
         if _max_norm(frame) == math.inf:
             pass  # the call only computes the norm
         elif gradient is None:
-            # Gradients cleared after a backward, or a backward that reaches none, have
-            # their own events.
+            # Gradients that were cleared after a backward, and a backward that reaches no
+            # parameter, are reported as other events.
 
             if not (self._fresh or self._has_run) and (
                 key not in self._stepped or self._clips_early
@@ -304,10 +311,10 @@ class GradientLife(Listener):
                 moment, self._clips_early = "before backward", True
         elif key in self._stepped:
             moment = "after the step"
-        elif key in self._fresh:  # else the gradient is not from a recorded backward
+        elif key in self._fresh:  # the gradient comes from a recorded backward
             moment = "while scaled" if self._scaled else "in time"
             self._clipped.add(storage_id(gradient))
-        if moment is not None and moment not in self._clips:  # reported once, not per parameter
+        if moment is not None and moment not in self._clips:  # reported once for all parameters
             self._clips.add(moment)
             clip = GradientClip(function=clipping_function(frame), moment=moment)
             place = self.program.place(frame)
@@ -317,7 +324,7 @@ class GradientLife(Listener):
 
 
 def _max_norm(frame: FrameType | None) -> float:
-    """Return the max_norm given to clip_grad_norm_; 0 if unknown."""
+    """Return the `max_norm` that the running clip_grad_norm_ was called with; 0 if unknown."""
     while frame is not None and frame.f_code.co_filename.startswith(TORCH):
         if "max_norm" in frame.f_locals:
             return float(frame.f_locals["max_norm"])

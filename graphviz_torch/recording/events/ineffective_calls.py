@@ -1,7 +1,8 @@
-"""Calls in the wrong train/eval mode, and `retain_graph=True` without a second backward.
+"""Find calls in the wrong train/eval mode, and `retain_graph=True` without a second backward.
 
-Three cases: functional dropout that drops values in eval mode; an optimizer step with gradients
-from a forward in eval mode; a backward that keeps its graph though no other backward uses it.
+Reported are functional dropout that drops values in eval mode, an optimizer step with gradients of
+a forward in eval mode, and a backward that retains its graph although no other backward runs
+through this graph.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..program import Program
 from .code import codes, find_method_call
 
-_MAX_LINES = 64  # source lines of backwards
-_MAX_GRAPHS = 4  # latest retained graphs of one line
+_MAX_LINES = 64  # observed lines that call backward
+_MAX_GRAPHS = 4  # latest retained graphs that are kept for one line
 
 
 @dataclass(slots=True)
 class _RetainedGraphs:
-    """The graphs that one source line retains at its backwards."""
+    """The graphs that the backwards of one source line retained."""
 
     by: RetainedBy
-    count: int = 0  # of graphs
+    count: int = 0  # number of retained graphs
     runs_again: bool = False  # True if another backward ran through any of them
     # Sequence numbers of the nodes of the latest graphs.
     numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_MAX_GRAPHS))
@@ -65,14 +66,15 @@ class DropoutAndRetainedGraphs(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._modes: dict[CodePosition | None, set[bool]] = {}  # `training` of the model, by line
-        self._modules: dict[str, bool] = {}  # by path: True if its own mode decides
+        self._modules: dict[str, bool] = {}  # result of `_own_mode_decides` by path
         self._root: weakref.ref[Module] | None = None
-        self._graphs: dict[
-            CodePosition | None, _RetainedGraphs
-        ] = {}  # by the line that runs backward
+        # By the line that calls backward.
+        self._graphs: dict[CodePosition | None, _RetainedGraphs] = {}
 
     def on_call_end(self, event: Called) -> None:
-        """Check a dropout call: does it drop values, and in which mode is the model?"""
+        """Record the model's mode at a dropout call that drops values. Report the call if it drops
+        values in both modes.
+        """
         if not _drops(event.func, event.args, event.kwargs or {}):
             return
         path = self.program.module
@@ -88,7 +90,7 @@ class DropoutAndRetainedGraphs(Listener):
             self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
 
     def _own_mode_decides(self, path: str) -> bool:
-        """Return True if the module that calls dropout is an nn.Dropout, whose own mode decides."""
+        """Return True if the running module is an nn.Dropout of the model, which obeys its mode."""
         modules = self.program.table.modules()
         if not modules:
             return True
@@ -110,15 +112,15 @@ class DropoutAndRetainedGraphs(Listener):
                 del self._graphs[next(iter(self._graphs))]
 
     def on_resume(self, event: Resumed) -> None:
-        self._graphs = {}  # another backward may have run through them during the pause
+        self._graphs = {}  # during the pause, another backward may have run through these graphs
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._look_at_graphs({backward.call.place for backward in backwards})
 
     def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
-        """Report lines that always retain their graph, though no other backward runs through it."""
+        """Report lines that retain graphs through which no other backward runs."""
         for place, known in self._graphs.items():
-            # At least two: the last graph may be used later.
+            # A single graph is not reported, because the program may still use the last graph.
             if place in places and known.count > 1 and not known.runs_again:
                 self.events.note(UnneededRetainGraph(by=known.by), place, count=known.count)
 
@@ -134,9 +136,10 @@ def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 class EvalModes(Listener):
-    """Listener that reports an optimizer step with gradients from a forward in eval mode.
+    """Listener that reports an optimizer step with gradients of a forward in eval mode.
 
-    An adversarial attack also runs such a backward, but steps in train mode.
+    A backward in eval mode alone is not reported: an adversarial attack runs one, but the optimizer
+    then steps with gradients of another backward, in train mode.
     """
 
     needs = ("every_call",)
@@ -157,7 +160,8 @@ class EvalModes(Listener):
     def on_optimizer_step_start(self, event: Stepping) -> None:
         if self._last is not None:
             mode, numbers = self._last
-            # `graphviz-torch run` starts before the script's frames exist, so search from the step.
+            # The frames around the step are searched, because `graphviz-torch run` begins the
+            # recording before the script has frames.
             frames = user_frames(user_frame(sys._getframe(1)), self.program.frame)
             around = [frame.f_code for frame in frames]
             self.events.note(
@@ -169,14 +173,15 @@ class EvalModes(Listener):
 
 
 def _eval_mode(program: Program) -> EvalMode | None:
-    """Return an event if all dropout and batch norm layers of the model, and the model, are in eval
-    mode.
+    """Return an event if the model and all its called dropout and batch norm layers are in eval
+    mode; None otherwise.
 
-    Frozen batch norm in a model that trains is intended: then the model itself is in train mode.
+    Batch norm layers that a program freezes on purpose are in eval mode, too. Then the model itself
+    is in train mode, and the result is None.
     """
     table = program.table
     every = table.modules()
-    layers = []  # that do something else in train mode
+    layers = []  # called layers that compute something else in train mode
     for module, path in every:
         acts = isinstance(module, DROPOUT) and module.p > 0
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)

@@ -1,15 +1,15 @@
 """Report the first NaN or Inf of each forward; nonfinite_origin.py finds the node that made it.
 
 The saved tensors and the roots of a graph are checked when backward begins, while the nodes are
-alive. On the CPU one reduction shows whether any element is non-finite; only then is each tensor
-checked.
+alive. On the CPU one reduction over all of them shows whether any element is non-finite; only then
+each tensor is checked.
 
-With `gradients="finite"` the graph is checked only if a forward result was non-finite: each result
-with a node is summed as it is computed, and its elements are read only if the sum is not finite. On
-other devices the sums stay there until backward, which waits for one copy of them; NaN, Inf and
-overflow of the sum cannot then be distinguished. Not checked: tensors without values (meta, fake),
-sparse and nested results. The first result with NaN and the first with Inf are both noted, because
-masks contain -Inf on purpose.
+With `gradients="finite"` the graph is checked only if a forward result was non-finite. Each result
+that has a node is summed when it is computed. On the CPU, the result's elements are read if the sum
+is not finite. On other devices the sums stay on the device until backward, which waits until they
+are copied; NaN, Inf and an overflow of the sum can then not be distinguished. Tensors without
+values (meta, fake), sparse and nested tensors are not checked. The first result with NaN and the
+first result with Inf are both reported, because masks contain -Inf on purpose.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def take_snapshot(
     unreadable.
 
     Args:
-        fns: live nodes, inputs before users.
+        fns: live nodes, in topological order.
         outputs: roots of the backward.
-        activations: saved tensors except parameters.
+        activations: the saved tensors that are no parameters, buffers or inputs.
     """
     with unseen_calls(), unseen_operators(), unseen():
         given = [tensor for tensor in outputs if isinstance(tensor, Tensor)]
@@ -71,21 +71,22 @@ def take_snapshot(
 
 
 class _FirstNonfinite:
-    """Notes the first NaN or Inf of each forward, until a loss is non-finite: later ones follow
-    from it.
+    """A reporter of the first NaN or Inf of each forward in a step.
+
+    After a non-finite loss nothing is reported, since later NaN and Inf may be its consequences.
 
     Args:
-        events: receives the notes.
+        events: receives the events.
     """
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        # Number of backwards, True if loss scaled.
+        # Each with the number of backwards started, and True if the loss was scaled.
         self._snapshots: list[tuple[int, bool, BackwardSnapshot]] = []
         self._in_loss = False
 
     def take_snapshot(self, event: BackwardBegan) -> None:
-        """Check whether the forward of this backward made NaN or Inf."""
+        """Keep a snapshot of the graph if its forward made NaN or Inf, or may have."""
         live = event.live
         if self._in_loss:
             return
@@ -97,24 +98,24 @@ class _FirstNonfinite:
                 self.note_origins()
 
     def begin_step(self) -> None:
-        """Forget the last step's loss."""
+        """Forget the snapshots and the loss of the last step."""
         self._snapshots, self._in_loss = [], False
 
     def note_origins(self) -> None:
-        """Read the flags that devices computed, and note the origins."""
+        """Read the flags that devices computed, and report the origins of NaN and Inf."""
         snapshots, self._snapshots = self._snapshots, []
         if snapshots:
             read([found for _, _, found in snapshots])
         for backwards, scaled, found in snapshots:
             origin = None if self._in_loss else found.origin()
-            # A scaled loss may overflow: the scaler skips that step.
+            # Overflow of a scaled loss is not reported, because the GradScaler skips that step.
             if origin is not None and not (scaled and origin.nan == 0):
                 self._in_loss = origin.in_loss
                 self._note(origin, backwards)
 
     def _note(self, origin: NonfiniteOrigin, backwards: int) -> None:
         event = NonfiniteValue(
-            # Without saved tensors only the loss is known, not the node that made NaN.
+            # If saved tensors cannot be read, it is unknown which node made the NaN of the loss.
             operation=origin.operation if HAS_SAVED_TENSOR_DATA else "",
             nan=origin.nan,
             inf=origin.inf if (origin.nan, origin.inf) != (0, 0) else None,
@@ -156,22 +157,22 @@ class FiniteResults(Listener):
         self._notes: dict[int, str] = {}  # notes of this step, by sequence number of the node
         self._missing = {"NaN", "Inf"}  # kinds not found so far
         self._sums: list[tuple[int, Tensor]] = []  # sums on other devices, by sequence number
-        self._seen = False  # True if a result of this forward was non-finite
+        self._seen = False  # True if a result of the current forward was non-finite
 
     def on_call_end(self, event: Called) -> None:
         _, _, _, result, _, start, end = event
         if end == start or not self._missing:
             return
         enabled = torch.is_grad_enabled()
-        set_grad_enabled(False)  # our sum must create no node
+        set_grad_enabled(False)  # so that our sum creates no node
         try:
-            if type(result) is Tensor and not watched_operators():  # as most
+            if type(result) is Tensor and not watched_operators():  # the usual case
                 self._look(end - 1, result)
             else:
                 with no_operators():
                     for tensor in tensors(result):
                         self._look(end - 1, tensor)
-        except Exception:  # a kind of tensor that PyTorch cannot sum
+        except Exception:  # raised for tensors that PyTorch cannot sum
             pass
         finally:
             set_grad_enabled(enabled)
@@ -195,9 +196,9 @@ class FiniteResults(Listener):
         return {"note": {node: text for node, text in found.items() if node is not None}}
 
     def _read_sums(self) -> None:
-        """Read the sums computed on other devices, and note the first non-finite one."""
+        """Read the sums computed on other devices, and add a note for the first non-finite one."""
         sums, self._sums = self._sums, []
-        known = self._seen  # then these are not the first
+        known = self._seen  # True: a CPU result was non-finite, so these may not be the first ones
         with no_functions(), no_operators(), no_autograd():
             for device in dict.fromkeys(total.device for _, total in sums):
                 there = [each for each in sums if each[1].device == device]
@@ -218,7 +219,7 @@ class FiniteResults(Listener):
                 if count:
                     self._missing.discard(name)
                     of = TensorBase.numel(tensor)
-                    self._say(number, f"the first result with {name}: {count} of {of}")
+                    self._say(number, f"the first result with {name}: {count} of {of} elements")
 
     def _say(self, number: int, text: str) -> None:
         self._seen = True

@@ -1,10 +1,11 @@
-"""The node that made the first NaN or Inf of a forward, and the reason.
+"""Find the node that made the first NaN or Inf of a forward, and the reason.
 
-A snapshot is taken when backward begins, while the nodes are alive: of their saved tensors and of
-the backward's roots. Non-finite elements are counted at once on the CPU. On other devices flags are
-computed, and copied when the graphs are built, so nothing waits for the device; flags show that
-there are NaN or Inf, not how many. Tensors packed by hooks are not unpacked. Minus infinity is
-normal in masks, so it counts only if a logarithm or a division made it.
+When backward begins, while the nodes are alive, a snapshot of the backward's roots and of the saved
+tensors is taken. On the CPU it counts the non-finite elements at once. On other devices it computes
+flags, which are copied when the graphs are built, so that the program does not wait for the device;
+the flags show that there are NaN or Inf, but not how many. Tensors packed by hooks are not
+unpacked. Minus infinity is normal in masks. It is therefore ignored unless a logarithm or a
+division made it.
 
     BackwardSnapshot (counts, flags) ─► read() ─► BackwardSnapshot.origin() ─► NonfiniteOrigin
 """
@@ -30,7 +31,7 @@ from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAME
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
 
-# Operations that make -inf by an error, not on purpose.
+# Operations of which a result of -inf is a mistake, and not meant as a mask.
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
@@ -39,8 +40,8 @@ class NonfiniteOrigin(NamedTuple):
 
     number: int  # sequence number of the node
     operation: str
-    nan: int | None  # number of elements; None: at least one
-    inf: int | None
+    nan: int | None  # number of NaN elements; None: at least one
+    inf: int | None  # number of Inf elements; None: at least one
     reason: str  # "its divisor has 2 zeros"; "" if unknown
     origin: Origin  # kind of tensor that was non-finite first
     in_loss: bool  # True if a root of the backward is non-finite
@@ -56,28 +57,29 @@ class _Counts(NamedTuple):
 class _Node(NamedTuple):
     number: int
     title: str
-    sources: list[int]  # predecessors
-    parameters: list[int]  # numbers of its parameter tensors
-    elements: int  # number of elements of its input
+    sources: list[int]  # the nodes that it takes inputs from
+    parameters: list[int]  # indices of the tensors of the node's parameters
+    elements: int  # number of elements of the node's input
 
 
 class _Saved(NamedTuple):
     node: int
     name: str
-    maker: int | None  # None: a tensor without a history
-    tensor: int
+    maker: int | None  # the node that created the tensor; None for a tensor without a node
+    tensor: int  # index of the tensor
 
 
-_Place = tuple[int, int]  # owner of a flag: (-1, tensor) or (node, index of a reason)
+_Place = tuple[int, int]  # meaning of a flag: (-1, index of a tensor) or (node, index of a reason)
 
 
 class BackwardSnapshot:
-    """Counts of non-finite elements in the roots and saved tensors of a backward. Keeps no node
-    alive.
+    """Counts of the non-finite elements in a backward's roots and saved tensors.
+
+    It keeps no node alive.
 
     Args:
-        fns: live nodes, inputs before users.
-        losses: readable roots of the backward, each with its node.
+        fns: live nodes, in topological order.
+        losses: readable roots of the backward, each after the root's node.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class BackwardSnapshot:
         self._measure(tensors)
 
     def take(self, device: torch.device, numbers: Iterator[int]) -> None:
-        """Store the flags that a device computed."""
+        """Store the flags that a device computed, in the order in which they were requested."""
         for node, i in self._places.pop(device):
             if node < 0:
                 nan, inf, minus = next(numbers), next(numbers), next(numbers)
@@ -125,7 +127,7 @@ class BackwardSnapshot:
 
     def origin(self) -> NonfiniteOrigin | None:
         """Return the origin of the first NaN or Inf; None if all is finite."""
-        known: dict[int, _Counts] = {}  # NaN and Inf in the results of a node
+        known: dict[int, _Counts] = {}  # NaN and Inf in a node's results, by node
         data: list[_Saved] = []
         for saved in self._saved:
             nan, inf, minus, exact = self._counts[saved.tensor]
@@ -142,14 +144,21 @@ class BackwardSnapshot:
         if data and (not bad or data[0].node <= min(bad)):
             counts = self._counts[data[0].tensor]
             count = f"{counts.nan} NaN" if counts.exact else "NaN"
-            reason = f"its input ({data[0].name}) holds {count} already"
+            reason = f"its input ({data[0].name}) already contains {count}"
             made = counts._replace(inf=0)
             return self._origin_at(data[0].node, made, reason, "input", bool(bad_losses))
         return self._first(min(bad), known, bool(bad_losses)) if bad else None
 
     def _first(self, first: int, known: Mapping[int, _Counts], in_loss: bool) -> NonfiniteOrigin:
-        """Return the origin: the first node with a non-finite result, or one before it that
-        explains it.
+        """Return the node that made the first NaN or Inf.
+
+        This is the first node with a known non-finite result, or a node before it whose saved
+        tensors or parameters explain the NaN or Inf.
+
+        Args:
+            first: the first node with a known non-finite result.
+            known: NaN and Inf in the results of nodes.
+            in_loss: True if a root of the backward is non-finite.
         """
         made = known[first]
         for node in self._nodes_before(first, known):
@@ -157,8 +166,8 @@ class BackwardSnapshot:
             reason = self._reason(node, known.get(node, made))
             weights = self._nodes[node].parameters
             if not reason and any(any(self._counts[i][:3]) for i in weights):
-                origin, reason = "parameter", "a parameter of it is NaN or Inf already"
-            if reason:  # for an earlier node the counts are only a lower bound
+                origin, reason = "parameter", "one of its parameters already contains NaN or Inf"
+            if reason:  # for an earlier node, the counts of `first` are only a lower bound
                 made = made._replace(exact=made.exact and node == first)
                 return self._origin_at(node, made, reason, origin, in_loss)
         return self._origin_at(first, made, "", "operation", in_loss)
@@ -171,7 +180,7 @@ class BackwardSnapshot:
         return NonfiniteOrigin(number, title, nan, inf, reason, origin, in_loss)
 
     def _nodes_before(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
-        """Yield a node and the unexamined nodes before it, latest first."""
+        """Yield a node and the nodes before it whose results are unknown, latest first."""
         stack, seen = [first], {first}
         while stack:
             stack.sort()
@@ -182,21 +191,21 @@ class BackwardSnapshot:
             stack.extend(dict.fromkeys(fresh))
 
     def _reason(self, node: int, counts: _Counts) -> str:
-        """Return why a node made NaN or Inf; "" if it did not, or if unknown."""
+        """Return why a node made NaN or Inf; "" if unknown, or if the node made none."""
         for count, words in self._reasons.get(node, ()):
             if count:
                 return words.format(count, s="" if count == 1 else "s")
         title = self._nodes[node].title
         if title in ("nll_loss", "nll_loss2d") and counts.nan:
-            return "no target was left to take the mean of"
+            return "all targets were ignored, so there is nothing to average"
         if title == "mean" and counts.nan and not self._nodes[node].elements:
-            return "it was given no elements"
+            return "its input has no elements"
         if title in ("var", "std") and counts.nan:
-            return "it was given a single element"
+            return "its input has a single element"
         return ""
 
     def _count(self, node: int, masks: Iterable[tuple[Tensor, str]]) -> None:
-        """Count the elements that explain NaN or Inf: now on the CPU, else on their device."""
+        """Count the elements that explain NaN or Inf: at once on the CPU, later on a device."""
         reasons = self._reasons[node] = []
         for mask, words in masks:
             count = torch.count_nonzero(mask)
@@ -205,7 +214,7 @@ class BackwardSnapshot:
             reasons.append((int(TensorBase.item(count)) if is_on_cpu(count) else 0, words))
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
-        """Count non-finite elements: now on the CPU, else on their device."""
+        """Count the non-finite elements of tensors: at once on the CPU, later on a device."""
         here = [tensor for tensor in tensors if is_on_cpu(tensor)]
         finite = each_finite(here)
         alike: dict[Any, list[int]] = defaultdict(list)
@@ -225,7 +234,7 @@ class BackwardSnapshot:
 
 
 def read(looks: Sequence[BackwardSnapshot]) -> None:
-    """Copy the flags, once from each device, into their snapshots."""
+    """Copy the flags of all snapshots, with one copy from each device."""
     for device in {device for each in looks for device in each.flags}:
         asking = [each for each in looks if device in each.flags]
         with suppress(RuntimeError), unseen_calls(), unseen_operators(), unseen(), no_autograd():
@@ -236,7 +245,7 @@ def read(looks: Sequence[BackwardSnapshot]) -> None:
 
 
 def _saved_with_makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
-    """Yield a node's readable saved tensors: name, creating node, value."""
+    """Yield the readable saved tensors of a node, each as name, node that created it, and value."""
     for attribute, name in SAVED_NAMES[type(fn)] if HAS_SAVED_TENSOR_DATA else ():
         try:
             raw: Any = getattr(fn, attribute)
@@ -245,7 +254,7 @@ def _saved_with_makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]
             data = raw.data
             values = [] if isinstance(data, torch.nn.Parameter) else readable(data)
             tensor = getattr(fn, f"_saved_{name}") if values else None
-        except RuntimeError:  # an earlier backward has freed it, or it was changed in place
+        except RuntimeError:  # the tensor was freed by an earlier backward, or changed in place
             continue
         for one in values:
             yield name, None if tensor is None else tensor.grad_fn, one
@@ -260,7 +269,10 @@ def _counts(tensor: Tensor) -> _Counts:
 
 
 def _flags(tensors: list[Tensor]) -> Tensor:
-    """Return three flags per tensor: NaN, Inf, or else -Inf. The tensors share dtype and device."""
+    """Return for each tensor three flags: contains NaN, contains Inf, contains -Inf but no Inf.
+
+    The tensors must have the same dtype and device.
+    """
     sizes, most = torch.stack(foreach_norm(tensors, math.inf)), torch.stack(foreach_max(tensors))
     plus = torch.isposinf(most)
     flags = torch.stack([torch.isnan(sizes), plus, torch.isinf(sizes) & ~plus], 1)
@@ -268,8 +280,13 @@ def _flags(tensors: list[Tensor]) -> Tensor:
 
 
 def _masks(title: str, by_name: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str]]:
-    """Yield masks of elements that make an operation return NaN or Inf, with a description; the
-    first match counts.
+    """Yield masks of the elements that make an operation return NaN or Inf, each with a reason.
+
+    The first mask with a True element gives the reason, in which {} is the number of such elements.
+
+    Args:
+        title: name of the operation.
+        by_name: the operation's saved tensors.
     """
     given, made = by_name.get("self"), by_name.get("result")
     if title == "div" and (divisor := by_name.get("other")) is not None:

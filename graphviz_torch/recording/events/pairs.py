@@ -1,4 +1,4 @@
-"""Calls that combine tensors: accidental broadcasts, added constants, inputs of losses."""
+"""Check calls that combine two tensors: accidental broadcasts, added constants, loss inputs."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ from ..listener import Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MAX_INTENDED = 256  # remembered results of unsqueeze and similar calls
+_MAX_INTENDED = 256  # kept results of unsqueeze and similar calls
 
 
 class PairedTensors(Listener):
-    """Listener that reports broadcasts of (N, 1) with (N,), constant terms, and inputs of
-    losses.
-    """
+    """Listener that reports broadcasts of (N, 1) with (N,), constants in sums, and loss inputs."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.functions = frozenset(_CHECKS)
-        self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose, by id()
+        # Tensors that have a dimension of size 1 on purpose, by id().
+        self._intended_shapes: dict[int, Ref] = {}
 
     def on_call_end(self, event: Called) -> None:
         if not self.program.steps.is_own_call(event.frame):
             _CHECKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
-        """Remember a result that has a dimension of size 1 on purpose: `x[:, None]`, unsqueeze,
+        """Keep a result that has a dimension of size 1 on purpose, by `x[:, None]`, unsqueeze or
         keepdim.
         """
         if type(event.result) is Tensor:
@@ -132,7 +131,7 @@ class PairedTensors(Listener):
         return storage_id(column) != storage_id(row)
 
     def loss(self, event: Called) -> None:
-        """Note the inputs of a loss function, and check their shapes."""
+        """Record the inputs of a loss function, and check their shapes."""
         func, args, kwargs, result, frame, _, _ = event
         given = list(args[:2])
         given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
@@ -156,7 +155,7 @@ class PairedTensors(Listener):
 
 
 def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
-    """Return True for shapes (N, 1) and (N, k): a loss would compare each value with k others."""
+    """Return True for shapes (N, 1) and (N, k): a loss compares a value with k values."""
     if not (
         TensorBase.dim(one) == TensorBase.dim(other) == 2 and _is_plain(one) and _is_plain(other)
     ):
@@ -166,8 +165,9 @@ def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if all sizes are ints; comparing a symbolic size would add a guard to the user's
-    graph.
+    """Return True if all sizes are ints.
+
+    A comparison with a symbolic size would add a guard to the user's compiled graph.
     """
     return all(type(size) is int for size in tensor.shape)
 
@@ -191,7 +191,7 @@ ARITHMETIC = _functions_named(
 _ADDING = _functions_named("add __add__ __radd__", *_SPACES)
 # Elementwise losses, which broadcast their inputs.
 PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
-# Losses whose rules check the operation that computed an input.
+# Losses whose inputs are recorded, because rules check which operation computed them.
 JUDGED = _functions_named("kl_div cross_entropy", functional)
 # The method that checks a call, by function.
 _CHECKS: dict[Any, Callable[[PairedTensors, Called], None]] = {

@@ -1,7 +1,7 @@
-"""Mistakes in the setup of a training: parameters, optimizers and leaves.
+"""Find mistakes in the setup of a training: in parameters, optimizers and leaves.
 
-A program that creates a leaf from values with a history starts backward at that leaf, and the
-history gets no gradient.
+If a program creates a new leaf from the values of a result, backward ends at the new leaf, and the
+computation of the result gets no gradient.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ..program.events import Events
 from ..program.source_lines import last_assignment, source_text
 from .code import codes, find_assignment
 
-# Misspellings of requires_grad; `trainable` is Keras's name for it.
+# Misspellings of `requires_grad`, and `trainable`, which is Keras's name for it.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("list", "dict")
 _MAX_HARMLESS_NAMES = 10_000
-_MAX_LINES = 256  # source lines of backwards
-_OWN_REFERENCES = 3  # references to a module that are ours: table row, variable, argument
+_MAX_LINES = 256  # observed lines that call backward
+_OWN_REFERENCES = 3  # our own references to a module: in the table, a variable, an argument
 
 
 _HARMLESS: set[str] = set()  # attribute names that do not look like requires_grad
@@ -60,16 +60,15 @@ def _is_suspect(name: str) -> bool:
 
 
 class TrainingSetup(Listener):
-    """Listener that reports parameters that nothing trains or owns, and attributes without
-    effect.
+    """Listener that reports parameters that no optimizer trains or no module has, and attributes
+    without effect.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._first: dict[
-            CodePosition | None, int
-        ] = {}  # by a line: steps before its first backward
-        # Code of the frames around the first backward, if the recording started before the program.
+        # Number of optimizer steps before a line's first backward, by line.
+        self._first: dict[CodePosition | None, int] = {}
+        # Code of the frames around the first backward, if the recording began before the program.
         self._codes: list[CodeType] = []
 
     def on_block_error(self, event: BlockRaised) -> None:
@@ -93,18 +92,20 @@ class TrainingSetup(Listener):
 
 
 def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType]) -> None:
-    """Note attributes of modules and parameters that look like requires_grad and have no effect.
+    """Report attributes of modules and parameters that are meant as `requires_grad` but have no
+    effect.
 
     Args:
         events: receives the events.
-        program: knows the modules.
-        more: code of the program, in addition to the frames around the recording.
+        program: the recorded program, which knows the modules.
+        more: code objects of the program, in addition to those of the frames around the recording.
     """
     known = None
     for module, path in program.table.modules():
         own = module.__dict__
         suspects = [] if _HARMLESS.issuperset(own) else list(filter(_is_suspect, own))
-        # A library's own attribute can say rightly that nothing, or all, of its module learns.
+        # A library may set an attribute `requires_grad` rightly. Its False is reported only if a
+        # parameter requires a gradient nevertheless.
         found = [("", name) for name in suspects if own[name] is False and _learns(module, name)]
         for name, parameter in module._parameters.items():
             written = None if parameter is None else parameter.__dict__
@@ -118,16 +119,20 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
 
 
 def _learns(module: torch.nn.Module, attribute: str) -> bool:
-    """Return whether a False of this attribute is contradicted by a parameter of the module."""
+    """Return True if an attribute set to False has no effect.
+
+    A misspelling never has an effect. `module.requires_grad` has none if a parameter of the module
+    requires a gradient nevertheless.
+    """
     return attribute != "requires_grad" or any(each.requires_grad for each in module.parameters())
 
 
 def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:
-    """Note parameters with a gradient that no module of the model owns and no optimizer holds.
+    """Report parameters that get a gradient, but are in no module of the model and no optimizer.
 
     Args:
         events: receives the events.
-        program: knows the modules of the model, and all called modules.
+        program: the recorded program, which knows the model's modules and all called modules.
         leaves: the leaves that get a gradient.
     """
     given, own = program.table.is_given, program.table.own_ids()
@@ -137,7 +142,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
     known = optimized_parameters()
     lost = {id(p): p for p in strangers if id(p) not in known}
     learns = not known.isdisjoint(own)
-    # The first called module may own no parameters because all of them are in a plain list.
+    # The first called module may have no parameters because all its layers are in a plain list.
     if not lost or not (learns or (known and not own)):
         return
     groups: dict[UnregisteredParameters, list[int]] = {}
@@ -145,7 +150,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
         stray = _holder_of(parameter, program)
         if stray is None or (not learns and stray.holder not in _CONTAINERS):
             continue
-        if given or stray.holder != "outside":  # "outside" needs a given model
+        if given or stray.holder != "outside":  # only a given model has an outside
             groups.setdefault(stray, []).append(key)
     for stray, keys in groups.items():
         place = None
@@ -155,12 +160,13 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
 
 
 def look_for_plain_lists(events: Events, program: Program, error: BaseException) -> None:
-    """Note plain lists and dicts of layers in a model without parameters: they register none.
+    """Report plain lists and dicts of layers, which register no parameters, in a model without
+    parameters.
 
     Args:
         events: receives the events.
-        program: knows the modules.
-        error: the exception; its frames hold the model.
+        program: the recorded program, which knows the modules.
+        error: the exception; the model is searched in the variables of its frames.
     """
     frames = [] if program.frame is None else [program.frame]
     trace = error.__traceback__
@@ -186,13 +192,13 @@ def look_for_steps(
     backwards: Sequence[Backward],
     first: MutableMapping[CodePosition | None, int],
 ) -> None:
-    """Note repeated backwards for parameters of an optimizer that never stepped.
+    """Report repeated backwards whose gradients belong to an optimizer that never stepped.
 
     Args:
         events: receives the events.
-        program: knows which parameters were updated.
-        backwards: backwards of this step.
-        first: by line, the number of optimizer steps before its first backward in the run.
+        program: the recorded program, which knows which parameters were updated.
+        backwards: the backwards of this step.
+        first: the number of optimizer steps before a line's first backward in the run, by line.
     """
     own, optimized, updated = program.table.every(), None, program.steps.ever
     places: dict[CodePosition | None, list[Backward]] = {}
@@ -216,7 +222,9 @@ def look_for_steps(
 
 
 def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | None:
-    """Return the holder of a parameter that no module of the model owns; None if unknown."""
+    """Return where the program keeps a parameter that is in no module of the model; None if
+    unknown.
+    """
     owner: Any = parameter
     for module, _ in program.table.modules():
         if any(each is parameter for each in module._parameters.values()):
@@ -227,13 +235,13 @@ def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | 
                 return UnregisteredParameters(holder=kind, name=f"{path}.{name}" if path else name)
     owner_name = type(owner).__name__
     if owner is not parameter:
-        del module  # the loop variable would count as a reference
+        del module  # the loop variable is a reference, too
         if sys.getrefcount(owner) <= _OWN_REFERENCES:
             return UnregisteredParameters(holder="forward", name=owner_name)
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
     found = [(n, v) for n, v in values.items() if v is owner or _contains(v, owner)]
-    # Last come variables that hold the parameter itself, as after a loop over parameters.
+    # Variables that are the parameter itself come last: they may be left from a loop.
     for name, variable in sorted(found, key=lambda p: (p[1] is parameter, p[1] is not owner)):
         holder: Holder = "variable" if variable is parameter else "outside"
         return UnregisteredParameters(holder=holder, name=name)
@@ -241,7 +249,7 @@ def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | 
 
 
 def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterable[Any]]]:
-    """Yield the plain lists and dicts among a module's attributes: name, kind, items."""
+    """Yield name, kind and items of the plain lists and dicts among a module's attributes."""
     for name, value in vars(module).items():
         if name not in _MODULE_ATTRIBUTES and isinstance(value, (list, tuple)):
             yield name, "list", value
@@ -252,19 +260,19 @@ def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterabl
 def _contains(item: Any, owner: Any) -> bool:
     if item is owner or not isinstance(item, torch.nn.Module):
         return item is owner
-    # For a layer inside a compiled region only the parameters are known.
+    # Of a layer inside a compiled region, only the parameters are known.
     return any(each is owner for each in chain(item.modules(), item.parameters()))
 
 
-_MAX_LEAVES = 256  # remembered leaves that the program created
+_MAX_LEAVES = 256  # kept leaves that the program created
 
 
 class Leaves(Listener):
-    """Listener that reports a backward that starts at a leaf, frozen parameters, and copied
-    values.
+    """Listener that reports a backward that starts at a leaf, a parameter that is frozen, and a
+    result that is copied into a parameter.
 
-    A leaf is recognized by the call that created it: `x.requires_grad = True`,
-    `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
+    These calls create leaves: `x.requires_grad = True`, `x.requires_grad_()`,
+    `torch.tensor(x, requires_grad=True)`.
     """
 
     needs = ("every_call",)
@@ -299,8 +307,8 @@ class Leaves(Listener):
                 del self._leaves[next(iter(self._leaves))]
 
     def _look_at_copy(self, args: Sequence[Any], frame: FrameType) -> None:
-        """Note a copy of a result's values into a parameter, which does not copy the result's
-        history.
+        """Report a copy of a result into a parameter, through which no gradient reaches the
+        computation of the result.
         """
         target, value = args[0], args[1] if len(args) > 1 else None
         if torch.is_grad_enabled() or not isinstance(target, torch.nn.Parameter):
@@ -314,7 +322,7 @@ class Leaves(Listener):
         self._look_at(event.outputs, event.frame)
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
-        """Note a backward that starts at a leaf."""
+        """Report a backward whose root is a leaf."""
         for tensor in outputs:
             if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
                 continue

@@ -1,9 +1,9 @@
-"""Targets that a loss ignores, cannot distinguish, or does not accept.
+"""Check the targets of losses: are all of them ignored, equal, or outside of the allowed values?
 
-Checked: class indices; targets of losses that take a sign, a probability or a count; and the
+Checked are class indices, the targets of losses that take a sign, a probability or a count, and the
 log-probabilities of kl_div, which must not exceed 0. Regression targets are checked only if the
-last batch of a DataLoader contains them, because targets that the program creates, as for an
-adversarial loss, may be constant. On devices other than the CPU the results are read at the end.
+last batch of a DataLoader contains them: targets that the program creates, as for an adversarial
+loss, may be constant on purpose. Results on other devices than the CPU are read at the step's end.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from ..listener import Listener, Watches
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MIN_TARGETS = 16  # fewer targets may be equal by chance
-_MAX_CALLS = 256  # loss calls of one step that are checked
+_MIN_TARGETS = 16  # fewer targets may be equal by chance, and are not reported
+_MAX_CALLS = 256  # loss calls that are checked in one step
 _SCALES = ("DivBackward0", "MulBackward0")
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward0", "SqueezeBackward1")
 _SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
 _MAX_NODES = 8  # nodes searched upstream of a loss's input
 
 
-# With torch's functions, not methods: a program may have replaced the methods.
+# The masks below call torch's functions, because a program may have replaced a tensor's methods.
 def _is_no_sign(target: Tensor) -> Tensor:
     return torch.ne(torch.abs(target), 1)
 
@@ -88,8 +88,8 @@ _NUMBERS = frozenset(
     )
 )
 _KL_DIV = ("input", "target")
-_ROUNDED = 1e-3  # tolerance of a log-probability above 0
-_SUMS_TO = 1.05  # largest sum of probabilities of a sample, rounded to bfloat16
+_ROUNDED = 1e-3  # rounding errors may raise a log-probability to this value
+_SUMS_TO = 1.05  # rounding errors of bfloat16 may raise a sample's sum of probabilities to this
 
 
 @dataclass(slots=True)
@@ -99,12 +99,16 @@ class _TargetCheck:
     event: LossTarget
     place: CodePosition | None
     operand: TensorRecord
-    numbers: Tensor  # class targets: [ignored, min, max]; others: [invalid]
-    first_is_right: bool  # True if class 0 may be the positive score, placed first
+    # Class targets and "constant": number of ignored targets, smallest and largest of the others.
+    # Others: number of invalid values.
+    numbers: Tensor
+    # True if class 0 may be the right class of every sample, as in a contrastive loss that puts
+    # the score of the positive pair first.
+    first_is_right: bool
 
 
 class Targets(Listener):
-    """Listener that reports targets from which a loss learns nothing, or something unintended."""
+    """Listener that reports targets that are all ignored, all equal, or invalid for the loss."""
 
     needs = ("every_call",)
     functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
@@ -145,8 +149,13 @@ class Targets(Listener):
         what: TargetKind,
         outside: Callable[[Tensor], Tensor] | None,
     ) -> None:
-        """Check the target of a loss call. With `outside` None, compare all targets with each
-        other.
+        """Start the check of a target on the target's device.
+
+        Args:
+            event: the call of the loss.
+            target: the tensor to check.
+            what: the problem to search for.
+            outside: returns a mask of invalid values; None: check whether all targets are equal.
         """
         func, args, kwargs = event.func, event.args, event.kwargs or {}
         if type(target) is not Tensor or len(self._checks) >= _MAX_CALLS:
@@ -197,7 +206,15 @@ class Targets(Listener):
         rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],
     ) -> None:
-        """Note problems of the targets given to the loss of one source line."""
+        """Report the problems of the targets that one line passed to a loss.
+
+        Args:
+            event: the event, with the problem that was searched for.
+            place: the line.
+            operand: the target of the last call.
+            rows: `_TargetCheck.numbers` of each call.
+            sizes: number of targets of each call.
+        """
         if event.what in ("outside", "input"):
             if bad := sum(row[0] for row in rows):
                 self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
@@ -224,7 +241,9 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 
 def _classes(target: Tensor, ignored: int) -> Tensor:
-    """Return the number of ignored targets, and the smallest and largest of the others."""
+    """Return a tensor of three: the number of ignored targets, the smallest and the largest of the
+    others.
+    """
     skip = torch.eq(target, ignored)
     info = torch.iinfo(target.dtype)
     least = torch.amin(torch.masked_fill(target, skip, info.max))
@@ -233,16 +252,16 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _extremes(target: Tensor) -> Tensor:
-    """Return a tensor [number of ignored targets, smallest, largest]; here none is ignored."""
+    """Return a tensor like that of `_classes`: no target is ignored, so its first value is 0."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 
 
 def _are_scores(values: Any) -> bool:
-    """Return True for scores of pairs, as in a contrastive loss.
+    """Return True if the input of a loss may be scores of pairs, as in a contrastive loss.
 
-    These are concatenated, or products of features, or one number per pair. A tensor without a
-    gradient counts as scores, because its origin is unknown.
+    Such scores are concatenated, or products of features, or reshaped from one number per pair. For
+    a tensor without a node the result is True, because its computation is unknown.
     """
     if type(values) is not Tensor or values.grad_fn is None:
         return True
@@ -261,7 +280,7 @@ def _are_scores(values: Any) -> bool:
 
 
 def _is_weight(fn: Node) -> bool:
-    """Return True if the node is of a parameter, or of a transposed parameter."""
+    """Return True if a node is the AccumulateGrad of a leaf, or the transpose of one."""
     turned = sources_of(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
     return any(each.name().endswith("AccumulateGrad") for each in turned)
 

@@ -1,1 +1,1 @@
-"""Cheap checks of every step of a training, for `watch`."""
+"""Check every step of a training at low cost, for `watch`."""

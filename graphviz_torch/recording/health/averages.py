@@ -1,9 +1,9 @@
-"""Detect an average of the weights, or a target network, that stays constant while the model
-changes.
+"""Detect an average of the weights, or a target network, that does not follow the model.
 
-Candidates are variables of the training functions named like "ema", "average", "shadow" or
-"target". A frozen copy is legitimate, so a candidate is reported only if it is written and stays
-equal, or after more steps than any schedule needs. A few values of one weight are compared.
+Candidates are the training functions' variables with names such as "ema", "average", "shadow" or
+"target". A copy may be frozen on purpose. A candidate is therefore reported only if the program
+writes to it and its values stay equal, or if it stays equal over more steps than any schedule
+needs. A few values of one weight are compared.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ...internals.tensors.memory import has_memory
 from .checks import WatchReport
 
 _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
-_MAX_FRAMES = 4  # frames searched, from the step outwards
+_MAX_FRAMES = 4  # frames searched, from the optimizer's step outwards
 _MAX_VALUES = 64  # compared values of one weight
-_MIN_WRITES = 16  # in-place writes that left the values equal
-_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # steps without a change
+_MIN_WRITES = 16  # in-place writes without a change of the values, for a report
+_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # steps without a change, for a report
 # Types of variables that are no candidates.
 _OTHER_TYPES = frozenset(
     (ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float)
@@ -37,18 +37,18 @@ _OTHER_TYPES = frozenset(
 
 @dataclass(slots=True)
 class _Average:
-    """A sampled weight of an EMA copy, and the model weight of the same name."""
+    """A sampled weight of an average, and the model's weight of the same name."""
 
-    name: str
+    name: str  # the variable's name
     ids: tuple[int, int]  # id() of the two weights
-    step: int
-    version: int
-    values: Tensor
-    source_values: Tensor
+    step: int  # the step at which the weights were sampled
+    version: int  # version of the average's weight
+    values: Tensor  # values of the average's weight
+    source_values: Tensor  # values of the model's weight
 
 
 class Averages:
-    """Averages and target networks found in the variables around a model's steps.
+    """The averages and target networks in the variables around a model's optimizer steps.
 
     Args:
         model: the trained model.
@@ -88,9 +88,9 @@ class Averages:
         most = _TARGET_STEPS if "target" in name.lower() else _AVERAGE_STEPS
         if written or step - known.step >= most:
             self._reported.add(name)
-            text = f"{name} has the weights that it had in step {known.step}"
-            text += ", though it is written again and again" if written else ""
-            text += f": the steps up to {step} changed {key} of the model, and not its own."
+            text = f"{name} has had the same weights since step {known.step}"
+            text += ", although the program writes to it" if written else ""
+            text += f". The steps up to {step} changed {key} of the model."
             yield WatchReport(step, "stale-average", text)
 
 
@@ -111,7 +111,7 @@ def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str
 def _weights(value: Any) -> dict[str, Tensor]:
     if isinstance(value, Module):
         inner = getattr(value, "module", value)
-        count = getattr(value, "n_averaged", None)  # AveragedModel of torch, which may start late
+        count = getattr(value, "n_averaged", None)  # torch's AveragedModel, which may begin late
         late = isinstance(count, Tensor) and count.is_cpu and not TensorBase.item(count)
         return {} if late or not isinstance(inner, Module) else dict(inner.named_parameters())
     if isinstance(value, dict):
@@ -122,8 +122,8 @@ def _weights(value: Any) -> dict[str, Tensor]:
 def _pairs(
     weights: dict[str, Tensor], own: dict[str, Tensor]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield CPU weights that the model has under the same name, shape and dtype: name, weight,
-    model's weight.
+    """Yield name, weight and model's weight for each CPU weight that the model has with the same
+    name, shape and dtype.
     """
     for name, weight in weights.items():
         other = own.get(name)

@@ -1,7 +1,8 @@
-"""Heuristic checks that compare each step's numbers with earlier steps of the training.
+"""Compare the numbers of each step with those of earlier steps, to find sudden changes.
 
-Each rule reports a parameter once. Healthy trainings stay below the bounds: a gradient norm ten
-times the largest of the last fifty steps; a weight that changes by a tenth at step after step.
+Each rule reports a parameter once. The bounds are so wide that a healthy training does not reach
+them: a gradient norm is reported if it is ten times the largest norm of the last fifty steps, a
+weight if one step after another changes it by a tenth of its norm.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, number_text
 from ...internals.frames import user_frame
 
-PATIENCE = 20  # steps without a gradient before a report
-_PAST = 50  # earlier steps with which a norm is compared
-_SPIKE = 10.0  # ratio of a spike to the largest earlier norm
-_NOTABLE = 0.01  # fraction of the largest initial norm; below, the training has converged
-_LARGE_UPDATE = 0.1  # fraction of a weight's norm changed by one step
-_LARGE_SAMPLES = 3  # consecutive samples with a large update
-_SHRUNKEN = 1e-3  # fraction of the largest norm of a weight
-_EFFECTS_OF_A_RATE = {  # reports that follow from a bad learning rate
+PATIENCE = 20  # consecutive steps without a gradient, for a report
+_PAST = 50  # number of earlier steps with which a gradient norm is compared
+_SPIKE = 10.0  # ratio of a gradient norm to the largest earlier norm, for a report
+_NOTABLE = 0.01  # norms below this fraction of the largest initial norm are never a spike
+_LARGE_UPDATE = 0.1  # a step that changes more than this fraction of a weight's norm is large
+_LARGE_SAMPLES = 3  # consecutive samples with a large update, for a report
+_SHRUNKEN = 1e-3  # a weight collapsed if its norm is below this fraction of its largest norm
+_EFFECTS_OF_A_RATE = {  # rules that report consequences of a bad learning rate
     "gradient-spike",
     "large-update",
     "no-update",
     "nonfinite-gradient",
     "nonfinite-loss",
 }
-# By rule: the rules whose reports follow from it, and are dropped in the steps after it.
+# For each rule, the rules whose reports are consequences of it and are dropped for a while.
 _EFFECTS: dict[str, set[str]] = {
     "nonfinite-loss": {
         "nonfinite-loss",
@@ -56,17 +57,17 @@ _EFFECTS: dict[str, set[str]] = {
         "no-update",
     },
 }
-_EFFECT_STEPS = 1000  # steps in which such reports are dropped
-_MEMORY_SAMPLES = 8  # consecutive growing samples of the memory in use
-_GROWTH, _MIN_GROWTH = 1.1, 64 << 20  # ratio and bytes
+_EFFECT_STEPS = 1000  # number of steps in which consequences of a report are dropped
+_MEMORY_SAMPLES = 8  # consecutive growing samples of the memory in use, for a report
+_GROWTH, _MIN_GROWTH = 1.1, 64 << 20  # growth over these samples, for a report: ratio and bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WatchReport:
     """A problem in a step of a watched training."""
 
-    step: int  # from 0
-    rule: str  # its id, as `rules()` lists it
+    step: int  # number of the step, from 0 on
+    rule: str  # id of the rule, as `rules()` lists it
     message: str
     parameters: tuple[str, ...] = ()
 
@@ -75,7 +76,7 @@ class HealthChecks:
     """The checks of one training, with the numbers of its earlier steps.
 
     Args:
-        names: names of the parameters, which are numbered in this order.
+        names: names of the parameters. The methods take positions in this sequence.
 
     >>> checks = HealthChecks(["body.weight", "head.weight"])
     >>> [report.message for report in checks.gradients(7, {0: 1.0, 1: math.nan})]
@@ -84,23 +85,26 @@ class HealthChecks:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        # First step, number of steps, True if None.
+        # Steps without a gradient, by parameter: the first step, the number of steps, and True if
+        # the gradient is None, False if it is zero.
         self._idle: dict[int, tuple[int, int, bool]] = {}
         self._known: set[tuple[str, int]] = set()  # reported rules and parameters
         self._causes: dict[str, int] = {}  # step of the last report, by rule
-        self._largest = 0.0  # gradient norm of the first steps
-        self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
-        self._updates: dict[int, int] = {}  # consecutive large updates, by parameter
-        self._weights: dict[int, tuple[float, int]] = {}  # the largest norm, and its step
+        self._largest = 0.0  # largest gradient norm of the first steps
+        # Earlier gradient norms of a group of parameters, by its first parameter and its size.
+        self._totals: dict[tuple[int, int], deque[float]] = {}
+        self._updates: dict[int, int] = {}  # number of consecutive large updates, by parameter
+        # The largest norm and the step in which the weight had it, by parameter.
+        self._weights: dict[int, tuple[float, int]] = {}
         self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)
 
     def gradients(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
-        """Check the norms of gradients by parameter (None: no gradient)."""
+        """Check the norms of gradients before a step, by parameter; None if it has no gradient."""
         known = [norm for norm in norms.values() if norm]
         total = math.hypot(*known)
         if not math.isfinite(total):
             bad = [i for i, norm in norms.items() if norm is not None and not math.isfinite(norm)]
-            if bad:  # else only the sum of squares overflows
+            if bad:  # otherwise all norms are finite, and only the sum of their squares overflows
                 yield from self._report(
                     step,
                     "nonfinite-gradient",
@@ -126,7 +130,7 @@ class HealthChecks:
                 due.setdefault((first, norm is None), []).append(i)
         for (first, absent), parameters in due.items():
             what = "no gradient" if absent else "a gradient of exactly zero"
-            said = f"{{}} had {what} in each of {PATIENCE} steps, from step {first} on."
+            said = f"{{}} had {what} in {PATIENCE} consecutive steps, from step {first} on."
             yield from self._report(step, "no-gradient", parameters, said)
 
     def _spike(self, step: int, part: tuple[int, int], total: float) -> Iterator[WatchReport]:
@@ -134,40 +138,51 @@ class HealthChecks:
         largest = max(past) if len(past) == _PAST else math.inf
         self._largest = max(self._largest, total if len(past) < _PAST else 0.0)
         if total > _SPIKE * largest and total > _NOTABLE * self._largest:
-            text = f"The norm of the gradients is {number_text(total)} in step {step}: the largest "
-            text += f"of the {_PAST} steps before is {number_text(largest)}."
+            text = f"The norm of the gradients is {number_text(total)} in step {step}. The largest "
+            text += f"norm in the {_PAST} steps before was {number_text(largest)}."
             yield from self._report(step, "gradient-spike", (), text, once=True)
         past.append(total)
 
     def update(
         self, step: int, parameter: int, weight: float, change: float
     ) -> Iterator[WatchReport]:
-        """Check a sampled weight: its norm before the step, and the norm of the change."""
+        """Check a sampled weight.
+
+        Args:
+            step: number of the step.
+            parameter: position of the weight.
+            weight: norm of the weight before the step.
+            change: norm of the weight's change in the step.
+        """
         largest, when = self._weights.get(parameter, (0.0, step))
         if weight >= largest:
             self._weights[parameter] = weight, step
         elif weight < _SHRUNKEN * largest:
-            part = f"{number_text(weight / largest)} of" if weight else "0, and not"
-            text = f"The norm of {{}} before step {step} is {part} what it was before step {when}."
+            part = f"{number_text(weight / largest)} of its value" if weight else "0"
+            text = f"The norm of {{}} fell to {part} between step {when} and step {step}."
             yield from self._report(step, "collapsed-weight", (parameter,), text)
         large = step > _PAST and weight > 0 and change > _LARGE_UPDATE * weight
         self._updates[parameter] = self._updates.get(parameter, 0) + 1 if large else 0
         if self._updates[parameter] == _LARGE_SAMPLES:
             said = f"A step changes {{}} by {change / weight:.0%} of its norm, in {_LARGE_SAMPLES} "
-            yield from self._report(step, "large-update", (parameter,), f"{said}samples in a row.")
+            said += "consecutive samples."
+            yield from self._report(step, "large-update", (parameter,), said)
 
     def forget_weights(self) -> None:
-        """Forget earlier weight norms: some parameters were replaced."""
+        """Forget earlier weight norms, because some parameters were replaced."""
         self._weights.clear()
 
     def unchanged_weights(
         self, step: int, parameters: Sequence[int], since: tuple[int, int], *, all_of_them: bool
     ) -> Iterator[WatchReport]:
-        """Report parameters that no step has changed since a step in a range.
+        """Report parameters that no step has changed for a while.
 
         Args:
-            since: the last step that changed one of them, and the first that did not.
-            all_of_them: True if these are all parameters.
+            step: number of the step.
+            parameters: positions of the unchanged parameters.
+            since: the last step known to have changed one of the parameters, and the first step
+                known to have changed none.
+            all_of_them: True if no parameter of the optimizer changes.
         """
         what = "any weight" if all_of_them else "{}"
         first, last = since
@@ -176,7 +191,7 @@ class HealthChecks:
         yield from self._report(step, "no-update", parameters, text)
 
     def memory(self, step: int, nbytes: int) -> Iterator[WatchReport]:
-        """Check the bytes in use by the process or device."""
+        """Check the memory in use, in bytes, of the process or the devices."""
         self._memory.append(nbytes)
         values = list(self._memory)
         growing = all(b > a for a, b in pairwise(values))
@@ -190,7 +205,15 @@ class HealthChecks:
     def _report(
         self, step: int, kind: str, parameters: Iterable[int], text: str, *, once: bool = False
     ) -> Iterator[WatchReport]:
-        """Yield a report unless this rule reported these parameters before."""
+        """Yield a report unless this rule has already reported these parameters.
+
+        Args:
+            step: number of the step.
+            kind: id of the rule.
+            parameters: positions of the parameters.
+            text: the message, in which {} is replaced by the parameters' names.
+            once: True if the rule reports once in the training, not once per parameter.
+        """
         keys = {(kind, -1 if once else i) for i in parameters} or {(kind, -1)}
         if keys <= self._known:
             return
@@ -199,7 +222,7 @@ class HealthChecks:
         yield WatchReport(step, kind, text.format(listing(names)), names)
 
     def without_effects(self, report: WatchReport) -> Iterator[WatchReport]:
-        """Yield a report unless it follows from an earlier one."""
+        """Yield a report unless it is a consequence of an earlier report."""
         told = self._causes.get(report.rule) if report.rule == "nonfinite-loss" else None
         if told is not None or any(
             report.rule in _EFFECTS.get(kind, ()) and report.step - step < _EFFECT_STEPS
@@ -211,6 +234,6 @@ class HealthChecks:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """Return the user's line of a call, as in " at train.py:36"; "" if unknown."""
+    """Return the user's line of a call, such as " at train.py:36"; "" if unknown."""
     here = user_frame(frame)
     return "" if here is None else f" at {Path(here.f_code.co_filename).name}:{here.f_lineno}"

@@ -1,8 +1,8 @@
-"""Find weights that no longer change, though they have gradients, and the step of the last
-change.
+"""Find weights that no longer change although they have gradients, and when they last changed.
 
-A weight that one step left unchanged is sampled in the following steps, too. If it stays unchanged,
-all other weights are sampled once, so that one cause gives one report.
+From time to time one weight is sampled before and after a step. If the step left it unchanged, it
+is the suspect, and is sampled at each of the following steps. If it stays unchanged, all other
+weights are sampled, one per step, so that one report contains all weights with the same cause.
 
     weights in turn ─► one suspect, at each step ─► all others, one per step ─► report
 """
@@ -19,25 +19,26 @@ class FrozenGroup(NamedTuple):
     """Weights that no longer change."""
 
     parameters: list[int]
-    since: tuple[int, int]  # the last step that changed one, the first that did not
-    all_of_them: bool  # True if these are all weights of the optimizer
+    # The last step known to have changed one of them, the first known to have changed none.
+    since: tuple[int, int]
+    all_of_them: bool  # True if all weights of the optimizer are in the group
 
 
 class FrozenWeights:
-    """Samples of weights before and after steps, to find weights that no longer change."""
+    """The state of the search for weights that no longer change."""
 
     def __init__(self) -> None:
         self._changed: dict[int, int] = {}  # last step that changed a parameter
         self._suspect: int | None = None
         self._first = 0  # first step that left the suspect unchanged
-        self._count = 0  # consecutive steps that left it unchanged
-        self._others: list[int] = []  # weights still to be sampled
-        self._still: list[int] = []
-        self._looked_at = 0
-        self._reported: set[int] = set()
+        self._count = 0  # number of consecutive steps that left the suspect unchanged
+        self._others: list[int] = []  # other weights that are not sampled yet
+        self._still: list[int] = []  # weights found unchanged
+        self._looked_at = 0  # number of other weights that can be sampled
+        self._reported: set[int] = set()  # unchanged weights that were reported
 
     def next_weight(self, own: Sequence[int]) -> int | None:
-        """Return the optimizer's weight to sample now; None: the next one in turn."""
+        """Return the weight to sample now, among an optimizer's weights; None: any weight."""
         if self._suspect is None or self._suspect not in own:
             return None
         return self._others[-1] if self._others else self._suspect
@@ -45,15 +46,16 @@ class FrozenWeights:
     def sample(
         self, step: int, parameter: int, own: Sequence[int], *, still: bool, judged: bool
     ) -> Iterator[FrozenGroup]:
-        """Record whether a step left a weight unchanged; yield the unchanged weights once they are
-        known.
+        """Record whether a step left a weight unchanged, and yield the unchanged weights when the
+        search ends.
 
         Args:
             step: number of the optimizer step.
-            parameter: id of the sampled weight.
-            own: ids of all weights of the optimizer that stepped.
+            parameter: the sampled weight, by its position in the model.
+            own: all weights of the optimizer that stepped, by position.
             still: True if the sampled values are unchanged.
-            judged: True if the weight has a gradient and a learning rate.
+            judged: True if the step should have changed the weight: it has a gradient, and the
+                learning rate has not decayed.
         """
         if not still:
             self._changed[parameter] = step
@@ -78,7 +80,7 @@ class FrozenWeights:
                 yield self._found()
 
     def skip(self, parameter: int) -> Iterator[FrozenGroup]:
-        """Handle that the requested weight cannot be sampled."""
+        """Handle that the weight from `next_weight` cannot be sampled."""
         if self._others and parameter == self._others[-1]:
             self._others.pop()
             self._looked_at -= 1

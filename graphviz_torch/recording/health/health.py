@@ -1,10 +1,11 @@
 """Check every step of a training, within a small fraction of the step's time.
 
-Before an optimizer steps, all gradient norms are read. If that takes too long, part of them is read
-at each step, in turn (or, of few parameters, all at every second or fourth step). One gradient of
-the first module is always read: it comes last in backward, so non-finite values reach it. From time
-to time a few values of one weight are compared before and after the step, and the memory in use is
-read. On CUDA the norms of a step are read at the next step, so nothing waits for the device.
+Before an optimizer steps, the norms of all gradients are read. If that takes too long, each step
+reads the norms of some parameters in turn; for a small model, every second or fourth step reads all
+norms. One gradient of the first module is read at every step, because backward computes it last and
+non-finite values reach it. From time to time a few values of one weight are compared before and
+after a step, and the memory in use is read. On CUDA the norms of a step are read at the next step,
+so that nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ from .model_parameters import ModelParameters
 from .optimizer_past import OptimizerPast
 from .retained_graphs import RetainedGraphMarks
 
-_COST_SHARE = 0.03  # fraction of a step's time that checks may take
-_MIN_COST = 6e-5  # seconds per step that are always allowed
-_MAX_COST_RATIO, _MEAN_WEIGHT = 4.0, 1 / 4  # largest ratio counted; weight in the running mean
-_RATION_EVERY = 4  # steps between adjustments of the cost
-_MAX_PARTS, _MIN_PART = 64, 8  # parts, and parameters in one
-_MAX_INTERVAL = 4  # steps between checks of parameters too few to be divided
+_COST_SHARE = 0.03  # fraction of a step's time that the checks may take
+_MIN_COST = 6e-5  # seconds per step that the checks may always take
+_MAX_COST_RATIO = 4.0  # larger ratios of spent to allowed time count as this ratio
+_MEAN_WEIGHT = 1 / 4  # weight of a new value in a running mean
+_RATION_EVERY = 4  # steps between adjustments of the number of norms that a step reads
+_MAX_PARTS, _MIN_PART = 64, 8  # most parts of the parameters, fewest parameters in a part
+_MAX_INTERVAL = 4  # most steps between checks of parameters that are too few to be divided
 _SAMPLE_EVERY = 16  # steps between samples of a weight
 _MEMORY_EVERY = 32  # steps between readings of the memory in use
 _SAMPLE_SIZE = 4096  # compared values of a weight
-_AVERAGES_EVERY = 256  # steps between checks of averages
-_LOOK_UP_EVERY = 100  # steps between look-ups of an optimizer's parameters
+_AVERAGES_EVERY = 256  # steps between checks of averages of the weights
+_LOOK_UP_EVERY = 100  # steps between readings of an optimizer's parameter list
 _MAX_OPTIMIZERS = 64
-_RECREATED = 5  # consecutive steps, each with a new optimizer
+_RECREATED = 5  # consecutive steps with a new optimizer each, for a report
 
 
 class _WeightSample(NamedTuple):
@@ -59,7 +61,7 @@ class _WeightSample(NamedTuple):
 
 
 class Health:
-    """Checks the numbers of a training, step by step.
+    """The health checks of one training, run at every step.
 
     Args:
         model: the trained model.
@@ -73,22 +75,22 @@ class Health:
         self._graphs, self._frozen = RetainedGraphMarks(), FrozenWeights()
         self._averages = Averages(model)
         self._pasts: dict[int, OptimizerPast] = {}  # by id() of an optimizer
-        self._stepped: set[int] = set()  # optimizers, in this step
+        self._stepped: set[int] = set()  # id() of the optimizers that stepped in this step
         self._last: OptimizerPast | None = None  # the optimizer that stepped last
-        self._recreated = 0  # consecutive steps of re-created optimizers
+        self._recreated = 0  # consecutive steps for which the optimizer was created again
         self._sample: _WeightSample | None = None
         self._waiting: list[Callable[[], None]] = []  # device reads postponed to the next step
-        self._parts = 1  # parts into which the parameters are divided
-        self._rationed, self._ended = -1, perf_counter()  # last adjustment: step and time
-        self._cost = 0.0  # seconds spent on checks since then
-        self._mean = 0.0  # running mean of spent / allowed time
+        self._parts = 1  # number of parts into which the parameters are divided
+        self._rationed, self._ended = -1, perf_counter()  # step and time of the last adjustment
+        self._cost = 0.0  # seconds that checks took since the last adjustment
+        self._mean = 0.0  # running mean of the ratio of spent to allowed time
         self.seconds = 0.0  # running mean of a step's duration
-        self.step = -1
-        self._computes = False  # True during a step with a closure
+        self.step = -1  # number of the last step, from 0 on
+        self._computes = False  # True during an optimizer step with a closure
 
     @property
     def current(self) -> int:
-        """Return the step to which a backward belongs now."""
+        """Return the number of the step to which a backward that runs now belongs."""
         return self.step if self._computes else self.step + 1
 
     def on_backward_start(self, event: EngineCalled) -> None:
@@ -110,7 +112,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def tell(self, report: WatchReport) -> None:
-        """Report a finding of another check, unless it follows from one reported earlier."""
+        """Pass on a report of another check, unless it is a consequence of an earlier report."""
         self._filter_and_tell([report])
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -127,12 +129,16 @@ class Health:
         if past.own:
             try:
                 self._look(past)
-            except RuntimeError:  # a failed device, or a tensor without a norm
+            except RuntimeError:  # raised by a device that failed, and by tensors without a norm
                 self._sample = None
         self._cost += perf_counter() - began
 
     def on_optimizer_step_end(self, event: Stepped) -> bool:
-        """Check the sampled weight and the memory; return True if it is the model's optimizer."""
+        """Check the sampled weight and the memory in use after an optimizer's step.
+
+        Returns:
+            True if the optimizer updates parameters of the model.
+        """
         began, self._computes = perf_counter(), False
         past = self._pasts.get(id(event.optimizer))
         if past is None or past.ref() is not event.optimizer or not past.own:
@@ -152,8 +158,9 @@ class Health:
         return True
 
     def _history_of(self, event: Stepping) -> OptimizerPast:
-        """Return the optimizer's history, after updating which of the model's parameters it
-        holds.
+        """Return the history of the optimizer that is about to step.
+
+        If parameters may have been replaced, the list of the optimizer's parameters is updated.
         """
         key, optimizer = id(event.optimizer), event.optimizer
         past = self._pasts.get(key)
@@ -167,7 +174,7 @@ class Health:
         known = past.looked_up == self._parameters.version and not self._parameters.waits
         if not known or self.step % _LOOK_UP_EVERY == 0:
             if not known:
-                self._checks.forget_weights()  # a new head may start at zero
+                self._checks.forget_weights()  # the weights of a new head may start at zero
             past.looked_up = self._parameters.version
             past.held = set(map(id, parameters_of(optimizer)))
             tensors = self._parameters.tensors
@@ -179,7 +186,7 @@ class Health:
         """Begin a training step if this optimizer step is its first."""
         last, self._last = self._last, past
         again = not self._stepped or id(event.optimizer) in self._stepped
-        if last is not None and past is not last and not past.steps:  # a new optimizer
+        if last is not None and past is not last and not past.steps:  # the optimizer is new
             shared = last.own[:1] == past.own[:1]
             again = again or (shared and last.backward_since)
             self._recreated = (
@@ -193,7 +200,7 @@ class Health:
         self._stepped.add(id(event.optimizer))
 
     def _report(self, past: OptimizerPast, event: Stepping) -> None:
-        """Report findings about an optimizer before it steps."""
+        """Run the checks of an optimizer's history before the optimizer steps."""
         step, frame = self.step, event.frame
         if past.has_other_rates(event.optimizer.param_groups):
             self._filter_and_tell(past.rates(step, event.optimizer.param_groups, frame))
@@ -204,7 +211,7 @@ class Health:
             self._filter_and_tell(self._graphs.report(step, frame))
         if self._recreated == _RECREATED:
             text = f"{past.name}{line_of(frame)} is re-created for each step, from step "
-            text += f"{step - _RECREATED} on: what it keeps of its steps is lost."
+            text += f"{step - _RECREATED} on, and loses its state."
             self._filter_and_tell([WatchReport(step, "recreated-optimizer", text)])
         if step % _AVERAGES_EVERY == 0:
             self._filter_and_tell(self._averages.look(step, frame))
@@ -232,9 +239,9 @@ class Health:
             norms = {i: known.get(i) for i in part}
             if part:
                 self._filter_and_tell(self._checks.gradients(self.step, norms))
-        else:  # unreadable gradients are left out
+        else:  # some gradients cannot be read quickly, or are not finite
             if quick is not None:
-                part = own  # some are non-finite: read all
+                part = own  # some are not finite, so the norms of all gradients are read
             gradients = self._gradients(part)
             absent: dict[int, float | None] = {i: None for i in part if i not in gradients}
             norms = absent
@@ -244,7 +251,7 @@ class Health:
         self._sample_weight(own, norms)
 
     def _sample_weight(self, own: list[int], norms: Mapping[int, float | None]) -> None:
-        """Sample one weight, at every `_SAMPLE_EVERY`-th step or if a suspect must be checked."""
+        """Sample one weight: a suspect at every step, others at every `_SAMPLE_EVERY`-th step."""
         wanted = self._frozen.next_weight(own)
         if wanted is not None or self.step % _SAMPLE_EVERY == 0:
             if wanted is None:
@@ -319,17 +326,13 @@ class Health:
                     self._tell(each)
 
     def _any_nonzero(self, names: tuple[str, ...]) -> bool:
-        """Return True if any of these gradients has a non-zero element, though its norm
-        underflows.
-        """
+        """Return True if any of these gradients has a non-zero element: its norm may underflow."""
         gradients = (p.grad for name, p in self._parameters.tensors if name in names)
         with unseen_calls(), torch.no_grad():
             return any(g is not None and bool(torch.any(g)) for g in gradients)
 
     def _ration(self) -> None:
-        """Read fewer parameters per step if the checks take too long, and more if they are
-        cheap.
-        """
+        """Read fewer gradients per step if the checks take too long, and more if they are cheap."""
         now, steps = perf_counter(), self.step - self._rationed
         took, cost = (now - self._ended) / steps, self._cost / steps
         self.seconds += (min(took, 2 * self.seconds + _MIN_COST) - self.seconds) * _MEAN_WEIGHT
@@ -347,10 +350,11 @@ class Health:
 
 
 def _representative(own: list[int], names: Sequence[str]) -> int:
-    """Return the parameter whose gradient represents all: the first module's bias, or else its
-    weight.
+    """Return the parameter whose gradient is read at every step: the first module's bias, or else
+    the first parameter.
 
-    The bias's gradient sums the same values as the weight's gradient, and is smaller.
+    The bias's gradient is a sum of the values from which the weight's gradient is computed, and is
+    smaller.
     """
     first, *others = own or [-1]
     module, _, last = names[first].rpartition(".") if own else ("", "", "")
@@ -364,7 +368,7 @@ def _on_cuda(tensors: Iterable[Tensor]) -> bool:
 
 
 def _memory() -> int:
-    """Return the bytes in use: on CUDA devices, else by the process; 0 if unknown."""
+    """Return the bytes in use on all CUDA devices, or by the process without CUDA; 0 if unknown."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
     with suppress(OSError), open("/proc/self/statm", "rb") as file:

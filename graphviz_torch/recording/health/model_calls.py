@@ -1,9 +1,10 @@
-"""Hook the calls of one module, through its class.
+"""Observe the calls of one module, by replacing `__call__` of the module's class.
 
-A hook on the module itself would be copied and saved with it, and global module hooks slow down
-every call of every module; a class is neither copied nor saved. Traced and compiled calls are not
-hooked. For a Lightning module `training_step`, which contains forward and loss, is hooked as well;
-not with manual optimization, where it must not be repeated.
+A hook on the module itself would be copied and saved together with the module, and global module
+hooks would slow down the calls of all modules. A class is neither copied nor saved. Traced and
+compiled calls are not observed. In a Lightning module, `training_step` is observed as well, because
+it contains forward and loss. It is not observed with manual optimization, because such a step
+cannot be repeated.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ...internals.frames import hide_frame
 from ...internals.hooks.watch import Replacement, Row, Watch
 from ...internals.recursion import RecursionRoom
 
-# Called with method, args and kwargs before a call; the result is passed to `Ended`.
+# Called before a call, with the method's name, args and kwargs. The result is passed to `Ended`.
 Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
-Ended = Callable[[Any, Any], None]  # called with the result of `Began` and of the call
+Ended = Callable[[Any, Any], None]  # called with the result of `Began` and the result of the call
 
 
 class ModelCalls(Watch):
-    """A watch on the calls of one module in the thread that opens it.
+    """An observer of one module's calls in the thread that calls `open`, until `close()`.
 
     Args:
         model: the module.
@@ -38,7 +39,7 @@ class ModelCalls(Watch):
         self.model, self.began, self.ended = model, began, ended
 
     def open(self) -> None:
-        """Add a hook to the class of the module, for calls from this thread."""
+        """Replace methods of the module's class, to observe calls from this thread."""
         if isinstance(self.model, torch.jit.ScriptModule):
             return
         kind = type(self.model)
@@ -47,7 +48,7 @@ class ModelCalls(Watch):
         super().open()
 
     def close(self) -> None:
-        """Remove the hook, if no other module of the class needs it."""
+        """Stop observing, and restore the class if no other module of the class is observed."""
         kind = type(self.model)
         if kind in _CLASSES:
             _CLASSES[kind].discard(self)
@@ -57,8 +58,8 @@ class ModelCalls(Watch):
             _ROOM.close()
 
 
-_CLASSES: dict[type, Replacement[ModelCalls]] = {}  # by class of a module that is watched
-_ROOM = RecursionRoom()  # for the method around `__call__`
+_CLASSES: dict[type, Replacement[ModelCalls]] = {}  # by class of an observed module
+_ROOM = RecursionRoom()  # raises the recursion limit for the additional frame around `__call__`
 
 
 def _methods(model: Any) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
-"""Detect parameters that were replaced while an optimizer holds the old ones.
+"""Detect that a model's parameters were replaced while an optimizer still updates the old ones.
 
-Each step compares the modules' parameters by identity; those of a large model in parts.
+Each step compares the modules' parameters by identity. For a large model each step compares a part
+of them.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from ...graph.text import listing
 from .checks import WatchReport, line_of
 from .optimizer_past import OptimizerPast
 
-_MAX_LINKS = 128  # identities compared per step
-_PATIENCE = 3  # steps in which the program may still add the new ones to an optimizer
-_LOOK_UP_EVERY = 100  # steps between complete look-ups
+_MAX_LINKS = 128  # attributes of modules that are compared in one step
+_PATIENCE = 3  # steps in which the program may still add new parameters to an optimizer
+_LOOK_UP_EVERY = 100  # steps between comparisons of the whole model
 
 
 class _Replaced(NamedTuple):
-    step: int
+    step: int  # the step in which the replacement was found
     gone: set[int]  # id() of the old parameters
-    new: list[int]  # numbers of the new parameters
+    new: list[int]  # positions of the new parameters
 
 
 class ModelParameters:
-    """The trainable parameters of a model by number. A replacement keeps number and name."""
+    """The trainable parameters of a model, in a list in which each keeps its position.
+
+    A parameter that replaces another one gets the position and the name of the old one.
+    """
 
     def __init__(self, model: Module) -> None:
         self._model = model
@@ -56,7 +60,13 @@ class ModelParameters:
     def reports(
         self, step: int, pasts: Sequence[OptimizerPast], frame: FrameType
     ) -> Iterator[WatchReport]:
-        """Yield reports for replaced parameters that no stepping optimizer holds."""
+        """Yield reports for new parameters that none of the optimizers updates.
+
+        Args:
+            step: number of the step.
+            pasts: histories of the optimizers that step.
+            frame: the frame that calls the step.
+        """
         for each in list(self._replaced):
             tensors = [self.tensors[i][1] for i in each.new]
             held = any(id(tensor) in past.held for tensor in tensors for past in pasts)
@@ -66,14 +76,14 @@ class ModelParameters:
             elif step - each.step >= _PATIENCE and any(t.grad is not None for t in tensors):
                 self._replaced.remove(each)
                 names = tuple(self.names[i] for i in each.new)
-                are = "is" if len(names) == 1 else "are"
-                text = f"{listing(names)} {are} new from step {each.step} on, and {old.name}"
-                text += f"{line_of(frame)} still has what was there before."
+                were, old_ones = ("was", "one") if len(names) == 1 else ("were", "ones")
+                text = f"{listing(names)} {were} replaced before step {each.step}, but {old.name}"
+                text += f"{line_of(frame)} still updates the old {old_ones}."
                 yield WatchReport(step, "replaced-parameters", text, names)
 
     @property
     def waits(self) -> bool:
-        """Return True if a replacement was not reported yet."""
+        """Return True if there are replaced parameters that may have to be reported."""
         return bool(self._replaced)
 
     def _look_up(self, step: int) -> None:

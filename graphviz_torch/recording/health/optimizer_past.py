@@ -1,8 +1,9 @@
-"""The history of one optimizer: its learning rates, and whether its gradients are cleared.
+"""Check an optimizer's learning rates, and whether the program clears the gradients.
 
-The first gradient represents all. It is checked when the optimizer steps, and before and after each
-backward; a change outside of backward is a clearing. A rate is compared with earlier ones: it may
-warm up from zero, and decay to zero at the end.
+The optimizer's first gradient represents all of its gradients. It is checked when the optimizer
+steps, and before and after each backward. If it changed outside of backward, the program cleared
+the gradients. A learning rate is compared with earlier learning rates, because it may be zero
+during warm-up and at the end.
 """
 
 from __future__ import annotations
@@ -19,42 +20,47 @@ from ...graph.units import number_text
 from ...internals.functions import TensorBase
 from .checks import WatchReport, line_of
 
-_ZERO_STEPS = 10  # consecutive steps with a learning rate of 0
-_RATE_JUMP, _RATE_AFTER = 500.0, 10  # ratio to the largest so far; first step checked
-_UNCLEARED_STEPS = 5  # consecutive steps with uncleared gradients
+_ZERO_STEPS = 10  # consecutive steps with a learning rate of 0, for a report
+_RATE_JUMP = 500.0  # ratio of a learning rate to the largest rate before, for a report
+_RATE_AFTER = 10  # number of first steps in which such a ratio is not reported
+_UNCLEARED_STEPS = 5  # consecutive steps with gradients that were not cleared, for a report
 
 
 class OptimizerPast:
-    """The steps of an optimizer. Keeps no reference to its gradients.
+    """The history of one optimizer. It keeps no reference to gradients.
 
     Args:
         optimizer: the optimizer.
-        step: its first step.
+        step: number of the step in which the optimizer first stepped.
     """
 
     def __init__(self, optimizer: Optimizer, step: int) -> None:
         self.ref = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.first = step
-        self.own: list[int] = []  # numbers of the model's parameters that it holds
-        self.guard = -1  # number of the parameter whose gradient is read at each step
-        self.held: set[int] = set()  # id() of all parameters that it holds
-        self.looked_up = -1  # version of the model's parameters at the last look-up
+        self.own: list[int] = []  # positions of the model's parameters that it updates
+        self.guard = -1  # position of the parameter whose gradient is read at each step
+        self.held: set[int] = set()  # id() of all parameters that it updates
+        self.looked_up = -1  # version of the model's parameters when `own` was last updated
         self.steps = 0
-        self.closure = False  # True if its step gets a closure
-        self.keeps = False  # True if it keeps state
+        self.closure = False  # True if the program calls `step` with a closure
+        self.keeps = False  # True if the optimizer has state after a step
         self.backward_since = False  # True if a backward added to its gradients since its step
         self._rates: list[float | None] = []
-        self._largest: list[float] = []  # largest rate so far, by group
-        self._zero = 0  # consecutive steps with rate 0
-        self._gradient: tuple[int, int] | None = None  # id() and version at the last step
-        self._sample: Tensor | None = None  # the parameter with that gradient
-        self._cleared = True  # True if it was cleared since
-        self._uncleared = 0  # consecutive steps with uncleared gradients
-        self._since = 0  # first of these steps
+        self._largest: list[float] = []  # largest learning rate so far, by group
+        self._zero = 0  # number of consecutive steps with learning rate 0
+        # The id() and version of the first gradient at the last step; None if there was none.
+        self._gradient: tuple[int, int] | None = None
+        self._sample: Tensor | None = None  # the parameter of this gradient
+        self._cleared = True  # True if the program cleared this gradient after the last step
+        self._uncleared = 0  # number of consecutive steps with gradients that were not cleared
+        self._since = 0  # the first of these steps
 
     def has_other_rates(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Return True if the learning rates must be checked; else count the step."""
+        """Return True if the learning rates have to be checked by `rates`.
+
+        If not, count the step, which `rates` would do otherwise.
+        """
         rates = [group.get("lr") for group in groups]
         if rates != self._rates or self._zero or {*map(type, rates)} != {float}:
             return True
@@ -102,13 +108,15 @@ class OptimizerPast:
 
     @property
     def has_decayed(self) -> bool:
-        """Return True if all its learning rates decayed to almost zero."""
+        """Return True if all learning rates of the optimizer decayed to almost zero."""
         pairs = zip(self._rates, self._largest, strict=False)
         return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
 
     def uses(self, step: int, parameters: Sequence[tuple[str, Tensor]]) -> bool:
-        """Note a step with the current gradients; return True if uncleared gradients must be
-        reported.
+        """Handle a step with the current gradients.
+
+        Returns:
+            True if it must be reported that the program does not clear the gradients.
         """
         if self._cleared or not self.backward_since:
             self._uncleared = 0
@@ -127,18 +135,18 @@ class OptimizerPast:
         return self._uncleared == _UNCLEARED_STEPS
 
     def report_uncleared(self, step: int, frame: FrameType | None) -> Iterator[WatchReport]:
-        """Yield a report that the gradients are not cleared, and since which step."""
+        """Yield a report that the gradients are not cleared, with the first such step."""
         text = f"The gradients are not cleared from step {self._since} on: {self.name}"
-        text += f"{line_of(frame)} steps with their sum."
+        text += f"{line_of(frame)} steps with the sum over all steps."
         yield WatchReport(step, "missing-zero-grad", text)
 
     def on_backward_start(self) -> None:
-        """Handle the start of a backward: a changed gradient was cleared before it."""
+        """Handle the start of a backward: if the gradient changed before it, it was cleared."""
         if not self._cleared and self._gradient_key() != self._gradient:
             self._cleared = True
 
     def on_backward_end(self) -> None:
-        """Handle the end of a backward: a changed gradient got a contribution."""
+        """Handle the end of a backward: if the gradient changed, backward added to it."""
         if not self.backward_since and self._sample is not None:
             self.backward_since = self._cleared or self._gradient_key() != self._gradient
 

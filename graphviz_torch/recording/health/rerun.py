@@ -1,13 +1,15 @@
-"""Find the operation that made a loss or gradient NaN or Inf, before an optimizer spreads it.
+"""Find the operation that made a loss or gradient NaN or Inf, before the optimizer steps.
 
-For a loss, the saved tensors of its live graph show the first operation. For a gradient, the
-weights are still good when the optimizer is about to step: the model is run again on its own
-arguments, in a recording, with the gradients that its results received (or, if steps are too short
-to keep these, with gradients of 1, which the report then says). So source lines are known.
+For a loss, the saved tensors of the graph show the first operation with a non-finite result. For a
+gradient, the model runs again in a recording, on the arguments of its last call and with the
+gradients that its results received. This is possible because the weights are still good before the
+optimizer steps, and it shows the source line. If steps are too short to keep the gradients of the
+results, gradients of 1 are used, and the report says so.
 
-The arguments of a step's calls are kept until the step ends. Random states, buffers and module
-attributes are restored after the second run; its prints, and the logs of a `training_step`, are
-dropped. Not restored: effects of the forward elsewhere. Hooks of the model's modules run again.
+The arguments of a step's calls are kept until the step ends. After the second run, random states,
+buffers and module attributes are restored. Text that the second run prints, and logs of a
+`training_step`, are dropped. Other side effects of the forward are not undone, and hooks of the
+model's modules run again.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from ..recording import record
 from .checks import line_of
 from .model_calls import ModelCalls
 
-_MAX_CALLS = 4  # latest calls of a step that are kept
-_MAX_NBYTES = 1 << 26  # arguments or gradients of one call; larger calls are not run again
+_MAX_CALLS = 4  # calls of a step that are kept
+_MAX_NBYTES = 1 << 26  # a call with larger arguments is not run again
 _RULES = ("nonfinite-value", "nonfinite-gradient")
 
 
@@ -52,13 +54,13 @@ class _Call:
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    versions: list[tuple[Tensor, int]]
-    random: dict[str, Tensor]  # states of the generators, by device
+    versions: list[tuple[Tensor, int]]  # tensors among the arguments, with their versions
+    random: dict[str, Tensor]  # states of the random generators, by device
     autocast: tuple[str, torch.dtype] | None
-    first: int  # sequence number
+    first: int  # the call created the nodes first <= sequence number < last
     last: int = 0
-    gradients: dict[int, Tensor] = field(default_factory=dict)  # by result
-    handles: list[Any] = field(default_factory=list)
+    gradients: dict[int, Tensor] = field(default_factory=dict)  # of the results, by position
+    handles: list[Any] = field(default_factory=list)  # hooks that collect these gradients
 
     def release(self) -> None:
         for handle in self.handles:
@@ -71,7 +73,7 @@ class _Call:
 
 
 class NonfiniteRerun:
-    """The calls of a model in this step, to be run again if a loss or gradient is non-finite.
+    """The calls of a model in this step, which run again if a loss or gradient is non-finite.
 
     Args:
         model: the trained model.
@@ -81,15 +83,15 @@ class NonfiniteRerun:
         self._model = model
         self._calls: list[_Call] = []
         self._open = False  # True during a recorded `training_step`
-        self._ran = False  # True if a backward ran since the last call
+        self._ran = False  # True if a backward ran since the last kept call
         self._kind = next((p.device.type for p in model.parameters()), "cpu")
         self._autocasts = self._kind in ("cpu", "cuda")
         self.running = False
-        self.holds_gradients = True  # of results; False if steps are too short for it
+        self.holds_gradients = True  # False if steps are too short to keep gradients of results
         self.model_calls = ModelCalls(model, self._on_call_start, self._on_call_end)
 
     def release(self) -> None:
-        """Drop the calls at the end of the step."""
+        """Drop the calls that were kept for a second run."""
         for call in self._calls:
             if call.handles:
                 call.release()
@@ -101,7 +103,8 @@ class NonfiniteRerun:
         A loss is not read if that would wait for a device.
 
         Returns:
-            None if it is finite; else True if it is NaN, and the reason ("" if unknown).
+            None if the loss is finite or not read. Otherwise True for NaN or False for Inf, and the
+            reason, which is "" if unknown.
         """
         self._ran = True
         with unseen_calls():
@@ -114,7 +117,7 @@ class NonfiniteRerun:
         return any(map(math.isnan, values)), text
 
     def gradient(self) -> str:
-        """Return why a gradient is NaN or Inf, before the step; "" if unknown."""
+        """Return before a step why a gradient is NaN or Inf; "" if unknown."""
         with suppress(Exception):
             for call in self._calls:
                 if text := self._nonfinite_argument(call) or self._rerun(call):
@@ -122,7 +125,11 @@ class NonfiniteRerun:
         return ""
 
     def _first_operation(self, event: EngineCalled) -> str:
-        """Return the first operation with a non-finite result, from the graph's saved tensors."""
+        """Return a sentence about the operation that made the loss NaN or Inf; "" if unknown.
+
+        The operation is found in the graph's saved tensors. If it is inside the model, the model
+        runs again to find the source line.
+        """
         fns = [o.grad_fn for o in event.outputs if isinstance(o, Tensor) and o.grad_fn is not None]
         ids, _ = collect_nodes(fns)
         found = take_snapshot(ids, event.outputs, [])
@@ -138,7 +145,8 @@ class NonfiniteRerun:
         reason = f": {origin.reason}" if origin.reason else ""
         where = "" if self._is_inside_model(origin.number) else " after the model"
         at = line_of(event.frame).removeprefix(" at ")
-        return f"{origin.operation}{where}, before backward at {at}, was the first{reason}."
+        made = f"{origin.operation}{where}, before backward at {at}, made the first NaN or Inf"
+        return f"{made}{reason}."
 
     def _is_inside_model(self, number: int) -> bool:
         return not self._calls or any(c.first <= number < c.last for c in self._calls)
@@ -163,12 +171,14 @@ class NonfiniteRerun:
                     )
                     places = map(str, TensorBase.tolist(torch.flatten(torch.nonzero(rows)))[:4])
                     where = f" in row {listing(places)}" if TensorBase.dim(values) else ""
-                    what = f"{_name(name)} holds {' and '.join(said)}{where}"
-                    return f"The data are not finite already: {what}."
+                    what = f"{_name(name)} contains {' and '.join(said)}{where}"
+                    return f"The model's input is not finite: {what}."
         return ""
 
     def _rerun(self, call: _Call) -> str:
-        """Run a call again in a recording, and return its finding; "" if there is none."""
+        """Run a call again in a recording, and return the message of its first finding about NaN or
+        Inf; "" if there is none.
+        """
         if not call.has_same_arguments():
             return ""
         self.running = True
@@ -196,7 +206,7 @@ class NonfiniteRerun:
     def _repeat_call(self, call: _Call, world: Sandbox) -> Any:
         if call.method == "__call__":
             return self._model(*call.args, **call.kwargs)
-        for module in self._model.modules():  # metrics keep their sums in attributes
+        for module in self._model.modules():  # for example, metrics keep sums in attributes
             for value in vars(module).values():
                 if isinstance(value, Tensor):
                     world.protect(value)
@@ -211,7 +221,7 @@ class NonfiniteRerun:
             return None
         try:
             if method != "__call__":
-                self._open = False  # in case the last one raised
+                self._open = False  # the last `training_step` may have raised
                 if not _can_be_repeated(args, kwargs):
                     return None
             if self._open or not torch.is_grad_enabled():
@@ -220,7 +230,7 @@ class NonfiniteRerun:
                 self.release()
                 self._ran = False
             call = self._make_call(method, args, kwargs)
-        except Exception:  # a kind of tensor that cannot be read
+        except Exception:  # raised for tensors that cannot be read
             return None
         self._open = call is not None and method != "__call__"
         return call
@@ -260,13 +270,15 @@ class NonfiniteRerun:
 
 
 def _can_be_repeated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if a step uses no other rank, and does not read its batch from an iterator."""
+    """Return True if a `training_step` can run again: without other ranks, and without an iterator
+    from which it would read another batch.
+    """
     alone = not (dist.is_available() and dist.is_initialized())
     return alone and not any(isinstance(a, Iterator) for a in (*args, *kwargs.values()))
 
 
 def _logs_nothing(*_: Any, **__: Any) -> None:
-    """Replace logging functions in a second run."""
+    """Replace the model's logging functions in the second run, and log nothing."""
 
 
 def _take(
@@ -283,7 +295,7 @@ def _outputs(result: Any) -> list[Any]:
 
 
 def _number(output: Any) -> list[float]:
-    """Return the value of a loss, if it is readable without waiting for a device."""
+    """Return the value of a loss in a list; no value if reading it would wait for a device."""
     if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or output.dtype.is_complex:
         return []
     if type(output) is Tensor and output.is_cpu:
@@ -292,7 +304,7 @@ def _number(output: Any) -> list[float]:
 
 
 def _name(path: str) -> str:
-    """Return the name of an argument: "x" for "['x']"."""
+    """Return an argument's path without the first brackets: "x" for "['x']"."""
     return path.replace("['", "", 1).replace("']", "", 1)
 
 

@@ -1,7 +1,7 @@
-"""Detect graphs of earlier steps that stay alive, as through a list of losses or a running sum.
+"""Detect that graphs of earlier steps stay alive, as with a list of losses or a running sum.
 
-At every fourth step the root of backward is marked, as in steps/history.py; the mark dies with the
-node.
+At every fourth step a weak reference to the hook dictionary of backward's root is kept, as in
+steps/history.py. The dictionary is freed together with the root's node.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ...internals.hooks.nodes import hook_dictionaries
 from ...tracing.nodes import sources_of
 from .checks import WatchReport
 
-_MARK_EVERY = 4  # steps
-_CHECK_EVERY = 8  # steps
-_MIN_ALIVE = 6  # marked steps with a live graph, for a report
+_MARK_EVERY = 4  # steps between two marks
+_CHECK_EVERY = 8  # steps between two checks of the marks
+_MIN_ALIVE = 6  # number of marked steps with a live graph, for a report
 _MAX_NODES = 64  # nodes searched upstream of a variable
 _MAX_FRAMES = 4  # frames searched for the variable that keeps the graphs
 
@@ -29,14 +29,14 @@ _Mark = weakref.ref[Any]
 
 
 class RetainedGraphMarks:
-    """Weak marks on the graphs of earlier steps; reports graphs that stay alive."""
+    """Weak references to graphs of earlier steps, to report that many graphs stay alive."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, _Mark]] = deque()
         self._reported = False
 
     def mark(self, step: int, outputs: Sequence[Any]) -> None:
-        """Mark the graph of a backward."""
+        """Keep a weak reference to the graph of a backward, at every `_MARK_EVERY`-th step."""
         if self._reported or step % _MARK_EVERY:
             return
         for output in outputs:
@@ -46,7 +46,7 @@ class RetainedGraphMarks:
                 return
 
     def due(self, step: int) -> bool:
-        """Return True if this step checks the marks."""
+        """Return True if `report` has to be called in this step."""
         return not (self._reported or step % _CHECK_EVERY)
 
     def report(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
@@ -58,20 +58,20 @@ class RetainedGraphMarks:
         self._reported = True
         name, place = self._holder(frame)
         self._marks.clear()
-        what = f"{name}{place} holds" if name else "Something holds"
-        text = f"{what} the graph of each step, from step {min(steps)} on."
+        what = f"{name}{place} keeps" if name else "Something keeps"
+        text = f"{what} the graph of each step alive, from step {min(steps)} on."
         yield WatchReport(step, "retained-graph", text)
 
     def _holder(self, frame: FrameType) -> tuple[str, str]:
-        """Return the name of the variable that keeps the graphs, and " in function()"; "" if
-        unknown.
+        """Return the name of the variable that keeps the graphs alive, and its function, such as
+        " in train()"; "" if unknown.
         """
         marked = {id(mark()) for _, mark in self._marks}
         for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
             for name, value in local_variables(outer).items():
                 held = value[-_CHECK_EVERY:] if isinstance(value, list) else [value]
                 fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
-                # Follow a running sum backwards.
+                # A running sum is followed to the sums of earlier steps.
                 for _ in range(0 if isinstance(value, list) else _CHECK_EVERY):
                     fns = [*dict.fromkeys(f for fn in fns for f in (fn, *sources_of(fn)))]
                     del fns[_MAX_NODES:]

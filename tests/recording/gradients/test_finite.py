@@ -89,12 +89,15 @@ def test_the_first_result_is_named_with_its_line_and_its_operands() -> None:
 
     graph = recorded(run)
     noted = {node.note: node for node in graph.nodes if node.note}
-    assert set(noted) == {"the first result with NaN: 1 of 2", "the first result with Inf: 1 of 2"}
-    node = noted["the first result with NaN: 1 of 2"]
+    assert set(noted) == {
+        "the first result with NaN: 1 of 2 elements",
+        "the first result with Inf: 1 of 2 elements",
+    }
+    node = noted["the first result with NaN: 1 of 2 elements"]
     lines, start = inspect.getsourcelines(run)
     here = start + next(i for i, line in enumerate(lines) if "# here" in line)
     assert (node.name, node.where) == ("LogBackward0", f"test_finite.py:{here}")
-    assert noted["the first result with Inf: 1 of 2"].name == "DivBackward0"
+    assert noted["the first result with Inf: 1 of 2 elements"].name == "DivBackward0"
 
 
 def test_a_result_that_is_changed_in_place_is_looked_at_before() -> None:
@@ -126,7 +129,10 @@ def test_a_result_with_both_says_so() -> None:
         x.log().sum().backward()
 
     [noted] = [node.note for node in recorded(run).nodes if node.note]
-    assert noted == "the first result with Inf: 1 of 3; the first result with NaN: 1 of 3"
+    assert (
+        noted
+        == "the first result with Inf: 1 of 3 elements; the first result with NaN: 1 of 3 elements"
+    )
 
 
 def test_the_cause_is_found_in_the_forward_that_made_it_and_in_no_other() -> None:
