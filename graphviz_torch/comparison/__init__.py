@@ -1,1 +1,1 @@
-"""Compare two graphs: structure, metadata, gradients, and values of two recorded runs."""
+"""Compare two graphs: their structure, metadata, gradients and recorded values."""

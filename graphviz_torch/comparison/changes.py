@@ -1,4 +1,4 @@
-"""Compare the fields of two nodes, or of two modules, that were matched between two graphs."""
+"""Compare the fields of a node or module with those of its match in another graph."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, columns_of, is_recorded
 from ..graph.units import bytes_text, number_text, seconds_text
 
-# Relative difference between two runs of one program: float32 sums in another order.
+# A larger relative difference is a change; sums of float32 in another order differ by less.
 GRADIENT_TOLERANCE = 1e-4
 Row = TypeVar("Row", Node, ModuleRow)
-_MIN_SECONDS = 1e-4  # differences between shorter times are noise
+_MIN_SECONDS = 1e-4  # times shorter than this are not compared, because they vary too much
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that differs between the two nodes of a pair."""
+    """A field that differs between two matched nodes."""
 
     a: int  # id of the node in the first graph
     b: int  # id of the node in the second graph
-    # "shape", "dtype", "device", "attribute", "gradient", "time", or the title of a compared field.
+    # Name of the field: "shape", "dtype", "device", "attribute", "gradient", "time", or a column's
+    # title.
     what: str
     before: str
     after: str
@@ -33,10 +34,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange:
-    """A field that differs between the two modules of a pair."""
+    """A field that differs between two matched modules."""
 
-    path: str  # in the second graph
-    what: str  # title of the compared field
+    path: str  # path of the module in the second graph
+    what: str  # title of the field
     before: str
     after: str
 
@@ -46,12 +47,12 @@ class ModuleChange:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveChange:
-    """A changed number or size of collectives of one kind, in one group, of one module."""
+    """A change in the number or the bytes of a module's collectives of one kind and group."""
 
     path: str  # path of the module in the second graph
     kind: str
     group: str
-    before: tuple[int, int]  # number of collectives, and their bytes
+    before: tuple[int, int]  # number of collectives, and sum of their bytes
     after: tuple[int, int]
 
     def __str__(self) -> str:
@@ -67,7 +68,12 @@ class CollectiveChange:
 def collective_changes(
     a: Graph, b: Graph, renamed: Iterable[tuple[str, str]]
 ) -> Iterator[CollectiveChange]:
-    """Yield changes of collectives; none unless both graphs were recorded."""
+    """Yield changes in the number of collectives; yield nothing unless both graphs ran backward.
+
+    Args:
+    a, b: the graphs.
+    renamed: paths in `a` and `b` of renamed modules.
+    """
     if not all(any(node.order is not None for node in graph.nodes) for graph in (a, b)):
         return
     before, after = _count_collectives(a, tuple(renamed)), _count_collectives(b, ())
@@ -95,7 +101,12 @@ def _count_collectives(
 
 
 def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iterator[ModuleChange]:
-    """Yield changes of modules that have the same path, or that have nodes of a pair."""
+    """Yield changes of modules that have the same path or contain matched nodes.
+
+    Args:
+    a, b: the graphs.
+    pairs: ids in `a` and `b` of matched nodes.
+    """
     rows = {row.path: row for row in a.modules}
     paths = {b.nodes[j].module: a.nodes[i].module for i, j in pairs} if rows else {}
     for row in b.modules:
@@ -106,12 +117,12 @@ def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iter
 
 
 def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) -> Iterator[Change]:
-    """Yield the changes from `a` to `b`; the tolerances are those of `diff`."""
+    """Yield the changes from node `a` to node `b`; `diff` describes the tolerances."""
     if a.outputs != b.outputs:
         yield from _outputs(a, b)
     if a.attributes != b.attributes:
         yield from _attributes(a, b)
-    # Only gradients that both nodes have are compared: a traced graph has none.
+    # A gradient is compared only if both nodes have one, because a traced graph has none.
     for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
         if before is not None and after is not None and _differs(before, after, gradient_tolerance):
             yield Change(a.id, b.id, "gradient", *_gradients(before, after))
@@ -124,7 +135,9 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
 
 
 def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
-    """Yield (title, before, after) of each compared field that is recorded in both and differs."""
+    """Yield (title, before, after) of each compared field that is recorded in both rows and
+    differs.
+    """
     kind: Any = type(a)
     for name, column in _compared_fields(kind):
         values = getattr(a, name), getattr(b, name)
@@ -160,9 +173,10 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 
 
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
-    """Yield changes of attributes that both nodes have, if their shapes are equal.
+    """Yield changes of attributes that both nodes have, if all output shapes are equal.
 
-    Attributes such as sizes follow from shapes. Renamed data with equal values is not a change.
+    With other shapes, attributes such as sizes differ as a consequence. The name of an operand
+    without gradient ("data") is not compared.
     """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return
@@ -175,7 +189,8 @@ def _attributes(a: Node, b: Node) -> Iterator[Change]:
 def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
     if math.isinf(tolerance):
         return False
-    if a.extent != b.extent:  # numbers of a shard cannot be compared with those of the whole
+    # statistics of a shard cannot be compared with statistics of the whole
+    if a.extent != b.extent:
         return True
     if (a.nan, a.inf) != (b.nan, b.inf):
         return True

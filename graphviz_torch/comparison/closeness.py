@@ -1,4 +1,4 @@
-"""Measure the difference between two results from their fingerprints."""
+"""Estimate how much two results differ, from their fingerprints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from ..graph import Edge, Fingerprint, Graph
 
 ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
 
-# Relative error of a result from rounding alone, when sums are computed in another order.
+# Relative difference between results whose sums were computed in another order.
 ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
-    """Return each node's relative rounding error, by the coarsest dtype upstream."""
+    """Return each node's relative rounding error: the largest of the dtypes at the node and
+    upstream.
+    """
     found: list[float] = []
     for node in graph.nodes:
         dtypes = [meta.dtype for meta in node.outputs if meta is not None]
@@ -24,7 +26,7 @@ def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
 
 
 def is_identifying(value: Fingerprint | None) -> bool:
-    """Return True if a fingerprint can identify a result: it is finite and has elements."""
+    """Return True if a fingerprint is finite and has elements, so that it can identify a result."""
     return (
         value is not None
         and math.isfinite(value.norm + value.mean + value.least + value.greatest)
@@ -33,11 +35,13 @@ def is_identifying(value: Fingerprint | None) -> bool:
 
 
 def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
-    """Return a lower bound of the relative difference; inf if the numbers of elements differ.
+    """Return a lower bound of the relative difference of two results.
+
+    The distance is inf if the results have different numbers of elements.
 
     Args:
         a, b: fingerprints of the results.
-        places: also compare the positions of the elements.
+        places: True to compare elements position by position, False to ignore their order.
 
     >>> one = Fingerprint(2, 5.0, 3.5, 3.0, 4.0, (0, 0, 0, 0, 0, 0, 7.0, 3.64))
     >>> round(distance(one, one._replace(norm=5.05), places=True), 4)
@@ -64,7 +68,7 @@ def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
 
 
 def equal_projections(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
-    """Return True if some of the projections are equal up to `tolerance`."""
+    """Return True if the projections in the slice `part` are equal up to `tolerance`."""
     size = max(a.norm, b.norm)
     differing = _differences(a.projections[part], b.projections[part], size)
     return max(differing, default=0.0) <= tolerance

@@ -1,8 +1,8 @@
 """Compare two graphs: list the nodes and edges that were added, removed or changed.
 
-A node counts as changed if the shape, dtype or device of an output differs, an attribute that does
-not follow from shapes, the gradient it received, or, on request, its time. Labels, modules and
-source lines do not count as changes; they help to match nodes.
+A node is changed if the shape, dtype or device of an output, an attribute that does not follow from
+shapes, or the gradient that the node received differs. Times are compared on request. Labels,
+modules and source lines are used to match nodes, but a difference in them is not a change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .renames import renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 
-# Kinds of changes by section of the text; () is for all kinds that no other section lists.
+# Section of the text -> kinds of changes in it; () means all kinds that no section lists.
 _PARTS: dict[str, tuple[str, ...]] = {
     "shapes": ("shape", "dtype", "device", "attribute"),
     "values": (),
@@ -41,7 +41,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }
 _NAMED = {what for kinds in _PARTS.values() for what in kinds}
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_NUMBER = re.compile(r"(?<=[a-z_]\.)\d+(?=[.: ])", re.I)  # the number of a block in a path
+_NUMBER = re.compile(r"(?<=[a-z_]\.)\d+(?=[.: ])", re.I)  # the number of a block in a module path
 _COLORS = {"+": "#1a7f37", "-": "#c22a1e", "~": "#9a6700"}
 
 
@@ -70,7 +70,7 @@ class GraphDiff:
     removed_edges: tuple[Edge, ...]  # with ids of a
     titles: tuple[str, str] = ("", "")  # names of the two graphs
     changed_modules: tuple[ModuleChange, ...] = ()
-    changed_collectives: tuple[CollectiveChange, ...] = ()  # numbers and bytes of collectives
+    changed_collectives: tuple[CollectiveChange, ...] = ()
 
     @property
     def direction(self) -> str:
@@ -80,7 +80,9 @@ class GraphDiff:
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Paths in a and b of renamed modules: they are not a difference, but are listed."""
+        """Paths in a and b of renamed modules, which the text lists though they are not a
+        difference.
+        """
         nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
         return renamed_modules(nodes)
 
@@ -95,12 +97,12 @@ class GraphDiff:
         Sections are structure, shapes, values, times, modules, collectives and names.
 
         A line starts with `+` for added, `-` for removed, `~` for changed and `=` for renamed.
-        Lines are as long as the terminal is wide, or 80 characters elsewhere. Changes that differ
-        only in the number of a block share a line, which ends with their count.
+        Lines are cut to the width of the terminal, or to 80 characters without a terminal. Changes
+        that differ only in the number of a block share one line, which ends with their count.
 
         Args:
-            limit: number of lines of each section; the last line says how many are left out.
-            wide: show all lines in full length.
+            limit: most lines of a section; one more line says how many are left out.
+            wide: True to show all lines in full length.
         """
         width = line_width(wide)
         shown = [printable(self._head())]
@@ -144,15 +146,15 @@ class GraphDiff:
             f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
             f"{len(self.removed_edges)} removed"
             + (f"; {count_text(modules, 'module')} changed" if modules else "")
-            + ("; ranks send otherwise" if self.changed_collectives else "")
+            + ("; collectives changed" if self.changed_collectives else "")
         )
 
     def union(self) -> Graph:
-        """Return a graph for drawing: all of `b`, and the nodes of `a` that were removed."""
+        """Return a graph for drawing that contains `b` and the nodes removed from `a`."""
         return self._union()[0]
 
     def marks(self) -> dict[int, Mark]:
-        """Return "added", "removed" or "changed" for each node of `union()` that differs."""
+        """Return, by id in `union()`, whether a node was "added", "removed" or "changed"."""
         _, places = self._union()
         found: dict[int, Mark] = {places[0, node]: "removed" for node in self.removed}
         found |= {places[1, node]: "added" for node in self.added}
@@ -189,9 +191,9 @@ class GraphDiff:
                     yield f"{sign} edge {names}, input {edge.input_nr}"
 
     def _union(self) -> tuple[Graph, dict[tuple[int, int], int]]:
-        """Return the union, and its node ids by (0 for a or 1 for b, id)."""
+        """Return the union, and a map from (0, id in a) or (1, id in b) to the id in the union."""
         to_b = dict(self.pairs)
-        # A removed node follows the last of its inputs, and so do removed nodes that depend on it.
+        # A removed node is placed after the last of its inputs, removed inputs included.
         order: dict[tuple[int, int], tuple[int, int, int]] = {
             (1, node.id): (node.id, 0, 0) for node in self.b.nodes
         }
@@ -215,7 +217,7 @@ class GraphDiff:
         gone = set(self.removed)
         for e in self.removed_edges:
             moved = e._replace(source=place[e.source], target=place[e.target])
-            # An edge of a against the direction of b would create a cycle.
+            # An edge of a that runs against the order of b would create a cycle.
             if gone & {e.source, e.target} and moved.source < moved.target:
                 edges.append(moved)
         outputs = tuple((places[1, node], nr) for node, nr in self.b.outputs)
@@ -230,14 +232,14 @@ def diff(
     time_tolerance: float = math.inf,
     titles: tuple[str, str] = ("", ""),
 ) -> GraphDiff:
-    """Return the changes from `a` to `b`, matched by structure, labels and modules.
+    """Return the changes from `a` to `b`, whose nodes are matched by structure, labels and modules.
 
     Args:
         a, b: graphs, or recordings of one step.
-        gradient_tolerance: relative difference of a gradient's norm or largest value, up to which
-            it counts as unchanged; `math.inf` ignores gradients.
-        time_tolerance: relative difference of a node's time, up to which it counts as unchanged:
-            1.0 is twice as long. By default, times are ignored, as they differ from run to run.
+        gradient_tolerance: a gradient is changed if the relative difference of its norm or of its
+            largest value exceeds this; `math.inf` ignores gradients.
+        time_tolerance: a node's time is changed if its relative difference exceeds this: 1.0 allows
+            twice the time. Times are ignored by default, because they differ from run to run.
         titles: names of the two graphs in the text and below the picture.
 
     >>> import torch
@@ -282,18 +284,18 @@ def diff(
 
 
 def _merge_lines(lines: Iterable[str]) -> list[str]:
-    """Merge lines that differ only in the number of a module, at the position of the first."""
-    alike: dict[str, list[str]] = {}
+    """Merge lines that differ only in a block's number into one line with their count."""
+    groups: dict[str, list[str]] = {}
     for line in lines:
-        alike.setdefault(_NUMBER.sub("*", line), []).append(line)
+        groups.setdefault(_NUMBER.sub("*", line), []).append(line)
     return [
         each[0] if len(each) == 1 else f"{line}  {_TIMES} {len(each)}"
-        for line, each in alike.items()
+        for line, each in groups.items()
     ]
 
 
 def _values(change: Change) -> str:
-    """Return "before -> after"; for gradients just the norms, if these differ."""
+    """Return "before -> after"; for gradients only the norms, if they differ."""
     parts = [text.partition(", max ") for text in (change.before, change.after)]
     (before, _, rest), (after, _, _) = parts
     if rest and before != after and not any(" " in part[2] for part in parts):
@@ -308,8 +310,8 @@ def _node_text(node: Node) -> str:
 
 def _renaming(old: str, new: str) -> str:
     if not old:
-        return f"= all is now in {new}"
-    return f"= {old} is now {new}" if new else f"= nodes of {old} are outside of it now"
+        return f"= all modules are now in {new}"
+    return f"= {old} is now {new}" if new else f"= nodes of {old} are no longer in that module"
 
 
 def _describe(node: Node) -> str:

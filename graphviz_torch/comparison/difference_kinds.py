@@ -122,7 +122,7 @@ class DivergencePoint:
         normal = [one is not None and "norm" in one.operation for one in (self.a, self.b)]
         known = [bool(epsilon_a), bool(epsilon_b)]
         if all(normal) and not any(known) and self._inputs_equal() and self._is_near():
-            return "another epsilon, for all that it is computed from is equal"
+            return "another epsilon, because all inputs of the norm are equal"
         return ""
 
     def _bias(self) -> str:
@@ -140,7 +140,7 @@ class DivergencePoint:
         return f"a missing bias: {names[0]} is not added {word}" if names else ""
 
     def _weight(self) -> str:
-        """Check for a weight, used directly, that has another value or is transposed."""
+        """Check for a weight that has another value or is transposed."""
         leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         missing = [leaf for leaf in leaves_b if self.after.states[leaf.id] == "other"]
         for leaf in missing:
@@ -165,7 +165,7 @@ class DivergencePoint:
         return self._transposed_weight(leaves_a, leaves_b)
 
     def _transposed_weight(self, leaves_a: list[Node], leaves_b: list[Node]) -> str:
-        """Check for a square weight, equal in both runs, that only one run transposes."""
+        """Check for a square weight that is equal in both runs but transposed in only one."""
         for leaf in leaves_b:
             for one in leaves_a:
                 if one.id != self.after.partners.get(leaf.id) or len(shape_of(leaf)) != 2:
@@ -181,8 +181,8 @@ class DivergencePoint:
         """Check for the same elements in other positions."""
         if self.value_a is None or self.value_b is None or self.a is None:
             return ""
-        # A permutation rounds nothing, so the tolerance is small: softmax under another mask has
-        # nearly the same elements.
+        # A permutation causes no rounding, so the tolerance can be small. It has to be small,
+        # because softmax with another mask returns nearly the same elements.
         if distance(self.value_a, self.value_b, places=False) > _SAME_TOLERANCE:
             return ""
         if distance(self.value_a, self.value_b, places=True) < MOVED_DISTANCE:
@@ -190,7 +190,7 @@ class DivergencePoint:
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
     def _scale(self) -> str:
-        """Check for a constant factor, or for a multiplication that one run lacks."""
+        """Check for a constant factor between the results, or a multiplication in only one run."""
         if self.value_a is not None and self.value_b is not None:
             factor = scale(self.value_a, self.value_b)
             if factor is not None:
@@ -208,13 +208,15 @@ class DivergencePoint:
         return ""
 
     def _outside_cause(self) -> str:
-        """Check for a cause outside of the graph, if all inputs in the graph are equal."""
+        """Check for a cause outside of the graph, such as a mask, if all inputs in the graph are
+        equal.
+        """
         if not self._inputs_equal():
             return ""
         operation = self.b.operation
         for words, what in _OUTSIDE:
             if any(word in operation for word in words):
-                return f"{what}, for all that it is computed from in the graph is equal"
+                return f"{what}, because all inputs that the graph shows are equal"
         return ""
 
     def _inputs_equal(self) -> bool:
@@ -231,7 +233,7 @@ class DivergencePoint:
 
 
 def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> str:
-    """Describe how the same elements are arranged in another order."""
+    """Return a sentence on how two results with the same elements differ in order."""
     shape = shape_of(node_b)
     if any(word in node_b.operation for word in ("softmax", "masked_fill", "where")):
         return "another mask, or the same elements in another order"
@@ -262,7 +264,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 
 
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
-    """Return the factor from the first to the second result, or None if it varies."""
+    """Return the constant that `a` is multiplied by to get `b`; None if there is none."""
     if (
         not (is_identifying(a) and is_identifying(b))
         or a.elements != b.elements
@@ -291,7 +293,7 @@ def scale(a: Fingerprint, b: Fingerprint) -> float | None:
     return None
 
 
-# Description of an attribute that differs.
+# Attribute -> description of a difference in it.
 _NAMES = {
     "eps": "another epsilon",
     "approximate": "another approximation of GELU",
@@ -301,9 +303,9 @@ _NAMES = {
     "scale": "another scale",
     "other": "another number",
 }
-# Words in the name of an operation that may add a bias.
+# An operation with one of these words in its name may add a bias.
 _ADDS = ("mm", "add", "linear", "conv", "norm", "view", "mv", "dot")
-# Causes outside of the graph, by words in the operation's name.
+# Words in an operation's name -> likely cause outside of the graph.
 _OUTSIDE = (
     (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),
     (("scaled_dot_product", "attention"), "another mask or scale"),
@@ -314,7 +316,7 @@ _OUTSIDE = (
 
 
 def _nearby_nodes(pairs: ValuePairs, node: int) -> list[Node]:
-    """Return a node and the nodes between it and the last equal results."""
+    """Return a node, and the nodes between it and the nearest equal results upstream."""
     found: dict[int, None] = {node: None}
     stack = [node]
     while stack and len(found) < 64:
@@ -333,7 +335,11 @@ def _attributes(node: Node) -> dict[str, str]:
 
 
 def _formula(near: Sequence[Node]) -> str:
-    """Return the GELU formula that these nodes compute ("tanh", "none", "sigmoid"), or ""."""
+    """Return the GELU formula that these nodes compute: "tanh", "sigmoid" or "none" (the exact
+    one).
+
+    Return "" if they do not compute GELU.
+    """
     names = {node.operation for node in near}
     for node in near:
         if node.operation == "gelu":
@@ -344,7 +350,7 @@ def _formula(near: Sequence[Node]) -> str:
 
 
 def _constants(near: Sequence[Node]) -> str:
-    """Return the GELU formula whose constant is an operand of these nodes, or ""."""
+    """Return the GELU formula ("tanh" or "sigmoid") whose constant these nodes use; "" if none."""
     constants = {value for node in near for value in _attributes(node).values()}
     if "0.044715" in constants:
         return "tanh"
@@ -361,7 +367,7 @@ def _dropout_of(node: Node) -> str:
 
 
 def _epsilon(pairs: ValuePairs, near: Sequence[Node]) -> str:
-    """Return the number that a norm adds under its root, or ""."""
+    """Return the epsilon that a norm layer adds under its root; "" if these nodes have none."""
     for node in near:
         found = _attributes(node)
         if "eps" in found:
@@ -383,7 +389,7 @@ def _is_small(text: str) -> bool:
 
 
 def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
-    """Return the leaves that these nodes use, directly or transposed."""
+    """Return the leaves that these nodes use, directly or through a transpose."""
     nodes = pairs.own_graph.nodes
     found: dict[int, Node] = {}
     for node in near:
@@ -398,7 +404,10 @@ def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
 
 
 def _is_transposed_before_use(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
-    """Return whether a leaf is transposed before a product, or None if no product uses it."""
+    """Return True if a leaf is transposed before one of the nodes `near` uses it.
+
+    Return None if none of them uses the leaf.
+    """
     for product in near:
         for edge in pairs.inputs[product.id]:
             source, turns = edge.source, False

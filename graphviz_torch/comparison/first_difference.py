@@ -1,7 +1,7 @@
 """Find where two runs diverge: the first result that is not equal, with its line and module.
 
-The runs are recordings with `record(fingerprints=True)`: of a program before and after a change, or
-of two programs that should compute the same.
+Both runs are recorded with `record(fingerprints=True)`. They are runs of a program before and after
+a change, or of two programs that should compute the same.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from .difference_kinds import DivergencePoint, order_text
 from .matching import match
 from .value_pairs import ValuePairs, shape_of, value_of
 
-_MAX_CANDIDATES = 24  # candidates in the first graph for the counterpart
+_MAX_CANDIDATES = 24  # most nodes of the first graph that are compared to find the counterpart
 _UNRELATED_DISTANCE = (
-    0.5  # relative difference above which results that structure does not match are unrelated
+    0.5  # above this relative difference, results that were not matched by structure are unrelated
 )
-_JUMP = 8  # times the difference of the inputs: a jump, not accumulated rounding
+_JUMP = 8  # a result jumps if its difference is this many times that of its inputs
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first result of the second graph that the first has not; False if all are equal.
+    """The first result of the second graph that the first graph does not have.
+
+    False in a boolean context if all results are equal.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -46,20 +48,21 @@ class FirstDifference:
 
     a: Graph
     b: Graph
-    equal: int  # number of results of the second graph that the first has as well
-    equal_to: float  # largest relative difference among those before the divergence
+    equal: int  # number of results before the divergence that are equal in both graphs
+    equal_to: float  # largest relative difference among these equal results
     before: int | None = None  # id in a where they diverge, or None if a has no such result
     after: int | None = None  # id in b
-    relative: float | None = None  # relative difference there, or None without a counterpart
+    # relative difference of these two results; None without a counterpart
+    relative: float | None = None
     at_end: float | None = None  # relative difference at the first output
-    kind: str = ""  # kind of the difference, if known
+    kind: str = ""  # sentence on the cause of the difference; "" if unknown
     titles: tuple[str, str] = ("", "")
 
     def __bool__(self) -> bool:
         return self.after is not None or self.before is not None
 
     def to_text(self) -> str:
-        """Return where the runs diverge, the kind of the difference, and both nodes."""
+        """Return text on where the runs diverge, the cause of the difference, and both nodes."""
         lines = [self._head()]
         if self.kind:
             lines.append(f"  {self.kind}")
@@ -89,7 +92,7 @@ class FirstDifference:
         )
         start = f"{_equal(self.equal_to)} up to" if self.equal else "not equal from"
         there = [
-            f"relative {_rough(self.relative)} there"
+            f"relative difference {_rough(self.relative)} there"
             if self.relative is not None
             else "the first graph has no such result"
         ]
@@ -137,7 +140,9 @@ class FirstDifference:
         return self._head()
 
     def union(self) -> Graph:
-        """Return both graphs in one for drawing, with a note where they diverge."""
+        """Return one graph that contains both graphs, for drawing, with a note where the runs
+        diverge.
+        """
         graph = self.difference.union()
         notes = {
             node: self.kind or "the runs diverge here"
@@ -147,7 +152,7 @@ class FirstDifference:
         return graph.annotate(note=notes) if notes else graph
 
     def marks(self) -> dict[int, Mark]:
-        """Return "added", "removed" or "changed" for each node of `union()` that differs."""
+        """Return, by id in `union()`, whether a node was "added", "removed" or "changed"."""
         marks = self.difference.marks()
         if self.after is not None and not self.changed:
             gone = len([m for m in marks.values() if m == "removed"])
@@ -163,20 +168,20 @@ def first_difference(
     tolerance: float | None = None,
     titles: tuple[str, str] = ("", ""),
 ) -> FirstDifference:
-    """Return the place where two recorded runs diverge, by the values of their results.
+    """Return the first result in which two recorded runs differ, with its node in each graph.
 
     Nodes are matched by structure, or by value if names and shapes differ, as between a port and
-    its original. A result of the second graph differs if no result of the first has the same
-    elements, and if the results computed from it, up to the outputs, differ too.
+    its original. A result of the second graph differs if no result of the first graph has the same
+    elements, and if all results computed from it, up to the outputs, differ as well.
 
     Args:
-        a, b: recorded with `record(fingerprints=True)`.
+        a, b: runs, recorded with `record(fingerprints=True)`.
         tolerance: relative difference up to which two results are equal. The default is the
             rounding error of their dtype, 1e-5 for float32 and 5e-2 for bfloat16.
         titles: names of the two runs.
 
     Raises:
-        ValueError: if one of them was recorded without values.
+        ValueError: if a run was recorded without fingerprints, or `tolerance` is negative.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -227,7 +232,7 @@ def first_difference(
         None if partner is None else _value_distance(a.nodes[partner], b.nodes[place])
     )
     if after.pairs.get(place) != partner:
-        if partner_distance is None:  # its size differs, so the two cannot be compared
+        if partner_distance is None:  # the results have different sizes, so they cannot be compared
             partner = None
         elif partner_distance > _UNRELATED_DISTANCE:
             partner_distance = None
@@ -246,7 +251,7 @@ def first_difference(
 
 
 def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
-    """Return the first node that differs much more than its inputs, else the first node."""
+    """Return the first node whose result differs much more than its inputs, else the first node."""
     for node in differing_nodes:
         found = pairs.distances.get(node)
         if found is None or found > _JUMP * pairs.error_before(node):
@@ -255,9 +260,12 @@ def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
 
 
 def _first_differing_result(pairs: ValuePairs) -> int | None:
-    """Return the first differing result of an identical program, though later results are equal."""
-    alike = len(pairs.pairs) == len(pairs.own_graph.nodes) == len(pairs.other_graph.nodes)
-    if not alike:
+    """Return the first result that differs although later results are equal; None if there is none.
+
+    Only graphs whose nodes all match are searched.
+    """
+    same_program = len(pairs.pairs) == len(pairs.own_graph.nodes) == len(pairs.other_graph.nodes)
+    if not same_program:
         return None
     return next(
         (
@@ -270,7 +278,10 @@ def _first_differing_result(pairs: ValuePairs) -> int | None:
 
 
 def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
-    """Return the first moved result upstream of `ends`, or None."""
+    """Return the first result upstream of `ends` whose elements moved; None if there is none.
+
+    Nodes between it and an end of `ends` have moved elements as well.
+    """
     found: set[int] = set()
     stack, entered = [*ends], set()
     while stack:
@@ -332,7 +343,7 @@ def _norm_text(node: Node) -> str:
 
 
 def _equal(to: float) -> str:
-    """Describe equality by the power of ten above the relative difference."""
+    """Return "equal to within 1e-6": the power of ten above the relative difference `to`."""
     return "no difference" if to == 0 else f"equal to within 1e{math.ceil(math.log10(to))}"
 
 

@@ -1,9 +1,10 @@
 """Match the nodes of two graphs by structure, labels and modules, not by position.
 
-Hashes over all nodes that a node depends on (down) and all nodes that depend on it (up) match
-unchanged parts: first with labels, modules and shapes, then with fewer of these, so that a changed
-node keeps its match. From matched nodes, matches spread along edges. Remaining nodes between
-matches are aligned in order.
+Unchanged parts are matched by two hashes of each node: `down` is a hash of all nodes that the node
+depends on, `up` a hash of all nodes that depend on the node. The first hashes include labels,
+modules and shapes; later hashes include fewer of these, so that changed nodes are matched too. Then
+neighbors of matched nodes are matched, and the remaining nodes between two matches are aligned in
+order.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from ..graph import Graph, Node
 from ..graph.gc import with_gc_disabled
 
-# Edits after which a gap counts as rewritten: aligning takes time proportional to size times edits.
+# Sequences that differ by more edits are aligned approximately, because the exact alignment takes
+# time proportional to size times edits.
 _MAX_EDITS = 400
-LEVELS = range(3)  # criteria for equal nodes, from strict to loose
+LEVELS = range(3)  # levels of equality of two nodes, from strict to loose
 
 
 class _GraphIndex:
-    """One of the two graphs, with its edges by node."""
+    """One of the two graphs, with the edges of each node."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.inputs, self.users = graph.nodes, graph.inputs(), graph.users()
@@ -31,7 +33,7 @@ class _GraphIndex:
             self._ends[node].append(place << 8 | output_nr)
 
     def keys(self, level: int) -> Sequence[Hashable]:
-        """Return a key per node; nodes match at this level if their keys are equal.
+        """Return a key for each node; two nodes are equal at this level if their keys are.
 
         Level 0 compares name, shapes, label, scope and output positions; level 1 name and shapes;
         level 2 the name.
@@ -46,7 +48,7 @@ class _GraphIndex:
         return list(map(hash, zip(names, shapes, labels, strict=True)))
 
     def hash_inputs(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
-        """Return for each node a hash of its key and of the keys of all nodes it depends on.
+        """Return for each node a hash of its key and of the keys of all nodes that it depends on.
 
         The nodes in `without` are ignored.
         """
@@ -75,7 +77,7 @@ class _GraphIndex:
         return up
 
     def components(self, without: Container[int]) -> list[list[int]]:
-        """Return the connected components of the graph without some nodes."""
+        """Return the connected components of the graph that remain without the nodes `without`."""
         found: list[list[int]] = []
         reached: set[int] = set()
         for first in range(len(self.nodes)):
@@ -102,7 +104,10 @@ _Neighbours = Callable[[_GraphIndex, int], dict[Hashable, int]]
 
 @with_gc_disabled
 def match(a: Graph, b: Graph) -> dict[int, int]:
-    """Return the id in `b` of each node of `a` that has a match; matches are one-to-one."""
+    """Return a dict from node ids of `a` to the ids of their matches in `b`.
+
+    No two nodes have the same match; nodes without a match are missing.
+    """
     return _Matching(_GraphIndex(a), _GraphIndex(b)).run()
 
 
@@ -116,7 +121,8 @@ class _Matching:
     def run(self) -> dict[int, int]:
         for level in LEVELS:
             self._by_hashes(level)
-            # Users of a weight of the same name are a surer match than nodes that look equal.
+            # Two users of the weight of one name match more certainly than two nodes with equal
+            # hashes.
             if not level:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
@@ -126,7 +132,7 @@ class _Matching:
 
     @property
     def _complete(self) -> bool:
-        """True if one side has nothing left to pair."""
+        """True if all nodes of one graph have a match."""
         return len(self.to_b) == self._most
 
     def _by_hashes(self, level: int) -> None:
@@ -138,12 +144,15 @@ class _Matching:
         self._match_equal_counts(a.hash_users(down_a), b.hash_users(down_b))
         if self._complete:
             return
-        # All inputs of such a pair have equal hashes, and so have all of its users.
+        # If two nodes have equal `down` hashes, so have their inputs; if they have equal `up`
+        # hashes, so have their users.
         self._grow(self._unique(down_a, down_b), (_sources,))
         self._grow(self._unique(a.hash_users(keys_a), b.hash_users(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
-        """Match two nodes, unless one is a weight and the other a bias."""
+        """Match two nodes and return True, or return False if one is a weight and the other a
+        bias.
+        """
         role, other = self.a.roles[i], self.b.roles[j]
         if role != other and role and other:
             return False
@@ -153,7 +162,7 @@ class _Matching:
     def _unmatched_by_key(
         self, left: Sequence[Hashable], right: Sequence[Hashable]
     ) -> tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]]:
-        """Return the unmatched nodes of each side, by their keys."""
+        """Return the unmatched nodes of each graph, grouped by key."""
         found: tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]] = ({}, {})
         for groups, keys, matched in zip(found, (left, right), (self.to_b, self.to_a), strict=True):
             for node, key in enumerate(keys):
@@ -162,7 +171,7 @@ class _Matching:
         return found
 
     def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
-        """Match nodes whose key occurs once on each side."""
+        """Match nodes whose key occurs once in each graph, and return the new pairs."""
         lefts, rights = self._unmatched_by_key(left, right)
         return [
             (nodes[0], others[0])
@@ -172,9 +181,9 @@ class _Matching:
         ]
 
     def _match_equal_counts(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
-        """Match nodes whose key occurs equally often on both sides.
+        """Match nodes whose key occurs equally often in both graphs.
 
-        Among those, nodes with matching inputs are matched first, so that two branches with equal
+        Nodes with the same key are matched by their inputs first, so that two branches with equal
         structure are not mixed up.
         """
         lefts, rights = self._unmatched_by_key(left, right)
@@ -196,7 +205,9 @@ class _Matching:
                         self._pair(i, j)
 
     def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbours, ...] = ()) -> None:
-        """Match neighbors of matched nodes that have the same name and position."""
+        """Match neighbors of matched nodes if they have the same name and the same input or output
+        number.
+        """
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()
@@ -213,13 +224,16 @@ class _Matching:
                         queue.append((x, y))
 
     def _fill_gaps(self) -> None:
-        """Align unmatched nodes between matches that are in the same order on both sides."""
+        """Align the unmatched nodes between each two consecutive matches.
+
+        Only matches that are in the same order in both graphs are used.
+        """
         if self._complete:
             return
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))
         for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
-            for by_role in (True, False):  # then nodes that only one side has a role for
+            for by_role in (True, False):  # first by name and role, then by name alone
                 left = [i for i in range(start, end) if i not in self.to_b]
                 right = [j for j in range(begin, stop) if j not in self.to_a]
                 keys = (
@@ -231,7 +245,7 @@ class _Matching:
             start, begin = end + 1, stop + 1
 
     def _find_moved(self) -> None:
-        """Match identical components adjacent to the same matched node elsewhere."""
+        """Match identical unmatched components that are adjacent to the same matched node."""
         if self._complete:
             return
         found: tuple[dict[Hashable, list[list[int]]], ...] = ({}, {})
@@ -254,7 +268,7 @@ class _Matching:
 
 
 def _role(leaf: Node) -> str:
-    """Return the role of a parameter by its name: "weight", "bias" or ""."""
+    """Return the role that a leaf's label shows: "weight", "bias" or ""."""
     name = leaf.label.rpartition(".")[2]
     return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
@@ -270,7 +284,10 @@ def _targets(side: _GraphIndex, node: int) -> dict[Hashable, int]:
 
 
 def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence of the sorted pairs in which both members increase."""
+    """Return the longest subsequence of `pairs` in which both members of the pairs increase.
+
+    `pairs` is sorted.
+    """
     tails: list[int] = []
     at: list[int] = []
     back: list[int] = []
@@ -288,9 +305,9 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return the positions of a longest common subsequence (Myers 1986), or a greedy approximation.
+    """Return the positions in `a` and `b` of a longest common subsequence (Myers 1986).
 
-    The approximation is used for sequences with more than `_MAX_EDITS` differences.
+    A greedy approximation is returned if the sequences differ by more than `_MAX_EDITS` edits.
 
     >>> align("xabc", "abyc")
     [(1, 0), (2, 1), (3, 3)]
@@ -327,7 +344,7 @@ def _trace_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int
 
 
 def _greedy(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Match the n-th occurrence of a key with the n-th on the other side."""
+    """Match the n-th occurrence of a key in `a` with its n-th occurrence in `b`."""
     places = {(key, n): j for j, (key, n) in enumerate(_number_occurrences(b))}
     return [(i, places[each]) for i, each in enumerate(_number_occurrences(a)) if each in places]
 

@@ -8,10 +8,10 @@ Path = tuple[str, ...]
 
 
 def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return (path before, path after) of modules whose own name changed, sorted.
+    """Return the sorted (path before, path after) of modules whose last name changed.
 
-    A changed number does not count as a rename: inserting a module into an `nn.Sequential`
-    renumbers all later ones. A module whose nodes went to several modules is not renamed either.
+    A changed number is not a rename, because inserting a module into an `nn.Sequential` renumbers
+    all later modules. A module whose nodes are now in several modules is not renamed either.
 
     Args:
         modules: for each matched node, its module in the first and in the second graph.
@@ -33,11 +33,11 @@ def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str]
 
 
 def _levels(before: Path, after: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each module around a node with its counterpart in the other graph."""
+    """Yield the paths of the modules that contain a node, each with its counterpart in `after`."""
     if len(before) == len(after):
         yield from ((before[:end], after[:end]) for end in range(1, len(before) + 1))
         return
-    same = 0  # number of equal names at the end; modules around them were added or removed
+    same = 0  # number of equal names at the end of both paths
     while same < min(len(before), len(after)) and before[-1 - same] == after[-1 - same]:
         same += 1
     yield before[: len(before) - same], after[: len(after) - same]

@@ -1,8 +1,8 @@
 """Match results of two graphs by value, even if names and structure differ.
 
-A node is matched by structure first, as in `diff`. If that gives no equal result, any result of the
-other graph with the same elements, in any order, is a match. This is how a port is matched with its
-original. The states of a node:
+A node is matched by structure first, as in `diff`. If its structural match has another result, the
+node is matched with any result of the other graph that has the same elements, in any order. In this
+way a port is matched with its original. The state of a node is one of:
 
     equal    its match has the same value
     moved    its match has the same elements in other positions
@@ -24,21 +24,22 @@ from .closeness import distance, is_identifying, rounding_of
 State = Literal["equal", "moved", "other", "unknown"]
 
 TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
-_MIN_ELEMENTS = 16  # elements: smaller results are easily equal by chance
+_MIN_ELEMENTS = 16  # results with fewer elements may be equal by chance
 _EXACT_TOLERANCE = 1e-4  # relative difference up to which results are matched by value alone
-MOVED_DISTANCE = 1e-2  # relative difference from which elements count as moved
-_MOVED_FACTOR = 100  # times the rounding error: elements have moved
-_MAX_SUMMARY_ELEMENTS = 64  # elements of a summary of a batch, as a loss or an accuracy
+MOVED_DISTANCE = 1e-2  # relative difference by position, above which elements have moved
+# by position, elements that moved differ more than this many times the tolerance
+_MOVED_FACTOR = 100
+_MAX_SUMMARY_ELEMENTS = 64  # a result with fewer elements may summarize a batch, such as a loss
 
 
 @dataclass
 class ValuePairs:
-    """The nodes of one graph, matched with those of the other.
+    """The nodes of one graph, matched by value with the nodes of another graph.
 
     Args:
         own_graph, other_graph: the two graphs.
         pairs: ids in `own_graph` and `other_graph` of nodes matched by structure.
-        tolerance: relative; None uses the rounding error of the dtype.
+        tolerance: relative difference of equal results; None uses the rounding error of the dtype.
     """
 
     own_graph: Graph
@@ -46,9 +47,10 @@ class ValuePairs:
     pairs: Mapping[int, int]
     tolerance: float | None
     states: list[State] = field(default_factory=list)
-    # Matches of nodes that are equal or moved.
+    # Node id -> id of its match, for nodes that are equal or moved.
     partners: dict[int, int] = field(default_factory=dict)
-    # Distance from the match, or from the node matched by structure.
+    # Node id -> distance of its result from the match's result. Without a match by value, the
+    # structural match is used.
     distances: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,7 +66,8 @@ class ValuePairs:
         if value is None or not is_identifying(value):
             if value is None or not value.elements:
                 return "unknown"
-            if other is None:  # a mask contains -Inf on purpose
+            # -Inf alone is not a difference, because masks contain -Inf on purpose
+            if other is None:
                 return "other" if value.greatest == math.inf and index.finite else "unknown"
             if not is_identifying(value_of(self.other_graph.nodes[other])):
                 return "unknown"
@@ -85,7 +88,7 @@ class ValuePairs:
                 if unordered <= min(tolerance, _EXACT_TOLERANCE):
                     if found <= max(
                         _MOVED_FACTOR * tolerance, MOVED_DISTANCE
-                    ):  # some elements differ, which sums do not show
+                    ):  # a few elements differ too little for the sums to show it
                         return "other"
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
@@ -107,21 +110,24 @@ class ValuePairs:
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known_value(nodes[partner]), places=bool(here))
-        # The operation moves elements on purpose.
+        # A transpose moves elements on purpose.
         turns = self.own_graph.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 
     def tolerance_for(self, node: int, other: int | None = None) -> float:
-        """Return the tolerance for a pair of nodes, or for a node and any other."""
+        """Return the tolerance for comparing a node with `other`, or with any node if `other` is
+        None.
+        """
         if self.tolerance is not None:
             return self.tolerance
         return max(self._rounding[node], 0 if other is None else self._other_rounding[other])
 
     def differing_nodes(self) -> list[int]:
-        """Return the nodes whose values differ all the way to the outputs, inputs first.
+        """Return the nodes whose results differ, and so do all results up to an output; inputs
+        first.
 
-        A result that the other graph lacks is left out if the results computed from it exist there
-        again: then it is a step of the same computation in another form.
+        A result is left out if the other graph has the results that were computed from it. Such a
+        result is an intermediate step of another way to compute the same.
         """
         found: set[int] = set()
         stack = [node for node, _ in self.own_graph.outputs]
@@ -142,17 +148,17 @@ class ValuePairs:
         return sorted(node for node in found if self.states[node] == "other")
 
     def error_before(self, node: int) -> float:
-        """Return the largest known distance among the inputs of a node."""
+        """Return the largest distance among the inputs of a node; 0.0 if none is known."""
         return max(
             (self.distances[i] for i in self.known_inputs(node) if i in self.distances), default=0.0
         )
 
     def readers(self, node: int) -> list[int]:
-        """Return the nodes that use this one, once per edge."""
+        """Return the nodes that use this node, once per edge."""
         return [edge.target for edge in self.own_graph.edges if edge.source == node]
 
     def known_inputs(self, node: int) -> list[int]:
-        """Return the nearest upstream nodes whose state is known, leaves included."""
+        """Return the nearest upstream nodes whose state is known; leaves always count as known."""
         found: dict[int, None] = {}
         stack = [edge.source for edge in reversed(self.inputs[node])]
         entered: set[int] = set()
@@ -169,12 +175,12 @@ class ValuePairs:
 
 
 class _Index:
-    """Index of a graph's results by number of elements and norm."""
+    """An index of a graph's results by number of elements and norm."""
 
     def __init__(self, graph: Graph) -> None:
         rows: dict[int, list[tuple[float, int]]] = {}
         self._nodes = graph.nodes
-        self.finite = True  # except for masks
+        self.finite = True  # True if no result contains +Inf; masks contain -Inf
         for node in graph.nodes:
             value = value_of(node)
             if value is not None and value.greatest == math.inf:
@@ -186,7 +192,8 @@ class _Index:
     def with_same_elements(self, value: Fingerprint, tolerance: float) -> Iterator[int]:
         """Yield nodes whose results have the same elements in any order."""
         row = self._rows.get(value.elements, [])
-        if value.least == value.greatest:  # there are many tensors of zeros or ones
+        # a constant tensor identifies nothing, since many results are all zeros or ones
+        if value.least == value.greatest:
             return
         end = value.norm * (1 + tolerance)
         for norm, node in row[bisect_left(row, (value.norm * (1 - tolerance), -1)) :]:
@@ -197,12 +204,12 @@ class _Index:
 
 
 def value_of(node: Node) -> Fingerprint | None:
-    """Return the fingerprint of the node's first result, or None."""
+    """Return the fingerprint of the node's first result that has one; None if no result has."""
     return next((value for value in node.fingerprints if value is not None), None)
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
-    """Return the shape of the node's first output, or ()."""
+    """Return the shape of the node's first output that has metadata; () if no output has."""
     return next((meta.shape for meta in node.outputs if meta is not None), ())
 
 

@@ -1,8 +1,8 @@
 """Convert arguments to a Graph.
 
-Accepted are a Graph, and any object whose attribute `graph` is one, such as a recording or a
-picture. Tensors and modules are read by functions that the package root registers; this package
-does not import torch.
+`graph_of` accepts a Graph, and any object whose attribute `graph` is a Graph, such as a recording
+or a picture. The package root registers the functions that read tensors and modules, because this
+package does not import torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .text import shorten, type_text
 
 
 class HasParameters(Protocol):
-    """The interface of a module whose parameters name tensors."""
+    """Interface of a module; the names of its parameters become labels of tensors."""
 
     def named_parameters(self) -> Iterable[tuple[str, Any]]:
         """Return pairs of name and parameter."""
@@ -34,11 +34,11 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
         value: a Graph, a recording, a tensor or nested tensors, a module, or a program of
             `torch.export` or `torch.fx`.
         inputs: arguments of the module, for one forward.
-        names: names of the tensors, as in `trace`; None uses the caller's variables.
+        names: names of the tensors, as in `trace`; None uses the names of the caller's variables.
 
     Raises:
         TypeError: if `value` is none of these, or inputs are given without a module.
-        ValueError: if no tensor in it has an autograd graph.
+        ValueError: if no tensor in `value` has an autograd graph.
 
     >>> graph_of(Graph(()))
     Graph(0 nodes)

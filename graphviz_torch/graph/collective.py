@@ -32,7 +32,7 @@ _MESSAGES = ("send", "recv")
 class RankTime(NamedTuple):
     """The time that one rank spent in a collective, in seconds on that rank's CPU clock.
 
-    A rank is in a collective while it is in the call that starts the collective, and while it waits
+    A rank is in a collective during the call that starts the collective, and while the rank waits
     for the result. Only the start is known if no CPU code waits for the result.
     """
 
@@ -40,13 +40,12 @@ class RankTime(NamedTuple):
     group: str  # name of the process group, equal on all its ranks
     begin: float  # since that rank's recording began
     seconds: float | None = None  # from the call to the result
-    standing: float | None = None  # part of `seconds` that the rank was blocked
+    standing: float | None = None  # seconds of these in which the rank was blocked
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective, as recorded on one rank. It moves data between ranks, as a Transfer
-    does between devices.
+    """A collective operation as one rank recorded it: it moves data between ranks.
 
     `nbytes` is the size of this rank's input tensors. A rank that only receives (`broadcast` and
     `scatter` from another rank, `recv`) counts its output. The bytes on the wire differ: in a ring
@@ -74,9 +73,9 @@ class Collective:
     change: str = ""  # change of a DTensor's placements: "Shard(0) -> Replicate"
     gradients: bool | None = None  # True if gradients of `parameters` were sent, False if values
     own: bool = (
-        False  # True if this graph's backward caused it; all graphs of a step list all collectives
+        False  # True if this graph's backward caused it; other graphs of the step list it as well
     )
-    # Times of each rank that recorded the collective; not compared.
+    # Times on each rank that recorded the collective; `==` ignores them.
     times: tuple[RankTime, ...] = field(default=(), compare=False)
 
     __repr__ = short_repr
@@ -90,8 +89,8 @@ class Collective:
 def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
     """Group collectives by the node whose result, or gradient, they send.
 
-    Collectives of parameters are left out: a hook of FSDP or DDP runs while backward is at an
-    unrelated node. The parameters' module has those.
+    Collectives that send parameters are left out. Hooks of FSDP and DDP start these while backward
+    is at an unrelated node, so they belong to the parameters' module instead.
     """
     found: dict[int, list[Collective]] = {}
     for each in collectives:
@@ -101,8 +100,9 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
 
 
 def with_times(copies: Sequence[Collective]) -> Collective:
-    """Return one collective with the times of all ranks that recorded it, one per rank. `peer` is
-    None if ranks recorded different roots.
+    """Merge the records that several ranks have of one collective: keep one time per rank.
+
+    `peer` becomes None if the ranks recorded different roots.
     """
     times = {time.rank: time for each in copies for time in each.times}
     peer = copies[0].peer if len({each.peer for each in copies}) == 1 else None
@@ -110,20 +110,20 @@ def with_times(copies: Sequence[Collective]) -> Collective:
 
 
 class RankWait(NamedTuple):
-    """Ranks that waited in a collective for the rank that came last."""
+    """The ranks that waited in a collective for the rank that started it last."""
 
     collective: Collective  # as the first waiting rank recorded it
-    late: int  # the rank that came last
-    seconds: tuple[tuple[int, float], ...]  # (rank, lower bound of the time it waited for `late`)
+    late: int  # the rank that started the collective last
+    seconds: tuple[tuple[int, float], ...]  # (rank, least time that it waited for `late`)
 
 
 def rank_rounds(
     collectives: Iterable[Collective],
 ) -> Iterator[list[tuple[Collective, RankTime]]]:
-    """Yield, for each collective that ranks ran together, a list of it as each rank recorded it.
+    """Yield, for each collective that several ranks ran, the list of their records and times.
 
-    The n-th collective of a group on one rank belongs to the n-th on the others. A message between
-    two ranks is a round of two: its `send` and its `recv`.
+    The n-th collective of a group on one rank is the n-th collective of that group on every rank. A
+    message between two ranks gives a list of two records: `send` and `recv`.
     """
     rounds: dict[tuple[str, int, int, int], list[tuple[Collective, RankTime]]] = {}
     calls: Counter[tuple[int, tuple[str, int, int]]] = Counter()
@@ -151,11 +151,11 @@ def _is_one_kind(some: Sequence[tuple[Collective, RankTime]]) -> bool:
 
 
 def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
-    """Yield which ranks waited for which, in program order, from the times of several ranks.
+    """Yield, in program order, the collectives in which ranks waited for a late one.
 
-    Ranks share no clock. The rank that needed the least time from its call to the result came last,
-    and the collective itself takes at most that time. Time beyond it, on another rank, was spent
-    waiting.
+    Ranks share no clock, so only durations are compared. The rank with the shortest time from call
+    to result started last, and the collective itself takes at most that time. Any longer time on
+    another rank was spent waiting.
 
     >>> early, late = RankTime(0, "dp", 1.0, 3.5, 3.5), RankTime(1, "dp", 4.0, 0.5, 0.5)
     >>> [wait] = rank_waits([Collective("all_reduce", 8, "float32", 2, times=(early, late))])
@@ -177,8 +177,9 @@ def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
 def align_times(
     collectives: Sequence[Collective],
 ) -> dict[int, list[tuple[float, float, Collective]]]:
-    """Return, by rank, (start, duration, collective) in seconds on one common time axis, which
-    begins where the first rank's recording began.
+    """Return, by rank, the list of (start, duration, collective) on one time axis, in seconds.
+
+    Time 0 is the beginning of the first rank's recording.
     """
     shifts = _shifts(collectives)
     bars: dict[int, list[tuple[float, float, Collective]]] = defaultdict(list)
@@ -191,9 +192,9 @@ def align_times(
 
 
 def _span(time: RankTime) -> tuple[float, float]:
-    """Return start and duration of the blocked time.
+    """Return start and duration of the time in which the rank was blocked.
 
-    The call itself takes a moment; if the rank waited later, the blocked time is at the end.
+    The blocked time is taken as the last part of the time from call to result.
     """
     standing, seconds = time.standing or 0.0, time.seconds
     begin = time.begin if seconds is None else time.begin + max(0.0, seconds - standing)
@@ -206,7 +207,7 @@ def _shifts(collectives: Sequence[Collective]) -> dict[int, float]:
     shared = [each for each in collectives if each.kind not in _MESSAGES]
     rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(shared)]
     growing = True
-    while growing:  # groups are connected by the ranks that they share
+    while growing:  # until no further rank can be aligned through a shared group
         growing = False
         for some in rounds:
             known = [time for time in some if time.rank in shifts] or some[:1]
@@ -248,10 +249,11 @@ class CollectiveCalls:
 
 @dataclass(frozen=True, slots=True)
 class RankPosition:
-    """How far a rank has come in its collectives.
+    """The last collective that a rank started, and whether the rank is still in that collective.
 
-    `state` is "inside" while the rank is in the collective `last` or waits for it in Python, and
-    "raised" after an error there. C++ code and a GPU may wait while the state is "outside".
+    `state` is "inside" while the rank runs the collective `last` or waits for its result in Python,
+    and "raised" after an error in the collective. The state is "outside" while only C++ code or a
+    GPU waits.
     """
 
     calls: tuple[CollectiveCalls, ...] = ()  # in order of the first call
@@ -262,9 +264,6 @@ class RankPosition:
     error: str = ""  # class of the exception that ended the rank
 
     def check(self) -> None:
-        """Raise ValueError if `last` is not an index in `calls`.
-
-        Raises ValueError for a `last` that is not there.
-        """
+        """Raise ValueError if `last` is not an index of `calls`."""
         if self.last is not None and not 0 <= self.last < len(self.calls):
-            raise ValueError(f"last={self.last} of {len(self.calls)} calls.")
+            raise ValueError(f"last={self.last} is not an index of {len(self.calls)} calls.")

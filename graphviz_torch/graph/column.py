@@ -12,18 +12,18 @@ Row = TypeVar("Row")
 class Column(NamedTuple):
     """The declaration of a field of `Node` or `ModuleRow`.
 
-    It is part of the field's type, as in `seconds: Annotated[float | None, Column("time",
-    seconds_text)]`.
+    The declaration is part of the field's type, as in `seconds: Annotated[float | None,
+    Column("time", seconds_text)]`.
     """
 
-    title: str  # title of the column in `to_text` and `summary`, and of differences
-    words: Callable[[Any], str] = str  # a recorded value as text
-    detail: bool = False  # printed below the node in pictures, line by line
-    # `diff` reports unequal values if both nodes, or modules, have one. Values that need a
-    # tolerance have a rule of their own in comparison/diff.py.
+    title: str  # heading in `to_text`, `summary` and `diff`
+    words: Callable[[Any], str] = str  # formats a recorded value
+    detail: bool = False  # pictures print the value in a line below the node
+    # True: `diff` reports unequal values where both nodes, or both modules, have a value. Values
+    # that need a tolerance are compared in comparison/diff.py.
     compared: bool = False
-    color: bool = False  # the field is a `color_by`: a scale for numbers, else categories
-    summed: bool = False  # values of inner modules, or of a group's nodes, are added
+    color: bool = False  # `color_by` accepts the field; numbers get a color scale
+    summed: bool = False  # the value of a module or group is the sum over what it contains
 
     def text(self, value: Any) -> str:
         """Return a value as text; "" if nothing was recorded."""
@@ -66,8 +66,9 @@ def columns_except(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
 
 
 def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
-    """Return the declarations of the fields worth a table column: a number in some row, or
-    differing texts.
+    """Return the declarations of the fields that deserve a table column.
+
+    These are fields with a number in some row, and fields whose texts differ between rows.
 
     >>> from graphviz_torch.graph import ModuleRow
     >>> [*columns_in(ModuleRow, [ModuleRow("a", mode="train"), ModuleRow("b", mode="eval")])]

@@ -19,7 +19,7 @@ from .tensors import MOST_ELEMENTS, TensorMeta
 from .text import printable
 from .values import Cut, Failure, Parameter, Step, Transfer, Untracked
 
-_MAX_SECONDS = 1e9  # about 30 years; more overflows counters of microseconds
+_MAX_SECONDS = 1e9  # about 30 years; a longer time overflows counters of microseconds
 _MAX_ORDER = 1 << 31  # upper bound of `Node.order`
 _MAX_BYTES = 1 << 63  # upper bound of a sum of bytes
 _MAX_SEGMENTS = 1_000
@@ -43,18 +43,19 @@ class Graph:
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
-    outputs: tuple[tuple[NodeId, int], ...] = ()  # (node id, output_nr), in the order given
+    # (node id, output_nr) of each, in the caller's order
+    outputs: tuple[tuple[NodeId, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
     step: Step = Step()  # noqa: RUF009 - it is frozen
     events: tuple[Event, ...] = ()  # facts about the program that no node shows
-    # In a graph joined from several: the first node id and the title of each. Nodes before the
-    # first segment belong to none.
+    # Segments of a joined graph: (id of the first node, title). Nodes before the first segment
+    # belong to no segment.
     segments: tuple[tuple[int, str], ...] = ()
-    modules: tuple[ModuleRow, ...] = ()  # modules that ran, with records of the whole block
-    # Collectives of this rank, in order; each graph of a step lists those of the whole step.
+    modules: tuple[ModuleRow, ...] = ()  # the modules that ran; their records cover the whole block
+    # Collectives of this rank, in program order; each graph of a step lists the whole step's.
     collectives: tuple[Collective, ...] = ()
     # Data and calls without an autograd node that are upstream of the nodes, in program order.
     untracked: tuple[Untracked, ...] = ()
@@ -78,7 +79,8 @@ class Graph:
         """Return a copy with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
 
         Args:
-            columns: for each Node field, `{node id: value}`; other nodes keep theirs.
+            columns: for each Node field, `{node id: value}`. Nodes without an entry keep their
+                value.
 
         Raises:
             ValueError: for a field that Node does not have, or an id that the graph does not have.
@@ -86,7 +88,9 @@ class Graph:
         changes: dict[int, dict[str, Any]] = {}
         for field, values in columns.items():
             if field not in Node._fields or field == "id":
-                raise ValueError(f"annotate({field}=...): Node has no such column to fill.")
+                raise ValueError(
+                    f"annotate({field}=...): {field!r} is not a field of Node that can be replaced."
+                )
             for node, value in values.items():
                 changes.setdefault(node, {})[field] = value
         nodes = list(self.nodes)
@@ -113,7 +117,7 @@ class Graph:
     def reached(self) -> set[int]:
         """Return the ids of the outputs and of all nodes that the outputs were computed from.
 
-        Gradients of the outputs pass only these nodes; nodes upstream of a cut are not among them.
+        Gradients of the outputs flow through these nodes only. Nodes upstream of a cut are missing.
         """
         found = {node for node, _ in self.outputs}
         for edge in sorted(self.edges, key=attrgetter("target"), reverse=True):
@@ -133,10 +137,9 @@ class Graph:
         return write(self, path)
 
     def check(self) -> None:
-        """Raise ValueError unless all ids, edges and numbers are valid; edges go from earlier to
-        later nodes.
+        """Raise ValueError unless all ids, edges and numbers are valid.
 
-        Raises ValueError unless every id is that of a node, and every edge runs forwards.
+        Every edge has to go from an earlier node to a later one.
         """
         _check(self)
 
@@ -164,8 +167,8 @@ def _check(graph: Graph) -> None:
             sizes = (stats.norm, stats.max_abs, stats.zero_fraction, stats.nan, stats.inf)
             if min(sizes) < 0 or not 0 <= stats.zero_fraction <= 1:
                 raise ValueError(
-                    f"graph.nodes[{i}].grad_outputs has {stats!r}: norms and counts are not "
-                    "negative, and a share is at most 1."
+                    f"graph.nodes[{i}].grad_outputs has {stats!r}: norms and counts must not "
+                    "be negative, and zero_fraction must be at most 1."
                 )
         if len(node.grad_outputs) > 1:
             _check_bytes([s and s.tensor for s in node.grad_outputs], f"nodes[{i}].grad_outputs")
@@ -182,52 +185,54 @@ def _check(graph: Graph) -> None:
             if seconds is not None and not 0 <= seconds < _MAX_SECONDS:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
         if sum([seconds for seconds in times if seconds is not None]) >= _MAX_SECONDS:
-            raise ValueError(f"graph.{name} take more than {_MAX_SECONDS:,.0f} seconds together.")
+            raise ValueError(f"graph.{name} take more than {_MAX_SECONDS:,.0f} seconds in total.")
     for i, sent in enumerate(graph.collectives):
         if sent.nbytes < 0 or sent.group_size < 1:
             raise ValueError(
-                f"graph.collectives[{i}] gives {sent.nbytes} bytes to a group of {sent.group_size}."
+                f"graph.collectives[{i}] sends {sent.nbytes} bytes in a group of "
+                f"{sent.group_size} ranks."
             )
         for _, _, *times in sent.times:
             if any(seconds is not None and not 0 <= seconds < _MAX_SECONDS for seconds in times):
                 raise ValueError(f"graph.collectives[{i}] has {times}, which are not times.")
     if sum([saved.nbytes for node in graph.nodes for saved in node.saved]) >= _MAX_BYTES:
-        raise ValueError("graph.nodes have saved tensors of 2**63 bytes or more together.")
+        raise ValueError("The saved tensors in graph.nodes have 2**63 bytes or more in total.")
     if sum([collective.nbytes for collective in graph.collectives]) >= _MAX_BYTES:
-        raise ValueError("graph.collectives have 2**63 bytes or more together.")
+        raise ValueError("The collectives in graph.collectives have 2**63 bytes or more in total.")
     _check_bytes([transfer.tensor for transfer in graph.transfers], "transfers")
     _check_bytes([parameter.tensor for parameter in graph.parameters], "parameters")
     check_paths(graph)
     for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
         if not 0 <= source < target < count:
             raise ValueError(
-                f"graph.edges[{i}] runs from node {source} to {target} among {count} "
-                "nodes; an edge runs from a node to a later one."
+                f"graph.edges[{i}] runs from node {source} to node {target} of "
+                f"{count} nodes; an edge must run from a node to a later one."
             )
         if output_nr < 0 or input_nr < 0:
             raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
     for where, ids in iter_node_ids(Graph, [graph], "graph"):
         if ids and not 0 <= min(ids) <= max(ids) < count:
             wrong = next(i for i in ids if not 0 <= i < count)
-            raise ValueError(f"{where} names node {wrong} among {count} nodes.")
+            raise ValueError(f"{where} contains node id {wrong}, but the graph has {count} nodes.")
     for i, untracked in enumerate(graph.untracked):
         if any(not 0 <= position < i for position in untracked.inputs):
-            raise ValueError(f"graph.untracked[{i}].inputs has a position that is not before {i}.")
+            raise ValueError(
+                f"graph.untracked[{i}].inputs has a position that is negative, or not below {i}."
+            )
         if len(untracked.values or ()) > MOST_ELEMENTS:
             raise ValueError(f"graph.untracked[{i}].values has more than {MOST_ELEMENTS} elements.")
     firsts = [first for first, _ in graph.segments]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
-        raise ValueError(f"graph.parts begin at the nodes {firsts[:5]} among {count} nodes.")
+        raise ValueError(
+            f"graph.segments begin at nodes {firsts[:5]} of {count} nodes, which is not in order."
+        )
     if len(firsts) > _MAX_SEGMENTS:
-        raise ValueError(f"graph has {len(firsts):,} parts; up to {_MAX_SEGMENTS:,} are read.")
+        raise ValueError(f"graph has {len(firsts):,} segments; at most {_MAX_SEGMENTS:,} are read.")
     if any(output_nr < 0 for _, output_nr in graph.outputs):
         raise ValueError("graph.outputs has a negative output_nr.")
 
 
 def _check_bytes(tensors: Iterable[TensorMeta | None], where: str) -> None:
-    """Raise ValueError if the bytes of these tensors add up to 2**63 or more.
-
-    Raises ValueError for tensors whose bytes are too many to be added up.
-    """
+    """Raise ValueError if the bytes of these tensors add up to 2**63 or more."""
     if sum([tensor.nbytes or 0 for tensor in tensors if tensor is not None]) >= _MAX_BYTES:
-        raise ValueError(f"graph.{where} have tensors of 2**63 bytes or more together.")
+        raise ValueError(f"The tensors in graph.{where} have 2**63 bytes or more in total.")

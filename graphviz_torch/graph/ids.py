@@ -1,6 +1,6 @@
 """Find and replace node ids inside other values.
 
-A field declares that it contains node ids by its type, as in `node: NodeId | None`.
+The type of a field declares that the field contains node ids, as in `node: NodeId | None`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def shift_ids(value: Value, by: int, **changes: Any) -> Value:
     Args:
         value: an instance of a class whose fields declare node ids.
         by: the number to add.
-        changes: other fields to replace in the same copy.
+        changes: fields of the copy that get another value.
 
     >>> from graphviz_torch.graph import Cut
     >>> cut = shift_ids(Cut("detach", None, before=0, after=(1, 2)), 10)

@@ -20,7 +20,7 @@ __all__ = ["MAX_BYTES", "from_json", "load", "save", "to_json"]
 
 
 def save(graph: GraphLike, path: str | Path) -> Path:
-    """Write `graph`, or all steps of a training, to `path`, compressed if it ends in ".gz".
+    """Write `graph`, or all steps of a training, to `path`; compress it if `path` ends in ".gz".
 
     Returns the path.
 
@@ -51,19 +51,21 @@ def load(
 ) -> Graph | Training | TrainingStep:
     """Return the graph or training in a file that `save` wrote, compressed or not.
 
-    For a training that was killed or is still running, the steps written so far are returned. Graph
-    and training can both be used wherever a graph is needed; `load(path).steps[3]` is one step.
+    For a training that was killed or is still running, the steps written so far are returned.
+    Functions that take a graph also take a training, and use its last step; `load(path).steps[3]`
+    is one step.
 
     Args:
         path: the file.
-        step: the number of a training's step to return alone. Other steps are not decoded, so one
-            of thousands is loaded in a fraction of the time.
-        max_bytes: refuse a file with more bytes of uncompressed text. The allowed numbers of lists
-            and values are proportional; docs/compatibility.md lists them.
+        step: the number of the only step of a training to return. Other steps are not decoded,
+            which makes loading one of thousands fast.
+        max_bytes: refuse a file with more bytes of uncompressed text. The limits on the numbers of
+            lists and values grow with `max_bytes`; docs/compatibility.md lists them.
 
     Raises:
-        ValueError: for any other file: truncated, of a newer version, with a value of a wrong type,
-            an id out of range, or an edge from a later to an earlier node; for an unknown `step`.
+        ValueError: if the file is truncated, of a newer version, or has a value of a wrong type, an
+            id out of range, or an edge from a later to an earlier node; or if the training has no
+            step `step`.
         OSError: as `open` does.
 
     >>> import tempfile

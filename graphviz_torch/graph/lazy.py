@@ -1,7 +1,7 @@
 """Load the names of a package when they are first used.
 
-So `import graphviz_torch` does not import torch, and saved graphs can be read, checked, compared
-and drawn without it.
+`import graphviz_torch` therefore does not import torch, and saved graphs can be read, checked,
+compared and drawn where torch is not installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from .gc import with_gc_disabled
 
-# A garbage collection during the import would visit all objects of torch, and find nothing.
+# Disabled during imports, because a collection would visit all objects of torch and free none.
 _import = with_gc_disabled(import_module)
 
 
@@ -24,7 +24,7 @@ def lazy_names(
 
     Args:
         name: the module's `__name__`.
-        modules: by relative module name, the names that the module defines, separated by spaces.
+        modules: relative module name -> the public names that it defines, separated by spaces.
             `__all__` has the same order.
         namespaces: submodules that are imported on first use.
 

@@ -14,7 +14,8 @@ from .text import printable
 Graph = TypeVar("Graph", bound=Any)  # `graph.py` imports this file
 
 _MAX_LEVELS, _MAX_CHARACTERS = 100, 4096
-_NAME_SIZES = 1000, 200, 39  # tried in turn; 100 levels of 39 characters fit
+# tried in this order; a path of 100 levels with 39 characters each fits
+_NAME_SIZES = 1000, 200, 39
 _ELLIPSIS = "…"
 CUT_NOTE = (
     f"not recorded: the whole of module paths of more than {_MAX_LEVELS} levels or "
@@ -41,7 +42,8 @@ def cut_paths(graph: Graph) -> Graph:
     If any path is shortened, a note at the outputs says so.
     """
     written = _recorded_paths(graph) | {parameter.name for parameter in graph.parameters}
-    if max(map(len, written), default=0) < _MAX_LEVELS:  # the dots of so many levels
+    # too few characters for the dots of that many levels
+    if max(map(len, written), default=0) < _MAX_LEVELS:
         return graph
     short = _shorten_paths(_paths(graph))
     if not short:
@@ -98,8 +100,8 @@ def _is_long(path: str) -> bool:
 def _shorten_paths(paths: set[str]) -> dict[str, str]:
     """Return the replacement of each path that changes; {} if no path is too long.
 
-    Nesting is kept: each name is shortened by itself, equally everywhere, and surplus levels become
-    one.
+    Equal names are shortened equally, so that modules stay nested as before. Levels beyond the
+    limit are merged into one.
     """
     if not any(map(_is_long, paths)):
         return {}
@@ -112,7 +114,7 @@ def _shorten_paths(paths: set[str]) -> dict[str, str]:
 
 
 def _names(path: str, size: int) -> list[str]:
-    """Return the names in a path, each of at most `size` characters."""
+    """Split a path into its names, each shortened to at most `size` characters."""
     names = path.split(".")
     if len(names) > _MAX_LEVELS:
         names = [*names[: _MAX_LEVELS - 1], _ELLIPSIS]

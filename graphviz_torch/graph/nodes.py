@@ -1,6 +1,6 @@
 """The classes of nodes, edges and module rows.
 
-Files, tables, pictures and `diff` follow the declarations of their fields.
+The declarations of their fields determine what files, tables, pictures and `diff` contain.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ def _innermost(classes: str) -> str:
     return classes.rpartition("/")[2]
 
 
-REGION = "torch.compile region"  # start of the note of a region's own node
+REGION = "torch.compile region"  # start of the note of the node that represents a region
 CHECKPOINTED = "checkpointed"  # start of the note of a node whose forward runs again
 CHANGED = "its gradient was changed in place before it was described"
 INSIDE = "inside torch.compile"  # start of the note of a node inside a compiled region
 
 
 class Node(NamedTuple):
-    """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users.
+    """One `grad_fn` of an autograd graph.
+
+    `id` is the node's position in `Graph.nodes`, where inputs come before their users.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -56,15 +58,15 @@ class Node(NamedTuple):
     """
 
     id: NodeId
-    name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
+    name: str  # name of the `grad_fn`: "AddmmBackward0", "AccumulateGrad"
     outputs: tuple[
         TensorMeta | None, ...
-    ]  # outputs of the forward; None where autograd has no metadata
-    label: str = ""  # the name of its result in the program: "a", "fc1.weight"
-    operation: str = ""  # the forward's name: "addmm"; "" for a leaf
+    ]  # results of the forward operation; None where autograd has no metadata
+    label: str = ""  # the program's name for the result: "a", "fc1.weight"
+    operation: str = ""  # name of the forward operation: "addmm"; "" for a leaf
     leaf: LeafKind = ""  # kind of tensor that an AccumulateGrad belongs to; "" for other nodes
-    module: str = ""  # as in named_modules(): "encoder.layers.0"
-    # Module path with the number of a repeated call: "encoder.cell#2".
+    module: str = ""  # path as in named_modules(): "encoder.layers.0"
+    # Module path, with a number from the module's second call on: "encoder.cell#2".
     scope: Annotated[str, Column("module")] = ""
     # The user's line that created the node, "train.py:41"; for a library's code also the library's
     # line: "modeling_gpt2.py:312, called at train.py:41".
@@ -76,28 +78,28 @@ class Node(NamedTuple):
     order: int | None = None  # position in the backward run, from 0
     # Duration in backward, on the device's own clock.
     seconds: Annotated[float | None, Column("time", seconds_text)] = None
-    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)". For
-    # nodes of the root module itself, the root's class.
+    # Class of each module along the path `module`: "Sequential/Linear(4, 16)". The root's class for
+    # nodes of the root module itself.
     module_class: Annotated[str, Column("class", _innermost)] = ""
-    # Arguments that autograd keeps and that are no tensors: "exponent=2"; also the operand of a sum
-    # or product that requires no gradient: "data=old f32[64]".
+    # Arguments that autograd keeps and that are not tensors: "exponent=2". For a sum or product,
+    # also the operand that requires no gradient: "data=old f32[64]".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
-    # DTensor placement of the outputs, and the local shape: "Shard(0) on tp, local [512, 4096]".
+    # DTensor placement and local shape of the outputs: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
-    # Fingerprints of the forward's results, one per output; for a leaf, of its elements.
+    # Fingerprints of the forward results, one per output; a leaf has one, of its elements.
     fingerprints: Annotated[
         tuple[Fingerprint | None, ...], Column("fingerprints", _fingerprints)
     ] = ()
-    # Fraction of the value that changed in an `influence` experiment, from 0 to 1.
+    # Fraction of the elements that changed in an `influence` experiment, from 0 to 1.
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
     # Number of times that backward ran the forward again; None if not checkpointed, or unknown.
     reruns: Annotated[int | None, Column("reruns")] = None
-    # The call that created the node: "relu"; a call that created several nodes has a number within
-    # the module, "cross_entropy#1". Outside of modules the user's functions are prefixed, with a
-    # number from the second call on: "dice_loss#2/sigmoid".
+    # The call that created the node: "relu". A call that created several nodes is numbered within
+    # its module: "cross_entropy#1". Outside of modules, the names of the user's functions come
+    # first, numbered from their second call on: "dice_loss#2/sigmoid".
     call: str = ""
-    # The elements of each output, flat and row-major; None if there are more than `MOST_ELEMENTS`,
-    # or if they were not read.
+    # The elements of each output, flat and row-major. None for an output that has more than
+    # `MOST_ELEMENTS`, or that was not read.
     values: Annotated[tuple[tuple[Any, ...] | None, ...], Column("value", _values)] = ()
 
     def __repr__(self) -> str:
@@ -105,8 +107,8 @@ class Node(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that this node keeps for backward; a storage counts at the first node that keeps
-        it.
+        """Bytes that this node keeps for backward. A storage that several nodes keep counts at the
+        first node only.
         """
         return sum([saved.nbytes for saved in self.saved])
 
@@ -120,7 +122,7 @@ class Node(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The user's own line that created the node, without a library's: "train.py:41"."""
+        """The line of the user's own code that created the node: "train.py:41"."""
         return users_line(self.where)
 
     @property
@@ -149,10 +151,10 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Data flows source -> target in forward; backward runs the edge in reverse.
+    """A tensor that flows from node `source` to node `target`; its gradient flows back.
 
-    The edge is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the
-    source.
+    The edge is entry `input_nr` of the target's `next_functions`, and leaves output `output_nr` of
+    the source.
 
     >>> import torch
     >>> from graphviz_torch import trace

@@ -1,7 +1,8 @@
 """Functions that the package root registers: read tensors as graphs, and display graphs in
 notebooks.
 
-`graph/` imports neither torch nor drawing code, so the root registers the functions that need them.
+This package imports neither torch nor drawing code, so the package root registers the functions
+that need either.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def register_display(display: Display) -> None:
 
 
 def read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
-    """Return the graph that a registered reader makes of `value`; None if none can."""
+    """Return the graph that a registered reader makes of `value`; None if no reader accepts
+    `value`.
+    """
     for reader in _readers:
         if (graph := reader(value, inputs, names)) is not None:
             return graph

@@ -1,4 +1,4 @@
-"""Strings that a notebook prints instead of quoting them."""
+"""Strings that a notebook shows as plain text, without quotes."""
 
 from __future__ import annotations
 

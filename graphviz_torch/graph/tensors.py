@@ -13,8 +13,8 @@ from .text import short_repr
 from .units import number_text
 
 SavedKind = Literal["activation", "parameter", "buffer", "input"]
-# Part of a tensor that numbers describe: all of it, the local part of a DTensor, or the inner
-# tensors of a wrapper subclass.
+# The part of a tensor that statistics describe: "" for the whole tensor, the local part of a
+# DTensor, or the inner tensors of a wrapper subclass.
 Extent = Literal["", "local part", "inner tensors"]
 
 MOST_ELEMENTS = 8  # largest tensor whose values a graph contains
@@ -36,7 +36,7 @@ def short_dtype(dtype: str) -> str:
 
 @lru_cache(maxsize=256)
 def itemsize(dtype: str) -> int | None:
-    """Return the bytes of one element of `dtype`; None if the name does not say."""
+    """Return the bytes of one element of `dtype`; None for an unknown name."""
     if dtype == "bool":
         return 1
     match = re.match(r"[a-z]+?(\d+)", dtype)
@@ -44,8 +44,8 @@ def itemsize(dtype: str) -> int | None:
     return bits // 8 if bits and bits % 8 == 0 else None
 
 
-# Values that exist for each node are named tuples: creating a frozen dataclass takes five times as
-# long.
+# Classes with an instance per node are named tuples, because a frozen dataclass takes five times as
+# long to create.
 class TensorMeta(NamedTuple):
     """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1.
 
@@ -60,9 +60,9 @@ class TensorMeta(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """Number of elements times element size, in bytes; not the allocator's figure.
+        """Number of elements times element size, in bytes; the allocator may reserve more.
 
-        None if a dimension is ragged, or if an element has no whole number of bytes.
+        None if a dimension is ragged, or if an element does not take a whole number of bytes.
         """
         size = itemsize(self.dtype)
         if size is None or min(self.shape, default=0) < 0:
@@ -76,7 +76,7 @@ class TensorMeta(NamedTuple):
 class GradientStats(NamedTuple):
     """Statistics of a gradient as it arrived at a node's output in backward.
 
-    NaN and Inf elements are counted, and left out of norm, max_abs and mean.
+    NaN and Inf elements are counted in `nan` and `inf`; `norm`, `max_abs` and `mean` ignore them.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -88,14 +88,14 @@ class GradientStats(NamedTuple):
     (4.0, 2.0)
     """
 
-    norm: float  # Euclidean, of the finite elements
+    norm: float  # Euclidean norm of the finite elements
     max_abs: float
     mean: float
-    zero_fraction: float  # share of elements equal to zero, of all elements
+    zero_fraction: float  # fraction of all elements that are zero
     nan: int = 0
     inf: int = 0
     values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
-    tensor: TensorMeta | None = None  # tensor that the numbers describe
+    tensor: TensorMeta | None = None  # the gradient's shape, dtype and device
     extent: Extent = ""  # part of the gradient that `tensor` is: "local part"
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class GradientStats(NamedTuple):
 
     @property
     def value_text(self) -> str:
-        """The elements of a small gradient as text, "[2, 2.667, 3.333]"; "" of a large one.
+        """The elements of a small gradient as text, "[2, 2.667, 3.333]"; "" for a large gradient.
 
         >>> meta = TensorMeta((1,), "float32", "cpu")
         >>> GradientStats(2.0, 2.0, 2.0, 0.0, values=(2.0,), tensor=meta).value_text
@@ -131,7 +131,7 @@ def elements_text(values: Sequence[Any], shape: Sequence[int] | None = None) -> 
 
     Args:
         values: the elements, flat and row-major.
-        shape: shape of the tensor; None: a scalar if there is one element, else one dimension.
+        shape: shape of the tensor. If None, one element is a scalar, and several are a vector.
 
     >>> elements_text((59 / 3,)), elements_text((3.0, 4.0, 5.0))
     ('19.67', '[3, 4, 5]')
@@ -157,8 +157,9 @@ def _element_text(value: Any) -> str:
 
 
 def total_norm(norms: Iterable[float]) -> float:
-    """Return the Euclidean norm of several tensors together, from their norms; NaN if any is
-    NaN.
+    """Return the Euclidean norm of all elements of several tensors, given the norm of each tensor.
+
+    The result is NaN if any norm is NaN.
 
     >>> total_norm([3.0, 4.0]), total_norm([math.inf, math.nan])
     (5.0, nan)
@@ -168,14 +169,13 @@ def total_norm(norms: Iterable[float]) -> float:
 
 
 class Fingerprint(NamedTuple):
-    """A summary of one result of the forward, precise enough to decide whether another result is
-    equal.
+    """Sums over the elements of a forward result, which show whether two results are equal.
 
     The first six projections are sums over all elements, each multiplied by a factor that depends
     on its position: along the last dimension (cos, sin), along the second-last (cos, sin), along
     the first, and by the flat position. The last two do not depend on positions: the sum of
-    absolute values, and the sum of cubes divided by the square of the norm. All grow linearly with
-    the norm. NaN counts as infinite.
+    absolute values, and the sum of cubes divided by the square of the norm. All projections scale
+    with the norm. NaN elements count as infinite.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -186,7 +186,7 @@ class Fingerprint(NamedTuple):
     (3, 2.0, 0.0, 4.0)
     """
 
-    elements: int  # number of elements that were read; a large leaf is sampled
+    elements: int  # number of elements that were read; of a large leaf only a sample is read
     norm: float
     mean: float
     least: float
@@ -209,12 +209,12 @@ class SavedTensor(NamedTuple):
     ('self', 'f32[3] cpu')
     """
 
-    name: str  # "self", "weight", "result"; "" for a custom Function's
+    name: str  # autograd's name: "self", "weight", "result"; "" in a custom Function
     tensor: TensorMeta
-    nbytes: int  # bytes of its storage; 0 if it is counted at the node `shared_with`
+    nbytes: int  # bytes of the tensor's storage; 0 if the node `shared_with` counts them
     kind: SavedKind = "activation"
-    shared_with: NodeId | None = None  # id of the node at which the same storage is counted
-    label: str = ""  # the caller's name, if it is data or a target: "image"
+    shared_with: NodeId | None = None  # id of the node that counts the same storage
+    label: str = ""  # name of the caller's variable, for data or a target: "image"
 
     def __repr__(self) -> str:
         return short_repr(self)

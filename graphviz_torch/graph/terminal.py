@@ -14,22 +14,24 @@ from typing import NamedTuple
 from .text import printable
 
 _SHELL: ContextVar[bool] = ContextVar("_SHELL", default=False)
-PIPED_WIDTH = 80  # characters of a line without a terminal
+PIPED_WIDTH = 80  # width of a line if the output is not a terminal
 _GAP = 2  # characters between columns
 
 
 class TableColumn(NamedTuple):
-    """A column of a table. Cells may be cut to `least` characters; not at all if it is 0."""
+    """A column of a table. Cells may be cut to `least` characters; if `least` is 0, they are never
+    cut.
+    """
 
     title: str
     cells: Sequence[str]
     least: int = 0
     right: bool = False
-    tail: bool = False  # keep the end of a cell, as of a path
+    tail: bool = False  # cut a cell at its start, as for a path
 
 
 def line_width(wide: bool = False) -> int | None:
-    """Return the width of a line: the terminal's, 80 without one; None (unlimited) if `wide`."""
+    """Return the terminal's line width, 80 without a terminal, or None (unlimited) if `wide`."""
     if wide:
         return None
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if is_terminal() else PIPED_WIDTH
@@ -45,7 +47,7 @@ def is_terminal() -> bool:
 
 @contextmanager
 def in_shell() -> Iterator[None]:
-    """Write options as command-line flags in all text created inside the block.
+    """Make `option` return command-line flags inside the block, instead of Python keywords.
 
     >>> with in_shell():
     ...     option("wide"), option("compiled", "eager")
@@ -81,7 +83,7 @@ def option(name: str, value: object = True) -> str:
 
 
 def hidden_columns_text(titles: Sequence[str], width: int | None) -> str:
-    """Return a sentence with the columns that did not fit, and the option that shows them.
+    """Return a sentence that names the columns that did not fit, and the option that shows them.
 
     >>> hidden_columns_text(["saved", "time"], 80)
     'Hidden at 80 columns: saved, time; wide=True shows all.'
@@ -90,7 +92,7 @@ def hidden_columns_text(titles: Sequence[str], width: int | None) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return the terminal cells that a text takes.
+    """Return the number of terminal cells that a text takes.
 
     >>> width_of("loss"), width_of("损失")
     (4, 4)
@@ -102,7 +104,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int, *, tail: bool = False) -> str:
-    """Shorten a text to `width` cells, at its end, or at its start if `tail`.
+    """Shorten a text to `width` cells: drop its end, or its start if `tail`.
 
     >>> cut("transformer.h.0.attn", 9), cut("transformer.h.0.attn", 9, tail=True)
     ('transfor…', '…h.0.attn')
@@ -123,12 +125,13 @@ def table(
 ) -> tuple[list[str], list[str]]:
     """Return the lines of a table, titles first, and the titles of the columns that did not fit.
 
-    Columns whose cells are all empty are left out, and not listed as hidden.
+    Columns whose cells are all empty are left out and do not count as hidden.
 
     Args:
         columns: from left to right.
         width: characters of a line; None: unlimited.
-        order: titles, the most informative first; all other columns come after them.
+        order: titles of columns, the most informative first. Columns that are not named are the
+            first to be hidden.
     """
     used = [
         column._replace(title=printable(column.title), cells=list(map(printable, column.cells)))

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-_MAX_ITEMS, _MAX_WIDTH = 3, 100  # shown items of a tuple; characters of one field
+_MAX_ITEMS, _MAX_WIDTH = 3, 100  # most items shown of a tuple, and characters of one field
 _REQUIRED = object()
-_VOWEL_LETTERS = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel sound
+# "an" comes before an abbreviation that begins with one of these
+_VOWEL_LETTERS = tuple("AEFHILMNORSX")
 _CALLED = ", called at "
 _LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
 _BOTH_LINES = rf"({_LINE}){_CALLED}({_LINE})"
-_MAX_NAME, _MAX_PART = 40, 14  # characters of a name in a message, and of each part of a longer one
+_MAX_NAME, _MAX_PART = 40, 14  # most characters of a name, and of each part of a shortened one
 _LONG_NAME = rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)"
-# Control characters → visible symbols; characters that XML forbids, or that change the text
-# direction → the replacement character.
+# Control characters become visible symbols. Characters that XML forbids, or that change the text
+# direction, become the replacement character.
 _PICTURES = {
     **{i: chr(0x2400 + i) for i in range(32) if i != ord("\n")},
     0x7F: "\u2421",
@@ -29,7 +30,8 @@ _PICTURES = {
         "\ufffd",
     ),
 }
-_VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
+# beginnings of words by sound: "an int", "a unit"
+_VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")
 
 
 def shorten(text: str, most: int, end: str = "…") -> str:
@@ -42,8 +44,7 @@ def shorten(text: str, most: int, end: str = "…") -> str:
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""Return a text with Python escapes for all characters that a terminal obeys or does not
-    show.
+    r"""Return a text in which control characters and invisible characters are Python escapes.
 
     File names, exception messages and values of the user pass through this function on their way to
     a terminal, SARIF, and TensorBoard's texts.
@@ -62,11 +63,10 @@ def printable(text: str, lines: bool = False) -> str:
 
 
 def drawable(text: str) -> str:
-    r"""Return a text without characters that a picture cannot show or that change the text
-    direction.
+    r"""Return a text in which every character can be drawn, and none changes the text direction.
 
-    A control character becomes its visible symbol, or else the replacement character. Line breaks
-    stay.
+    A control character becomes its visible symbol; other such characters become the replacement
+    character. Line breaks stay.
 
     >>> drawable("a\x1b[2J\u202eb")
     'a␛[2J�b'
@@ -75,7 +75,9 @@ def drawable(text: str) -> str:
 
 
 def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
-    """Return the first names and the number of the others; `last` joins the last of few.
+    """Return the first `most` names as text, and the number of the others.
+
+    If all names are shown, `last` joins the last two.
 
     >>> listing("abcd"), listing("abc"), listing("ab", last=", ")
     ('a, b, c and 1 more', 'a, b and c', 'a, b')
@@ -87,7 +89,7 @@ def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
 
 
 def first_items(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
-    """Return the first lines, and a line with the number of the others if there are more.
+    """Return the first `most` lines; if there are more, append a line with their number.
 
     >>> first_items(["a", "b", "c"], 3), first_items(["a", "b", "c"], 1)
     (['a', 'b', 'c'], ['a', 'and 2 more'])
@@ -97,7 +99,7 @@ def first_items(lines: Sequence[str], most: int, more: str = "and {:,} more") ->
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ranks as text, runs of three or more as ranges.
+    """Return ranks as text; three or more consecutive ranks become a range.
 
     >>> ranks_text([3]), ranks_text([0, 1, 2, 5]), ranks_text([0, 3])
     ('rank 3', 'ranks 0 to 2 and 5', 'ranks 0 and 3')
@@ -115,7 +117,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def short_repr(value: Any) -> str:
-    """Return a `repr` that fits a screen, however large the value is.
+    """Return a short `repr` of a named tuple or dataclass, however large the value is.
 
     >>> from graphviz_torch.graph import Edge, Node, TensorMeta
     >>> Edge(0, 2, input_nr=1)
@@ -139,7 +141,8 @@ def _defaults(kind: Any) -> list[tuple[str, Any]]:
 def _text(value: Any) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         items = [_text(item) for item in value[: _MAX_ITEMS + 1]]
-        items += [""] * (len(value) - len(items))  # only counted: there may be thousands
+        # placeholders, because items that are not shown are only counted
+        items += [""] * (len(value) - len(items))
         shown = ", ".join(first_items(items, _MAX_ITEMS, "… {:,} more"))
         text = f"({shown}{',' * (len(items) == 1)})"
     elif hasattr(value, "_fields") and "__str__" in vars(type(value)):  # "f32[8, 128] cpu"
@@ -159,7 +162,7 @@ def called_at(library: str, user: str) -> str:
 
 
 def users_line(source: str) -> str:
-    """Return the user's own line of a `where`.
+    """Return the user's own line from a `where`, which may begin with a library's line.
 
     >>> users_line("modeling_gpt2.py:312, called at train.py:41"), users_line("train.py:41")
     ('train.py:41', 'train.py:41')

@@ -1,7 +1,7 @@
-"""Bytes, seconds, numbers and counts as text, for every drawing and message.
+"""Format bytes, seconds, numbers and counts for drawings and messages.
 
-The view's `units.ts` does the same; tests/golden/units.json has cases for both. Halves are rounded
-away from zero, as in JavaScript.
+The view's `units.ts` has the same functions; tests/golden/units.json has test cases for both.
+Halves are rounded away from zero, as in JavaScript.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def bytes_text(count: float) -> str:
-    """Return bytes in a binary unit (powers of 1,024).
+    """Return a number of bytes as text, in a binary unit (powers of 1,024).
 
     >>> bytes_text(1536), bytes_text(1023), bytes_text(102400)
     ('1.5 KiB', '1023 B', '100 KiB')
@@ -29,7 +29,7 @@ def bytes_text(count: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """Return a duration in a unit that fits, with three digits.
+    """Return a duration as text, with three digits and the fitting unit.
 
     >>> seconds_text(1.25e-5), seconds_text(0.9996)
     ('12.5 µs', '1 s')
@@ -41,7 +41,8 @@ def seconds_text(value: float) -> str:
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits; very large and small ones with an exponent.
+    """Return a number as text with `digits` significant digits; use an exponent if it is very large
+    or small.
 
     >>> number_text(8 / 3), number_text(1.2e-5), number_text(float("nan"))
     ('2.667', '1.20e-5', 'NaN')
@@ -62,7 +63,7 @@ def number_text(value: float, digits: int = 4) -> str:
 
 
 def operations_text(count: int) -> str:
-    """Return floating-point operations in a unit that fits, with three digits.
+    """Return a number of floating-point operations as text, with three digits: "404 GFLOP".
 
     >>> operations_text(403_726_925_824), operations_text(20_000), operations_text(999)
     ('404 GFLOP', '20 kFLOP', '999 FLOP')
@@ -72,7 +73,7 @@ def operations_text(count: int) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a count with its noun.
+    """Return a count with its noun, which gets an "s" unless the count is 1.
 
     >>> count_text(1, "node"), count_text(1234, "node")
     ('1 node', '1,234 nodes')
@@ -85,8 +86,9 @@ def _round_to_places(value: float | Decimal, places: int) -> Decimal:
 
 
 def _round_half_up(value: float, digits: int) -> str:
-    """Return digits and exponent, "2.667e+00", with halves rounded away from zero."""
-    if float(f"{value:.{digits}e}") != value:  # no tie, which Python would round to the even digit
+    """Return a number in scientific notation, "2.667e+00", with halves rounded away from zero."""
+    # not halfway between two results; Python rounds halfway to even
+    if float(f"{value:.{digits}e}") != value:
         return f"{value:.{digits - 1}e}"
     exact = Decimal(value)
     rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_HALF_UP)

@@ -1,4 +1,4 @@
-"""Records beside nodes and edges, and findings, as plain values.
+"""Records of transfers, parameters, cuts, steps and failures, and findings, as plain values.
 
 The values hold no tensor, module or grad_fn: they can be compared, hashed, pickled, saved and drawn
 on a machine without torch. `None`, `""` and `()` mean "not recorded".
@@ -16,7 +16,7 @@ from .text import printable, short_repr
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
 Phase = Literal["forward", "backward"]
 Severity = Literal["error", "warning", "info"]
-SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")  # the worst first
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")  # worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Transfer:
     """
 
     kind: TransferKind
-    source: str  # device
-    target: str  # device
-    tensor: TensorMeta  # as copied: a cast may come before or after
+    source: str  # device that the copy was read from
+    target: str  # device that the copy was written to
+    tensor: TensorMeta  # the tensor that was copied; a cast may happen before or after the copy
     phase: Phase
     node: NodeId | None = None  # id of the node that caused the copy
     where: str = ""  # the user's line: "train.py:41"
@@ -44,15 +44,16 @@ class Transfer:
     # `torch.autograd.graph.saved_tensors_hooks`; "replicate" for the replicas of `nn.DataParallel`.
     operation: str = ""
     label: str = ""  # the caller's name for the tensor
-    pinned: bool | None = None  # host memory is page-locked
+    pinned: bool | None = None  # True if the host memory is page-locked
     non_blocking: bool | None = None
     seconds: float | None = None  # on the device's clock; None if it was not measured
     used: bool | None = None  # False: the copy was freed before any operation read it
-    data: int | None = None  # copies of the same data, and copies of those, share this number
+    # number shared by all copies of the same data, and copies of these copies
+    data: int | None = None
     in_forward: bool | None = (
-        None  # a module's forward was running; `module` is "" in the root module
+        None  # True if a module's forward was running, also that of the root (`module` is "")
     )
-    moment: int | None = None  # increases with every module call and every backward
+    moment: int | None = None  # counter that grows with every module call and backward
     library: str = ""  # library that makes the copy: "lightning", "torch.optim.adam"
 
     __repr__ = short_repr
@@ -65,9 +66,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Untracked:
-    """Data, or a call that made no autograd node, upstream of the nodes of a graph.
+    """Data, or a call without an autograd node, from which nodes of a graph were computed.
 
-    A module call stands for all that ran inside.
+    The call of a module represents everything that ran inside the module.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -86,9 +87,9 @@ class Untracked:
     module: str = ""  # path of the called module, or of the module around the function
     module_class: str = ""  # as `Node.module_class`
     where: str = ""  # the user's line
-    inputs: tuple[int, ...] = ()  # positions in `Graph.untracked` of its operands
-    sources: tuple[NodeId, ...] = ()  # nodes that it was computed from, at a cut
-    targets: tuple[NodeId, ...] = ()  # nodes that used its results
+    inputs: tuple[int, ...] = ()  # positions of the operands in `Graph.untracked`
+    sources: tuple[NodeId, ...] = ()  # at a cut, ids of the nodes that computed the operands
+    targets: tuple[NodeId, ...] = ()  # ids of the nodes that used the results
     values: tuple[Any, ...] | None = None  # elements, if at most `MOST_ELEMENTS`
 
     __repr__ = short_repr
@@ -106,10 +107,10 @@ class Untracked:
 class Parameter:
     """A parameter of the recorded model, whether or not it is in the graph.
 
-    None means "not recorded". `got_gradient` is about the block, `has_grad` about its end: a
-    parameter can have a `.grad` from earlier, and one that got a gradient can have none after
-    `zero_grad()`. `got_gradient` is False only where `record` watches all gradients, as by default;
-    with `gradients="finite"` it is True or None.
+    None means "not recorded". `got_gradient` says that a backward in the recorded block produced a
+    gradient; `has_grad` says that `.grad` is set after the block. A `.grad` may be older than the
+    block, and `zero_grad()` may have removed a new one. `got_gradient` can be False only if
+    `record` reads all gradients, as by default; with `gradients="finite"` it is True or None.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -123,22 +124,22 @@ class Parameter:
     name: str
     tensor: TensorMeta
     requires_grad: bool
-    node: NodeId | None = None  # id of its AccumulateGrad; None if not in the graph
-    module_called: bool | None = None  # its module's forward was called in the block
-    has_grad: bool | None = None  # its `.grad` is set after the block
-    stepped: bool | None = None  # an optimizer that has it stepped; None if none stepped
-    got_gradient: bool | None = None  # a backward of the block gave it a gradient
-    in_optimizer: bool | None = None  # an optimizer has it, stepped or not
-    norm: float | None = None  # Euclidean norm of its values when backward began
-    extent: Extent = ""  # part that the norm describes: "local part"
+    node: NodeId | None = None  # id of the AccumulateGrad node; None if not in the graph
+    # the forward of the parameter's module was called in the block
+    module_called: bool | None = None
+    has_grad: bool | None = None  # `.grad` is set after the block
+    # an optimizer that holds the parameter stepped; None if no optimizer stepped
+    stepped: bool | None = None
+    got_gradient: bool | None = None  # a backward in the block produced a gradient
+    in_optimizer: bool | None = None  # an optimizer holds the parameter, whether it stepped or not
+    norm: float | None = None  # Euclidean norm of the values when backward began
+    extent: Extent = ""  # part of the parameter that `norm` describes: "local part"
     placement: str = ""  # DTensor placement: "Shard(0) on dp, local [32, 16]"
-    # Statistics of this rank's part of `.grad` after the block, for a sharded parameter.
+    # For a sharded parameter: statistics of this rank's shard of `.grad` after the block.
     grad: GradientStats | None = None
-    shard: int | None = (
-        None  # index of this rank's shard of value and gradient; None if not evenly sharded
-    )
+    shard: int | None = None  # index of this rank's shard; None if the shards are not of equal size
     shard_count: int = 1  # number of shards
-    # An optimizer that did not step in the block has it; None if not checked.
+    # True if an optimizer that did not step in the block holds the parameter; None if not checked.
     in_other_optimizer: bool | None = None
 
     __repr__ = short_repr
@@ -146,7 +147,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A detachment: the result requires no gradient though an operand did.
+    """A detachment from the graph: a result requires no gradient although an operand does.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -165,7 +166,7 @@ class Cut:
     where: str = ""
     module: str = ""
     label: str = ""
-    in_forward: bool | None = None  # a module's forward was running
+    in_forward: bool | None = None  # True if a module's forward was running
 
     __repr__ = short_repr
 
@@ -174,15 +175,17 @@ class Cut:
 class Replica:
     """A parameter or buffer that should be equal on several ranks.
 
-    Equal bits have equal checksums. Different bits mostly have different checksums: a checksum has
-    32 bits, and does not see swapped words of 8 bytes.
+    Equal values have equal checksums. Different values can have equal checksums too, because a
+    checksum has only 32 bits and does not depend on the order of 8-byte words.
     """
 
     name: str
     kind: Literal["parameter", "buffer"]
-    ranks: tuple[int, ...]  # ranks that hold the same data
-    wrapper: str = ""  # wrapper that keeps it equal: "DistributedDataParallel", "DTensor"
-    # One for each of `Step.checksum_steps`; None if it did not exist yet, or could not be read.
+    ranks: tuple[int, ...]  # ranks on which the data should be equal
+    # wrapper that should keep the ranks equal: "DistributedDataParallel", "DTensor"
+    wrapper: str = ""
+    # One checksum for each of `Step.checksum_steps`; None if the tensor did not exist yet, or could
+    # not be read.
     checksums: tuple[int | None, ...] = ()
 
     __repr__ = short_repr
@@ -190,15 +193,16 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
-    """Graphs of earlier steps, from the same line, that were still alive at this backward.
+    """Graphs that earlier steps computed at the same line, and that were still alive at this
+    backward.
 
-    Steps are separated by optimizer steps.
+    A new step begins after each step of an optimizer.
     """
 
-    steps: int  # number of steps whose graph is alive
+    steps: int  # number of earlier steps whose graph is alive
     label: str = ""  # the caller's variable that keeps the graphs of several steps
     where: str = ""  # line that computed the kept tensor
-    node: NodeId | None = None  # id of the node that connects them to this graph
+    node: NodeId | None = None  # id of the node that connects these graphs to this graph
     added_where: str = ""  # line that added the tensor to the variable
 
     __repr__ = short_repr
@@ -208,21 +212,24 @@ class RetainedGraphs:
 class Step:
     """Records of a training step as a whole."""
 
-    loss_scale: float | None = None  # factor of the gradients (AMP); None: not scaled
+    # factor that the loss was multiplied by (AMP); None: not scaled
+    loss_scale: float | None = None
     retained: RetainedGraphs | None = None  # graphs of earlier steps that are still alive
-    # Line of an optimizer step that reused the gradients of an earlier step: zero_grad was not
-    # called in between.
+    # Line of an optimizer step that used gradients of an earlier step again, because zero_grad was
+    # not called in between.
     stale_gradients: str = ""
-    # Position of the first graph of the recording in which a parameter's gradient was NaN or Inf,
-    # if it is an earlier graph.
+    # Position in the recording of the first graph with a NaN or Inf in a parameter's gradient; None
+    # if that is this graph.
     nonfinite_since: int | None = None
-    # On several ranks, in the last graph of a step: tensors that should be equal, and the step
-    # numbers at whose ends their checksums were taken (the first: before that step).
+    # In the last graph of a step that ran on several ranks: the tensors that should be equal on
+    # these ranks, and the numbers of the steps after which their checksums were taken. The first
+    # checksum was taken before its step.
     replicas: tuple[Replica, ...] = ()
     checksum_steps: tuple[int, ...] = ()
-    # A later graph uses the result of this autograd.grad, as in the inner steps of MAML.
+    # True if a later graph uses the gradients that this autograd.grad returned, as in MAML.
     is_inner_step: bool = False
-    # The graph uses results from before the previous backward of its line; None if unknown.
+    # True if the graph uses results that are older than the previous backward of the same line;
+    # None if unknown.
     continues_previous: bool | None = None
 
     __repr__ = short_repr
@@ -246,13 +253,14 @@ class Cause:
 
     operation: str  # "add_", "step", "backward", "grad"
     where: str = ""
-    # Ids of the nodes that the change created; or of the last node that the other backward ran and
-    # of the first later node computed from it.
+    # For a change: ids of the nodes that it created. For a backward: ids of the last node that it
+    # ran, and of the first later node computed from that node.
     nodes: tuple[NodeId, ...] = ()
     text: str = ""  # source text of the line that made the change
-    of_view: bool = False  # the change was made to a view of another tensor
+    of_view: bool = False  # True if the changed tensor is a view of another one
     label: str = ""  # the caller's name for the operand of the later node
-    in_loop: bool = False  # the same line with the same callers: a loop
+    # True if the failed backward ran at the same line with the same callers, as in a loop
+    in_loop: bool = False
     stepped: bool = False  # an optimizer stepped between the two backwards
 
     __repr__ = short_repr
@@ -276,18 +284,18 @@ class Failure:
     operation: str = ""
     where: str = ""
     operands: tuple[Operand, ...] = ()
-    raised_where: str = ""  # user's line in a custom Function or hook that backward called
+    raised_where: str = ""  # the user's line, in a custom Function or a hook that backward called
     node: NodeId | None = None  # id of the node that backward could not run
-    modified: Operand | None = None  # the tensor it saved that was changed in place
+    modified: Operand | None = None  # the saved tensor of `node` that was changed in place
     causes: tuple[Cause, ...] = ()
 
     __repr__ = short_repr
 
 
-# PyTorch's error for an optimizer without parameters (2.13).
+# Message of PyTorch 2.13 for an optimizer without parameters.
 NO_PARAMETERS = "optimizer got an empty parameter list"
 
-# Rules about exceptions that ended a recording.
+# Ids of the rules that explain the exception that ended a recording.
 FAILURE_RULES = (
     "exception",
     "mixed-devices",
@@ -299,7 +307,7 @@ FAILURE_RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, or a note, that a rule reports about a graph.
+    """A problem, or an observation of severity "info", that a rule reports about a graph.
 
     >>> import torch
     >>> from graphviz_torch import find, record
@@ -318,7 +326,7 @@ class Finding:
     where: str = ""  # the user's line
     nodes: tuple[NodeId, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
-    # Positions in `Recording.graphs` or `Training.steps` to which the finding applies; () for all.
+    # Positions in `Recording.graphs` or `Training.steps` that the finding is about; () for all.
     steps: tuple[int, ...] = ()
 
     __repr__ = short_repr
@@ -330,7 +338,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Experiment:
-    """The result of one experiment: what was changed, and what followed.
+    """The result of one experiment: the change that was made, and its effect.
 
     >>> from graphviz_torch.experiments import Experiment
     >>> print(Experiment("seed", "another seed, in eval mode", True, "no result differs"))
@@ -339,16 +347,16 @@ class Experiment:
     """
 
     name: str  # "sample"
-    changed: str  # "sample 0 of x became another (8 samples)"; "": nothing could be changed
-    # True if the forbidden dependence did not occur; None if undecided.
+    changed: str  # "sample 0 of x became another (8 samples)"; "" if nothing could be changed
+    # True if the dependence that should not exist was not seen; None if undecided.
     holds: bool | None
     message: str
     operation: str = ""  # first operator whose result changed: "_softmax"
     where: str = ""  # line of the operator: "model.py:31"
     module: str = ""
-    node: NodeId | None = None  # in the recording's graph
-    change: float | None = None  # change there, relative to the largest value
-    finding: Finding | None = None  # the problem, if the dependence is one
+    node: NodeId | None = None  # id of its node in the recording's graph
+    change: float | None = None  # largest difference of its result, relative to the largest value
+    finding: Finding | None = None  # the problem to report if the dependence was seen
 
     __repr__ = short_repr
 

@@ -87,7 +87,7 @@ def test_a_port_without_a_fault_is_told_equal(name: str) -> None:
 def test_the_sentence_says_up_to_where_and_by_how_much() -> None:
     head, *_, after = str(beside("GPT-2", "epsilon")).splitlines()
     assert "up to blocks.1: native_layer_norm (ports.py:" in head
-    assert re.search(r"relative 0\.00[1-9] there", head)
+    assert re.search(r"relative difference 0\.00[1-9] there", head)
     assert head.endswith("at the loss")
     assert after.startswith("  after: blocks.1: native_layer_norm (ports.py:")
 

@@ -20,7 +20,7 @@ def test_a_large_graph_prints_one_line() -> None:
 
 
 def test_a_column_that_node_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match="Node has no such column"):
+    with pytest.raises(ValueError, match="'modul' is not a field of Node"):
         Graph(()).annotate(modul={})
 
 

@@ -149,23 +149,23 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
     [
         (
             changed(nodes__items__outputs__items__distinct__0=[[1] * 65, "float32", "cpu"]),
-            r"nodes\.outputs holds a wrong value: a shape of 65 dimensions",
+            r"nodes\.outputs contains a wrong value: a shape of 65 dimensions",
         ),
         (
             changed(nodes__items__outputs__items__distinct__0=[[2**63], "float32", "cpu"]),
-            r"nodes\.outputs holds a wrong value: .* is not a shape",
+            r"nodes\.outputs contains a wrong value: .* is not a shape",
         ),
         (
             changed(nodes__items__outputs__items__distinct__0=[[2**40] * 2, "float32", "cpu"]),
             r"fewer than 2\*\*63 elements",
         ),
-        (changed(nodes__items__order=[10**30, 1]), r"nodes\.order holds a whole number of more"),
+        (changed(nodes__items__order=[10**30, 1]), r"nodes\.order contains an integer of more"),
         (changed(nodes__items__order=[-1, 1]), r"nodes\[0\]\.order is -1"),
         (changed(nodes__items__order=[2**63 - 1, 1]), r"order is 9\d+, which is not a position"),
         (changed(nodes__items__order=[2**31, 1]), r"order is 2\d+, which is not a position"),
         (
             changed(nodes__items__outputs__items__distinct__0=[[2**61], "float32", "cpu"]),
-            r"nodes\.outputs holds a wrong value: .* has 2\*\*63 bytes or more",
+            r"nodes\.outputs contains a wrong value: .* has 2\*\*63 bytes or more",
         ),
         (changed(nodes__items__seconds=[6e8, 6e8]), r"nodes take more than 1,000,000,000 seconds"),
         (changed(nodes__items__seconds=[-0.5, 1]), r"nodes\[0\]\.seconds is -0\.5"),
@@ -178,7 +178,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
                         "items": {"lengths": [1], "items": statistics | {name: [value]}},
                     }
                 ),
-                r"nodes\[0\]\.grad_outputs has .* norms and counts are not negative",
+                r"nodes\[0\]\.grad_outputs has .* norms and counts must not be negative",
             )
             for statistics in [
                 {"norm": [1.0], "max_abs": [1.0], "mean": [1.0], "zero_fraction": [0.0]}
@@ -196,7 +196,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(nodes__items__seconds=[12345.0, 1]).replace("12345.0", "1" + "0" * 400),
-            r"nodes\.seconds holds a whole number of more than 64 bits",
+            r"nodes\.seconds contains an integer of more than 64 bits",
         ),
         (
             changed(nodes__items__order=[12345, 1]).replace("12345", "1" * 5000),
@@ -204,7 +204,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(nodes__items__saved__lengths=[10**400, 0]),
-            r"nodes\.saved holds a value that is neither a position nor a length\.$",
+            r"nodes\.saved contains a value that is neither a position nor a length\.$",
         ),
         (
             changed(nodes__items__module={"distinct": [".".join("a" * 101)], "at": [0, 0]}),
@@ -220,7 +220,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(modules__items__mode={"distinct": ["fun"], "at": [0]}),
-            r"modules\.mode holds a wrong value: 'fun' is none of '', 'train', 'eval'",
+            r"modules\.mode contains a wrong value: 'fun' is none of '', 'train', 'eval'",
         ),
         (
             changed(modules__items__path={"distinct": [".".join("a" * 101)], "at": [0]}),
@@ -239,7 +239,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(nodes__items__label={"distinct": ["\ud800"], "at": [0, 0]}),
-            r"nodes\.label holds a wrong value: .*surrogates not allowed",
+            r"nodes\.label contains a wrong value: .*surrogates not allowed",
         ),
     ],
 )

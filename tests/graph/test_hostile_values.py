@@ -150,7 +150,7 @@ GRADIENT = gt.graph.GradientStats(0.0, 0.0, 0.0, 0.0, tensor=META)
     [
         (
             gt.Graph((gt.graph.Node(0, "F", (), saved=(SAVED_TENSOR, SAVED_TENSOR)),)),
-            "saved tensors of",
+            "saved tensors in",
         ),
         (
             gt.Graph((gt.graph.Node(0, "F", (), grad_outputs=(GRADIENT,) * 2),)),
@@ -169,7 +169,7 @@ GRADIENT = gt.graph.GradientStats(0.0, 0.0, 0.0, 0.0, tensor=META)
     ids=["saved", "gradients", "transfers", "parameters", "collectives"],
 )
 def test_bytes_that_cannot_be_added_up_are_refused(graph: gt.Graph, reason: str) -> None:
-    with pytest.raises(ValueError, match=rf"{reason}.*2\*\*63 bytes or more together"):
+    with pytest.raises(ValueError, match=rf"{reason}.*2\*\*63 bytes or more in total"):
         to_json(graph)
 
 

@@ -186,7 +186,7 @@ def test_a_run_does_not_write_into_the_file_of_another(training: Training, tmp_p
     file, other = (TrainingFile(tmp_path / "run.json.gz") for _ in range(2))
     file.append(training.steps[0])
     other.append(*training.steps[:3])
-    with pytest.raises(OSError, match="not the file that the run has written"):
+    with pytest.raises(OSError, match="was replaced or changed while"):
         file.append(training.steps[1])
     again = load(file.path)
     assert isinstance(again, Training)
@@ -349,12 +349,12 @@ def test_a_training_with_any_value_replaced_is_refused_or_drawn(
     [
         (lambda rows: rows[0].update(version=99), "Update graphviz_torch"),
         (lambda rows: rows[0].update(steps=3), "unknown field 'steps'"),
-        (lambda rows: rows[3].update(step=0), "do not grow"),
+        (lambda rows: rows[3].update(step=0), "must increase"),
         (lambda rows: rows[2].update(step="1"), "the number of a step is '1'"),
         (lambda rows: rows[-1].update(graphs=[]), "step 4 has no graph"),
-        (lambda rows: rows[2]["graphs"][0].update(like=7), "like number 7 of 1"),
-        (lambda rows: rows[2]["graphs"][0].update(like=-1), "like number -1 of 1"),
-        (lambda rows: rows[2]["graphs"][0].update(change=["=", []]), "not an object"),
+        (lambda rows: rows[2]["graphs"][0].update(like=7), "refers to graph 7 of the 1 before"),
+        (lambda rows: rows[2]["graphs"][0].update(like=-1), "refers to graph -1 of the 1 before"),
+        (lambda rows: rows[2]["graphs"][0].update(change=["=", []]), "not a JSON object"),
         (lambda rows: rows[2]["graphs"][0].update(change={"nodes": ["~", 1]}), "'nodes' has a"),
         (lambda rows: rows[2]["graphs"][0].update(change={"x": {"y": ["-"]}}), "changes 'x'"),
         (lambda rows: rows[2]["graphs"][0].update(change={"x": ["=", 1]}), "unknown field 'x'"),

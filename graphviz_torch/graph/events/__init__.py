@@ -1,7 +1,7 @@
-"""Events: facts about the program that no node shows, with one class per kind.
+"""Events: facts about the program that no single node shows. Each kind of event has a class.
 
-Each event has the user's line, the nodes that it created or concerns, and the number of times that
-the line caused it.
+Every event contains the user's line, the ids of the nodes that it created or is about, and how
+often the line caused it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..values import Operand
 from .base import Occurrence
 from .ineffective_calls import AnyIneffectiveCall
 
-# Code that causes a graph break; "" for anything else.
+# Kinds of code that cause a graph break; "" for any other cause.
 BreakingCall = Literal[
     "", "print", "log", "item", "branch", "shape", "backward", "recurrent", "limit", "asked"
 ]
@@ -21,8 +21,8 @@ ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
 Holder = Literal["list", "dict", "forward", "outside", "variable"]
-# Workers with equal random states, workers that each iterate over all data, or a new iterator for
-# each step.
+# Cause of repeated batches: workers with equal random states, workers that each iterate over all
+# data, or a new iterator for each step.
 RepeatKind = Literal["workers", "stream", "first"]
 TargetKind = Literal[
     "ignored", "constant", "outside", "input"
@@ -32,15 +32,17 @@ Origin = Literal["operation", "input", "parameter"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SymmetricRows(Occurrence):
-    """All rows of some weights have equal values and get equal gradients.
+    """Weights whose rows all have equal values and get equal gradients.
 
-    `nodes` are those of the weights.
+    `nodes` are the ids of these weights' nodes.
     """
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttributeAssignment(Occurrence):
-    """An attribute set on a module or parameter that looks like requires_grad and does nothing."""
+    """An assignment to an attribute of a module or parameter that has no effect: its name is a
+    misspelling of requires_grad.
+    """
 
     owner: str = ""  # "fc1", or "fc1.weight"
     attribute: str = ""  # "require_grad"
@@ -48,9 +50,10 @@ class AttributeAssignment(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedInWrapper(Occurrence):
-    """An optimizer stepped while DistributedDataParallel waited for gradients that did not come.
+    """An optimizer step while DistributedDataParallel waited for gradients that no backward
+    produced.
 
-    `where` is the line of its forward.
+    `where` is the line that called the wrapper's forward.
     """
 
     parameters: tuple[str, ...] = ()
@@ -66,7 +69,7 @@ class Broadcast(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConstantLoss(Occurrence):
-    """A loss that had one value at every backward so far. `where` is the line of the backward."""
+    """A loss with the same value at every backward so far. `where` is the line of the backward."""
 
     value: float = 0.0
     count: int = 0  # number of backwards
@@ -74,21 +77,23 @@ class ConstantLoss(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConstantTerm(Occurrence):
-    """A constant added to a scalar with a gradient; no recorded operation computed the constant."""
+    """A constant that was added to a scalar with a gradient, and that no recorded operation
+    computed.
+    """
 
     constant: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CopiedValues(Occurrence):
-    """The values of a tensor with a history were copied into a parameter without gradients."""
+    """A copy of a computed tensor's values into a parameter, through which no gradient flows."""
 
     operation: str = ""  # "load_state_dict", "copy_"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DataAssignment(Occurrence):
-    """An assignment `x.data = h`, which separates h from its history."""
+    """An assignment `x.data = h`: no gradient flows from x back to h."""
 
     label: str = ""  # the caller's name for x
     value: Operand | None = None  # h
@@ -96,9 +101,9 @@ class DataAssignment(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiscardedForward(Occurrence):
-    """Forwards of one line whose graphs were freed, and no backward had run through any of them.
+    """Forwards at one line whose graphs were all freed before any backward ran through them.
 
-    `where` is the outermost line that leads to these forwards alone.
+    `where` is the outermost line of the call stack that runs only for these forwards.
     """
 
     module: str = ""  # path of the module; "" for the model
@@ -117,7 +122,9 @@ class EarlySchedulerStep(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvalMode(Occurrence):
-    """All modules that behave differently in training were in eval mode."""
+    """A forward in which every module with a train mode of its own, such as Dropout, was in eval
+    mode.
+    """
 
     module: str = ""  # path of the first module
     count: int = 1  # number of modules
@@ -126,10 +133,10 @@ class EvalMode(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GradientClearing(Occurrence):
-    """Gradients were cleared before any step had used them."""
+    """A call that cleared gradients before an optimizer step had used them."""
 
     by_optimizer: bool = (
-        False  # cleared by the optimizer's zero_grad(); else by a module's, or by hand
+        False  # True for the optimizer's zero_grad(), False for a module's or for other code
     )
     steps: int = 0  # optimizer steps so far in the run
 
@@ -144,7 +151,7 @@ class GradientClip(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GradientRead(Occurrence):
-    """A read of the `.grad` of a non-leaf tensor, which is None."""
+    """A read of `.grad` on a non-leaf tensor, where `.grad` is None."""
 
     label: str = ""  # the caller's name for the tensor
     tensor: Operand | None = None
@@ -152,7 +159,7 @@ class GradientRead(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GraphBreak(Occurrence):
-    """A graph break: a compiled region ended at code that could not be compiled."""
+    """A graph break: code that torch.compile could not compile ended a compiled region."""
 
     reason: str = ""  # Dynamo's reason: "Dynamic shape operator"
     call: BreakingCall = ""
@@ -160,10 +167,10 @@ class GraphBreak(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LeafBackward(Occurrence):
-    """Backward started from a leaf. `where` is the line that created the leaf."""
+    """A backward that started at a leaf. `where` is the line that created the leaf."""
 
     label: str = ""  # the caller's name for it
-    maker: str = ""  # call that made it a leaf: "requires_grad_"; "" if unknown
+    maker: str = ""  # call that created the leaf: "requires_grad_"; "" if unknown
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -176,24 +183,24 @@ class LossCall(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossTarget(Occurrence):
-    """Targets that a loss ignores, that are all one class, or that are out of range; or an input
-    out of range.
+    """Wrong operands of a loss: targets that are ignored, all of one class, or out of range; or an
+    input out of range.
     """
 
     function: str = ""  # "cross_entropy"
     what: TargetKind = "outside"
     target: Operand | None = None
     index: float = 0  # class index, or the constant target value
-    count: int = 0  # number of such targets; for ignored targets, of calls
-    among: int = 0  # out of so many targets, or calls
+    count: int = 0  # number of such targets; for ignored targets, number of calls
+    among: int = 0  # number of all targets, or of all calls
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixedLosses(Occurrence):
-    """An optimizer stepped with gradients of two losses, though another optimizer had stepped for
-    the first.
+    """A step of an optimizer with gradients of two losses, the first of which another optimizer had
+    used already.
 
-    `where` is the line of the first backward; `nodes` are those of the parameters.
+    `where` is the line of the first loss's backward; `nodes` are the ids of the parameters' nodes.
     """
 
     optimizer: str = ""
@@ -206,14 +213,17 @@ class MixedLosses(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NonfiniteValue(Occurrence):
-    """The first NaN or Inf of a forward. `where` is the line of the operation that produced it."""
+    """The first NaN or Inf of a forward. `where` is the line of the operation that produced the
+    value.
+    """
 
     operation: str = ""  # "log"; "" if unknown
     nan: int | None = 0  # number of NaN elements; None: at least one
     inf: int | None = 0
-    origin: Origin = "operation"  # kind of the first tensor that was not finite
+    # where the first NaN or Inf was found: in a result, an input or a parameter
+    origin: Origin = "operation"
     reason: str = ""  # cause: "its divisor has 2 zeros"
-    in_loss: bool = False  # the loss is NaN or Inf as well
+    in_loss: bool = False  # True if the loss is NaN or Inf as well
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -221,14 +231,14 @@ class OptimizerStep(Occurrence):
     """A step of an optimizer."""
 
     optimizer: str = ""  # the caller's name for it
-    foreign: int = 0  # number of its parameters that the model does not have
+    foreign: int = 0  # number of the optimizer's parameters that are not in the model
     # Learning rate of each parameter group at the last step; None if it is a tensor.
     learning_rates: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ParameterFreeze(Occurrence):
-    """requires_grad of a parameter was set to False."""
+    """An assignment of False to a parameter's requires_grad."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -245,23 +255,23 @@ class Recompilation(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatedBatch(Occurrence):
-    """A DataLoader returned batches that are equal to earlier ones."""
+    """Batches of a DataLoader that are equal to earlier batches."""
 
     what: RepeatKind = "workers"
-    count: int = 0  # batches that another worker had returned; or steps with the first batch
-    among: int = 0  # batches in all
+    count: int = 0  # batches that another worker had returned, or steps that used the first batch
+    among: int = 0  # number of all batches
     workers: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatedForward(Occurrence):
-    """A module ran twice on the same values before one backward.
+    """Two calls of a module on the same values before one backward.
 
-    `where` is the outermost line that leads to the second forward alone.
+    `where` is the outermost line of the call stack that runs only for the second call.
     """
 
     module: str = ""
-    first: str = ""  # the same line of the first forward
+    first: str = ""  # the corresponding line of the first call
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -277,8 +287,9 @@ class SkippedFunction(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StalledTraining(Occurrence):
-    """No parameter changed since the first backward, although all that were compared have a
-    gradient. `where` is the line of the last backward.
+    """Optimizer steps that changed none of the compared parameters, although each has a gradient.
+
+    `where` is the line of the last backward.
     """
 
     backwards: int = 0
@@ -289,25 +300,24 @@ class StalledTraining(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnchangedParameters(Occurrence):
-    """Parameters that an optimizer's steps left unchanged, though they have a gradient and a
-    learning rate.
+    """Parameters with a gradient and a learning rate that the optimizer's steps did not change.
 
-    `nodes` are those of the parameters.
+    `nodes` are the ids of the parameters' nodes.
     """
 
     dtype: str = ""  # "bfloat16"
     contiguous: bool = True
     rate: float = 0.0  # largest learning rate
-    steps: int = 0  # steps that were checked
+    steps: int = 0  # number of steps that were checked
     share: float = 1.0  # fraction of the checked elements that stayed equal
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnregisteredParameters(Occurrence):
-    """Parameters used inside the model that no module of the model owns."""
+    """Parameters that the model uses, but that are not registered in any of its modules."""
 
-    # Holder of the parameters: a plain list or dict of the model, a layer created in forward, a
-    # module outside of the model, or (one parameter) a variable of the program.
+    # Object that contains the parameters: a plain list or dict of the model, a layer created in
+    # forward, a module outside of the model, or, for a single parameter, a variable of the program.
     holder: Holder = "outside"
     name: str = ""  # name of the holder
 
@@ -321,14 +331,14 @@ class UnusedGradients(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiscardedGradients(Occurrence):
-    """A backward whose gradients are cleared each time, before any step uses them."""
+    """A backward whose gradients are always cleared before an optimizer step uses them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WrapperBypass(Occurrence):
-    """An optimizer stepped with gradients of a forward that bypassed DistributedDataParallel.
+    """A step with gradients of a forward that bypassed DistributedDataParallel.
 
-    `where` is the line of that forward; `nodes` are those of the parameters.
+    `where` is the line of that forward; `nodes` are the ids of the parameters' nodes.
     """
 
     wrapper: str = ""  # the caller's name for it

@@ -1,7 +1,7 @@
 """Events about calls without the intended effect, and about parameter groups of an optimizer.
 
-Objects have the names that the caller uses for them. `where` is the line of the call; for an
-optimizer or a group, the line at which it steps.
+Objects are named by the caller's variables. `where` is the line of the call; for an optimizer or a
+parameter group, `where` is the line of the optimizer's step.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Literal
 
 from .base import Occurrence
 
-# Argument of backward that keeps the graph.
+# Argument of backward that made it keep the graph.
 RetainedBy = Literal["retain_graph", "create_graph"]
 RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
-# Rate 0 in all groups, in one group, or in all from some step on; or a rate below 0.
+# Kind of learning rate: 0 in all groups, 0 in one group, 0 in all groups from some step on, or
+# negative.
 RateKind = Literal["all", "group", "end", "negative"]
 
 
@@ -25,14 +26,16 @@ class IneffectiveCall(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FunctionalDropoutInEval(IneffectiveCall):
-    """A dropout that drops values in eval mode, at a line that drops in train mode as well."""
+    """A functional dropout that drops values in eval mode, since the same call drops in train mode
+    too.
+    """
 
     function: str = ""  # "dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnneededRetainGraph(IneffectiveCall):
-    """Backwards that keep their graph, though no other backward runs through it."""
+    """Backwards at one line that keep their graphs, although no later backward uses these."""
 
     by: RetainedBy = "retain_graph"
     count: int = 0  # number of backwards
@@ -50,7 +53,7 @@ class SchedulerStepsTooOften(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SchedulerPastEnd(IneffectiveCall):
-    """A scheduler that runs past its end, where a cosine's learning rate rises again."""
+    """A cosine scheduler that runs past its end, where the learning rate rises again."""
 
     scheduler: str = ""
     optimizer: str = ""
@@ -68,7 +71,7 @@ class UnusedScheduler(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecreatedObject(IneffectiveCall):
-    """An optimizer, scheduler or scaler re-created for each step, which loses its state."""
+    """An optimizer, scheduler or scaler that is re-created for each step and loses its state."""
 
     what: RecreatedKind = "optimizer"
     name: str = ""
@@ -77,7 +80,10 @@ class RecreatedObject(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StepWithoutGradients(IneffectiveCall):
-    """Steps of an optimizer none of whose parameters has a gradient. `nodes` are theirs."""
+    """Steps of an optimizer although none of its parameters has a gradient.
+
+    `nodes` are the ids of the parameters' nodes.
+    """
 
     optimizer: str = ""
     count: int = 0  # number of steps
@@ -94,9 +100,9 @@ class EmptyParameterGroup(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecayedNorms(IneffectiveCall):
-    """Biases and norm weights with weight decay, though another group exists without decay.
+    """Biases and weights of norm layers with weight decay, although another group has no decay.
 
-    `nodes` are those of the parameters.
+    `nodes` are the ids of the parameters' nodes.
     """
 
     optimizer: str = ""
@@ -107,7 +113,10 @@ class DecayedNorms(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VanishedEpsilon(IneffectiveCall):
-    """An eps that is 0 in the dtype of some parameters, those of `nodes`."""
+    """An optimizer's eps that rounds to 0 in the dtype of some parameters.
+
+    `nodes` are the ids of these parameters' nodes.
+    """
 
     optimizer: str = ""
     epsilon: float = 0.0
@@ -115,7 +124,10 @@ class VanishedEpsilon(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SharedParameters(IneffectiveCall):
-    """Parameters that two stepping optimizers share. `nodes` are those of the parameters."""
+    """Parameters that two optimizers share, both of which step.
+
+    `nodes` are the ids of the parameters' nodes.
+    """
 
     optimizer: str = ""
     other: str = ""
@@ -124,7 +136,7 @@ class SharedParameters(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ZeroLearningRate(IneffectiveCall):
-    """Steps with a learning rate of 0, or below 0."""
+    """Optimizer steps with a learning rate of 0 or less."""
 
     what: RateKind = "all"
     optimizer: str = ""
@@ -136,11 +148,11 @@ class ZeroLearningRate(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExtremeClipNorm(IneffectiveCall):
-    """A clipping bound far below, or far above, every gradient norm."""
+    """A bound of gradient clipping that is far below or far above every gradient norm."""
 
     function: str = ""  # "clip_grad_norm_"
     count: int = 0  # number of gradients
-    share: float = 0.0  # median of bound / norm; above 1 the bound cuts nothing
+    share: float = 0.0  # median of bound / norm; above 1 the bound has no effect
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -153,7 +165,7 @@ class CallPerSample(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReorderedView(IneffectiveCall):
-    """A view with the sizes of a transpose that keeps the order of the elements."""
+    """A view with the shape of a transpose, although `view` keeps the order of the elements."""
 
     function: str = ""  # "view"
     before: tuple[int, ...] = ()  # sizes of the operand

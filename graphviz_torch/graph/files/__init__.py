@@ -1,1 +1,1 @@
-"""Values as files: columns of JSON, and atomic writing of any file."""
+"""Save values as columns of JSON, and write any file atomically."""

@@ -10,8 +10,8 @@ A codec converts a list of values of one type to JSON, and back:
     a class             {field: column}; a field with its default everywhere is left out
     X | Y, two classes  see kinds.py
 
-Decoding trusts nothing: a wrong type, length or position raises a ValueError with the path of the
-value. The decoded value is never much larger than the file, because each value is written once.
+Files are not trusted: a wrong type, length or position raises a ValueError with the path of the
+value. Each value is written once, so the decoded value is never much larger than the file.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Codec(Protocol):
-    """The interface of codecs: encode a list of values of one type as JSON, and decode it."""
+    """Interface of codecs, which convert a list of values of one type to JSON and back."""
 
     def encode(self, values: list[Any], where: str) -> Any:
         """Return JSON for `values`.
 
         Raises:
-            ValueError: for values that could not be decoded; the message begins with `where`.
+            ValueError: if the JSON could not be decoded again; the message begins with `where`.
         """
 
     def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
@@ -54,20 +54,24 @@ class Codec(Protocol):
 
 
 class Known:
-    """Columns decoded from a graph; what the next graph shares of them is not decoded again."""
+    """Cache of the columns decoded from the previous graph, for the columns that the next graph
+    shares.
+    """
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Any, int, list[Any]]] = {}  # by id() of the JSON
         self._now: dict[int, tuple[Any, int, list[Any]]] = {}
 
     def decode(self, graph: Codec, columns: Any) -> Any:
-        """Return the one value in `columns`, and keep its columns in place of the last one's."""
+        """Return the graph in `columns`, and keep its columns instead of the previous graph's."""
         self._before, self._now = self._now, {}
         return self.column(graph, columns, 1, "graph")[0]
 
     def column(self, codec: Codec, data: Any, count: int, where: str) -> list[Any]:
-        """Return the `count` values in `data`. Raises ValueError, naming `where`, for anything
-        else.
+        """Return the `count` values in `data`, from the cache if possible.
+
+        Raises:
+        ValueError: if `data` has no such values; the message begins with `where`.
         """
         known = self._before.get(id(data))
         if known is None or known[0] is not data or known[1] != count:
@@ -128,7 +132,7 @@ class Numbers:
             try:
                 values = [_number(value, complex in self.allowed) for value in values]
             except (KeyError, OverflowError, TypeError, ValueError):
-                raise ValueError(f"{where} holds a value that is not a number.") from None
+                raise ValueError(f"{where} contains a value that is not a number.") from None
         self._check(values, where)
         return values
 
@@ -137,16 +141,18 @@ class Numbers:
         for kind in kinds:
             fits = issubclass(kind, self.allowed) and not issubclass(kind, self.refused)
             if not fits and not (kind is type(None) and self.nullable):
-                raise ValueError(f"{where} holds a value of type {kind.__name__}.")
+                raise ValueError(f"{where} contains a value of type {kind.__name__}.")
         if int in kinds:
             whole = values if len(kinds) == 1 else [v for v in values if type(v) is int]
             if not -LIMIT <= min(whole) <= max(whole) < LIMIT:
-                raise ValueError(f"{where} holds a whole number of more than 64 bits.")
+                raise ValueError(f"{where} contains an integer of more than 64 bits.")
         return kinds
 
 
 class Interned:
-    """A codec for repeated values: each distinct value once, and a position for each value."""
+    """A codec for values that repeat: it writes each distinct value once, and each value's
+    position.
+    """
 
     def __init__(self, read: Any, write: Any, nullable: bool):
         self.read = read  # decodes one value, or raises ValueError
@@ -154,7 +160,7 @@ class Interned:
         self.nullable = nullable
 
     def encode(self, values: list[Any], where: str) -> Any:
-        # Equal values are mostly the same object; hash each object once.
+        # Equal values are mostly the same object, and each object has to be hashed only once.
         objects = dict(zip(map(id, values), values, strict=True))
         at: dict[Any, int | None] = dict.fromkeys(objects.values())
         if self.nullable:
@@ -184,7 +190,7 @@ class Interned:
                 return rows
             return [self.read(row) for row in rows]
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{where} holds a wrong value: {error}") from None
+            raise ValueError(f"{where} contains a wrong value: {error}") from None
 
 
 class Sequence:
@@ -217,7 +223,7 @@ class Optional:
     def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         found = self.inner.decode(data, count, where, known)
         if max(map(len, found), default=0) > 1:
-            raise ValueError(f"{where} holds several values for one.")
+            raise ValueError(f"{where} contains several values where one is allowed.")
         return [value[0] if value else None for value in found]
 
 
@@ -259,12 +265,12 @@ class Record:
 
     def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         if not isinstance(data, dict):
-            raise ValueError(f"{where} is not an object.")
+            raise ValueError(f"{where} is not a JSON object.")
         unknown = data.keys() - self.defaults.keys()
         if unknown:
             raise ValueError(
                 f"{where} has an unknown field {min(unknown)!r}. If a newer graphviz_torch wrote "
-                "the file, update."
+                "the file, update graphviz_torch."
             )
         columns: list[Iterable[Any]] = []
         for name, default in self.defaults.items():
@@ -288,7 +294,7 @@ def _optional(inner: Codec) -> Codec:
     return Optional(inner)
 
 
-# By annotated type: allowed types, and refused subclasses (a bool is an int).
+# For each annotated type: the allowed types, and subclasses that are refused (bool is an int).
 _NUMBERS: dict[Any, tuple[tuple[type, ...], tuple[type, ...]]] = {
     int: ((int,), (bool,)),
     float: ((int, float), (bool,)),
@@ -341,12 +347,12 @@ def _meta_in(row: Any) -> TensorMeta:
         raise TypeError(f"{shape!r:.40} is not a shape.")
     if len(shape) > _MAX_DIMENSIONS:
         raise ValueError(
-            f"a shape of {len(shape):,} dimensions; a tensor has up to {_MAX_DIMENSIONS}."
+            f"a shape of {len(shape):,} dimensions; a tensor has at most {_MAX_DIMENSIONS}."
         )
     if min(shape, default=0) < -1 or math.prod(map(abs, shape)) >= LIMIT:
         raise ValueError(
-            f"{shape!s:.60} is not a shape: sizes run from 0, -1 for a ragged one, "
-            "and there are fewer than 2**63 elements."
+            f"{shape!s:.60} is not a shape: a size must be 0 or more (-1 if ragged), "
+            "and a tensor has fewer than 2**63 elements."
         )
     meta = TensorMeta(tuple(shape), _text_in(dtype), _text_in(device))
     if (meta.nbytes or 0) >= LIMIT:

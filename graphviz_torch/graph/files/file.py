@@ -26,18 +26,16 @@ FORMAT = "graphviz_torch"
 VERSION = 1
 
 _TEXT_CHUNK = 1 << 20
-_PACKED_CHUNK = 1 << 14  # compressed bytes read at once; zlib copies the rest at each member's end
+# compressed bytes read at once; zlib copies the unused ones at each gzip member's end
+_PACKED_CHUNK = 1 << 14
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class Checked(Protocol):
-    """A frozen value with a check beyond the types of its fields."""
+    """Interface of a frozen value that can check more than the types of its fields."""
 
     def check(self) -> None:
-        """Raise ValueError if the value could not be read again.
-
-        Raises ValueError if it could not be read again.
-        """
+        """Raise ValueError if the value, once written, could not be read again."""
 
 
 Kind = TypeVar("Kind", bound=Checked)
@@ -63,7 +61,7 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
     """Return the value of class `kind` in a file, compressed or not.
 
     Raises:
-        ValueError: for a file without such a value, or one that exceeds its `Limits`.
+        ValueError: if the file contains no such value, or exceeds its `Limits`.
         OSError: as `open` does.
     """
     limits = Limits(os.stat(path).st_size, max_bytes)
@@ -80,9 +78,9 @@ def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -
 
     Args:
         path: the file.
-        most: largest size of a piece.
-        limits: limits of the file.
-        whole: True to refuse a truncated file; False to yield the text up to its end.
+        most: largest size of a piece, in bytes.
+        limits: limits that the file must not exceed.
+        whole: True to refuse a truncated file; False to yield its text as far as it goes.
 
     Raises:
         zlib.error: for damaged compressed data.
@@ -102,7 +100,7 @@ def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -
             data = unpack.unconsumed_tail
             if unpack.eof:
                 data = unpack.unused_data or file.read(_PACKED_CHUNK)
-                while data and not (data := data.lstrip(b"\0")):  # zeros pad the end
+                while data and not (data := data.lstrip(b"\0")):  # the end may be padded with zeros
                     data = file.read(_PACKED_CHUNK)
                 if data:
                     members += 1
@@ -182,10 +180,10 @@ def json_of(text: str | bytes) -> Any:
 
 
 def check_head(values: Any, format: str) -> None:
-    """Remove "format" and "version" from a file's content, and check them.
+    """Check "format" and "version" of a file's content, and remove both.
 
     Raises:
-        ValueError: for another format, or an unknown version.
+        ValueError: if the format is not `format`, or the version is unknown.
     """
     if not isinstance(values, dict) or values.pop("format", None) != format:
         raise ValueError(f'this is JSON, but not a saved graph: "format" is not "{format}".')
@@ -194,13 +192,13 @@ def check_head(values: Any, format: str) -> None:
         raise ValueError(f'"version" is {version!r}, which is not a version.')
     if version > VERSION:
         raise ValueError(
-            f"the file has version {version}, and this graphviz_torch reads up to {VERSION}. "
+            f"the file has version {version}; this graphviz_torch reads versions up to {VERSION}. "
             "Update graphviz_torch."
         )
 
 
 def _gzip_writer(raw: BinaryIO) -> gzip.GzipFile:
-    # No name and no time in the header, so equal values give equal bytes.
+    # The header contains no name and no time, so that equal values give equal bytes.
     return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
 
 
@@ -214,11 +212,12 @@ def _parts(value: Checked) -> Iterator[str]:
 
 
 def _read(pieces: Iterator[bytes], limits: Limits) -> str:
-    """Return the text in some pieces, of which no more is read than a file may hold."""
+    """Join pieces to a text; raise ValueError as soon as the text exceeds `limits`."""
     text, checked = bytearray(), 0
     for piece in pieces:
         text += piece
-        if len(text) > 2 * checked:  # at doubled size: each byte is counted twice at most
+        # checked when the size has doubled, so that each byte is counted at most twice
+        if len(text) > 2 * checked:
             limits.check(text)
             checked = len(text)
     limits.check(text)
@@ -240,4 +239,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    raise ValueError(f"it is not JSON: {name} is not a number there.")
+    raise ValueError(f"it is not JSON: {name} is not a number in JSON.")

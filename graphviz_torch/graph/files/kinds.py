@@ -1,4 +1,4 @@
-"""Values of several classes in one column, for annotations such as `Clip | Step`.
+"""Encode a column with values of several classes, for annotations such as `Clip | Step`.
 
 {"kinds": ["Clip", "Step"], "at": [0, 1, 0], "values": [column of Clips, column of Steps]}
 """
@@ -29,7 +29,7 @@ class Kinds:
             groups.setdefault(type(value), []).append(value)
         unknown = groups.keys() - self._codecs.keys()
         if unknown:
-            raise ValueError(f"{where} holds a value of type {unknown.pop().__name__}.")
+            raise ValueError(f"{where} contains a value of type {unknown.pop().__name__}.")
         place = {cls: at for at, cls in enumerate(groups)}
         return {
             "kinds": [cls.__name__ for cls in groups],

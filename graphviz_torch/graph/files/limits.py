@@ -1,9 +1,9 @@
 """Limits on a file's content, counted before it is parsed, so that no file exhausts the memory.
 
 `[],` is three bytes of text and less than a hundredth of a byte compressed, but an empty list takes
-64 bytes. Limited are the things that take memory and time: bytes of text, lists and objects,
-strings (including keys), values, and gzip members. A saved graph has some hundred lists, however
-large it is, because it consists of columns. A recording of 12,505 nodes has 2.7 values and ten
+64 bytes. The limits are on everything that takes memory or time: bytes of text, lists and objects,
+strings (including keys), values, and gzip members. A saved graph consists of columns, so it has a
+few hundred lists however many nodes it has. A recording of 12,505 nodes has 2.7 values and ten
 bytes of text per compressed byte; a training has fewer.
 """
 
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 MAX_BYTES = 1 << 28  # default of `max_bytes`: bytes of JSON text
 
-_PER_GRAPH = 2  # one graph, or one step of a training, may take `max_bytes` / 2
+_PER_GRAPH = 2  # one graph, or one step of a training, may have `max_bytes` / 2 bytes of text
 _LISTS = _TEXTS = 256  # one list or object, and one string, per 256 bytes of `max_bytes`
 _MAX_VALUES = 40  # at most one value per 40 bytes of `max_bytes`: 250,000 recorded nodes
-_MEMBERS = 2048  # one gzip member (one write of a run) per 2,048 bytes of `max_bytes`
-_VALUES, _VALUES_PER_BYTE = 512, 8  # small files: per `max_bytes`; else: per byte of the file
-_TEXT, _TEXT_PER_BYTE = 8, 64  # a small file may unpack to `max_bytes` / 8
+_MEMBERS = 2048  # one gzip member per 2,048 bytes of `max_bytes`; each write of a run is a member
+# at most 8 values per byte of the file; small files: `max_bytes` / 512
+_VALUES, _VALUES_PER_BYTE = 512, 8
+# at most 64 bytes of text per byte of the file; small files: `max_bytes` / 8
+_TEXT, _TEXT_PER_BYTE = 8, 64
 
 
 class Limits:
@@ -28,8 +30,8 @@ class Limits:
 
     Attributes:
         text: bytes of the text.
-        one: bytes of the text of one graph, or of one step of a training.
-        values: numbers and strings in all lists and objects together.
+        one: bytes of the text of one graph, or of one step.
+        values: number of numbers and strings in all lists and objects.
         lists: number of lists and objects.
         texts: number of strings, including keys of objects.
         members: number of gzip members.

@@ -8,7 +8,7 @@ LIMIT = 1 << 63  # sizes and element counts of PyTorch are smaller
 
 
 def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
-    """Return the members of an object that has exactly these keys.
+    """Return the values of a JSON object that must have exactly the keys `names`.
 
     Raises:
         ValueError: for anything else.
@@ -28,7 +28,7 @@ def rows(data: Any, count: int | None, where: str) -> list[Any]:
     if not isinstance(data, list):
         raise ValueError(f"{where} is not a list.")
     if count is not None and len(data) != count:
-        raise ValueError(f"{where} has {len(data)} values for {count}.")
+        raise ValueError(f"{where} has {len(data)} values instead of {count}.")
     return data
 
 
@@ -45,5 +45,5 @@ def integers(data: Any, count: int, where: str, nullable: bool = False) -> list[
         set(map(type, known)) - {int}
         or not 0 <= min(known, default=0) <= max(known, default=0) < LIMIT
     ):
-        raise ValueError(f"{where} holds a value that is neither a position nor a length.")
+        raise ValueError(f"{where} contains a value that is neither a position nor a length.")
     return values

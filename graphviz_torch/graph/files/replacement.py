@@ -1,10 +1,10 @@
 """Write files atomically: a file is written completely or not at all.
 
-All files that this package writes for users are written here: to a temporary file in the same
-folder, flushed to disk, and renamed. A concurrent reader sees the old or the new file. The new file
-has the mode and owner of the old one, or those that `open` would give it. Other hard links to the
-old file and extended attributes are not kept. Targets that cannot be replaced, such as a pipe, a
-device or "/dev/stdout", are written like with `open`.
+All files that this package writes for users go through `replacement`: it writes a temporary file in
+the same folder, flushes it to disk, and renames it. A concurrent reader sees either the old file or
+the new file. The new file has the mode and owner of the old file, or those that `open` would
+choose. Other hard links still point to the old content, and extended attributes are lost. Targets
+that cannot be replaced, such as a pipe, a device or "/dev/stdout", are opened and written directly.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-_PROCESS = ("/proc/", "/dev/fd/")  # folders of a process's own open files
+_PROCESS = ("/proc/", "/dev/fd/")  # folders that list a process's open files
 
 
 @contextmanager
 def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file that replaces `path` at the end of the block.
 
-    After an exception in the block the old file is unchanged, and no other file is left. The same
-    holds if the process is killed, on Linux file systems with unnamed files (ext4, xfs, btrfs,
-    tmpfs), where the new file has a name only during the exchange. Elsewhere a killed process
-    leaves a file such as ".graphviz_torch-3f29c1d8.partial". For a symbolic link the target is
-    replaced.
+    If the block raises, the old file is unchanged, and no other file is left. The same is true if
+    the process is killed, on Linux file systems with unnamed files (ext4, xfs, btrfs, tmpfs). On
+    other systems a killed process leaves a file such as ".graphviz_torch-3f29c1d8.partial". If
+    `path` is a symbolic link, the link's target is replaced.
 
     Args:
-        path: the file; new files can be created in its folder.
+        path: the file to replace; its folder must allow new files.
 
     Raises:
         OSError: as `open(path, "wb")` does; also if no file can be created in the folder, or the
@@ -53,7 +52,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", str(path))
     try:
         there = os.stat(path)
-    except FileNotFoundError:  # also for a link to a file that does not exist
+    except FileNotFoundError:  # raised also for a link to a file that does not exist
         there = None
     target = _target(path) if there is None or stat.S_ISREG(there.st_mode) else None
     if target is None:
@@ -95,17 +94,18 @@ def _file(partial: Path, path: Path) -> BinaryIO:
     `partial`.
     """
     if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
-        with suppress(OSError):  # a file system without unnamed files
+        with suppress(OSError):  # fails on a file system without unnamed files
             return os.fdopen(os.open(partial.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb")
     with _with_path(path):
         return open(partial, "xb")
 
 
 def _link(file: BinaryIO, partial: Path) -> None:
-    """Give an unnamed file this name."""
+    """Give the file the name `partial` if it has no name yet."""
     number = file.fileno()
     if os.fstat(number).st_nlink == 0:
-        # `src_dir_fd` is unused with an absolute path, but needed for the link to be followed.
+        # With an absolute path the value of `src_dir_fd` is unused, but os.link follows the link in
+        # /proc only if it is given.
         os.link(f"/proc/self/fd/{number}", partial, src_dir_fd=number, follow_symlinks=True)
 
 
@@ -113,7 +113,7 @@ def _copy_mode(file: BinaryIO, there: os.stat_result) -> None:
     if sys.platform != "win32":
         ours = os.fstat(file.fileno())
         if (ours.st_uid, ours.st_gid) != (there.st_uid, there.st_gid):
-            with suppress(OSError):  # only root may give files away
+            with suppress(OSError):  # only root may change a file's owner
                 os.fchown(file.fileno(), there.st_uid, there.st_gid)
         os.fchmod(file.fileno(), stat.S_IMODE(there.st_mode))
 

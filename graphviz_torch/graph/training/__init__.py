@@ -1,1 +1,1 @@
-"""A training: the recorded steps of a run, as one value and one file."""
+"""Keep the recorded steps of a run as one value, and in one file."""

@@ -1,7 +1,7 @@
 """Detect parts of a program that are trained in alternating steps, such as the networks of a
 GAN.
 
-Parts that learn at every step, or never, are not mentioned.
+Parts that are trained at every step, or never, are left out of the text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ..text import listing, shorten
 from .step import TrainingStep
 
 _MAX_STEPS = 256  # only the last steps are examined
-_MIN_STEPS = 2  # steps that train a part, for it to be mentioned
-_MAX_PARTS, _MAX_NAME = 3, 60  # parts mentioned, and characters of a name
+_MIN_STEPS = 2  # a part is mentioned if at least this many steps train it
+_MAX_PARTS, _MAX_NAME = 3, 60  # most parts mentioned, and most characters of a name
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
 class AlternatingOptimizers:
-    """The parameters that optimizers held in each step. Its text names the parts that learn in some
-    steps only.
+    """Collects which parameters each step trained; `str` names the parts that only some steps
+    train.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta, turns = TensorMeta((3,), "float32", "cpu"), AlternatingOptimizers()
@@ -35,7 +35,7 @@ class AlternatingOptimizers:
     """
 
     def __init__(self) -> None:
-        # For each step: number, trained names, other known names.
+        # For each step: its number, the names that it trained, and the other parameters' names.
         self._steps: deque[tuple[int, frozenset[str], frozenset[str]]] = deque(maxlen=_MAX_STEPS)
 
     def add(self, step: TrainingStep) -> None:
@@ -56,7 +56,8 @@ class AlternatingOptimizers:
             name for name in names if "." in name
         ):  # a bare "weight" belongs to no module
             steps = tuple(number for number, trained, _ in self._steps if name in trained)
-            # A name unknown to earlier or later steps may have been another one there.
+            # Only steps between the first and the last use of the name are counted, because the
+            # same parameter may have another name in other steps.
             between = sum(steps[0] <= number <= steps[-1] for number in numbers)
             off = between > len(steps) or any(name in rest for _, _, rest in self._steps)
             if len(steps) >= _MIN_STEPS and off:
@@ -70,7 +71,7 @@ class AlternatingOptimizers:
 
 
 def _parts(names: Sequence[str], turns: Sequence[Sequence[str]]) -> str:
-    """Return the outermost modules whose parameters all belong to this turn: "netD"."""
+    """Return the names of the outermost modules all of whose parameters are in `names`: "netD"."""
     others = {path for turn in turns if turn is not names for name in turn for path in _paths(name)}
     own = (next((p for p in _paths(name) if p not in others), name) for name in names)
     return listing(dict.fromkeys(shorten(path, _MAX_NAME) for path in own), _MAX_PARTS)
@@ -82,7 +83,7 @@ def _paths(name: str) -> list[str]:
 
 
 def _frequency_text(steps: Sequence[int], numbers: Sequence[int]) -> str:
-    """Return "every second step", or "3 of 8 steps"."""
+    """Return how often `numbers` has the steps `steps`: "every second step", "3 of 8 steps"."""
     gaps = {after - before for before, after in pairwise(steps)}
     every = {after - before for before, after in pairwise(numbers)}
     if len(gaps) == 1 and every == {1}:

@@ -1,11 +1,11 @@
-"""A training as a file that grows by a line for each step, so that a killed run leaves its steps.
+"""Save a training as a file that grows by a line per step, so that a killed run leaves its steps.
 
 The first line is the header. Each other line is a step: its number, and for each backward its
-columns, or only the changes since an earlier graph with the same edges. The second of two lines
-with the same step number counts. Numbers measured after the first step have two digits
-(numbers.py). In a compressed file each write is one gzip member. An incomplete last line, after a
-kill or a full disk, is ignored. A column that stays is decoded once, however many
-steps have it.
+columns, or only the changes since an earlier graph with the same edges. If two lines have the same
+step number, the second is used. From the second step on, measured numbers are rounded to two
+significant digits (numbers.py). In a compressed file each write is one gzip member. An incomplete
+last line, after a kill or a full disk, is ignored. A column that does not change is decoded once,
+however many steps contain it.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from .step import TrainingStep
 
 FORMAT = "graphviz_torch training"
 _BEGINNING = f'{{"format": "{FORMAT}"'.encode()
-_MAX_GRAPHS = 8  # remembered graphs with distinct edges
+_MAX_GRAPHS = 8  # most graphs with distinct edges that are remembered
 _CHUNK = 1 << 18
 
 
 class _Shape(NamedTuple):
-    """The latest columns of graphs with the same edges, and what was decoded of them."""
+    """The latest columns of the graphs that have the same edges, and their decoded values."""
 
     columns: Any
     known: Known
 
 
 class _KnownGraphs:
-    """The latest columns of each graph with distinct edges, most recent last."""
+    """The latest columns of every graph with distinct edges; the most recently used is last."""
 
     def __init__(self) -> None:
         self.latest: tuple[_Shape, ...] = ()
 
     def index_of(self, columns: Any) -> int | None:
-        """Return the index of the graph with the same edges; None if there is none."""
+        """Return the index of the known graph with the same edges; None if there is none."""
         edges = columns.get("edges")
         places = range(len(self.latest) - 1, -1, -1)
         return next((i for i in places if self.latest[i].columns.get("edges") == edges), None)
 
     def take(self, columns: Any, place: int | None) -> _Shape:
-        """Store columns in place of those at `place`, and return them."""
+        """Store `columns` as the latest, in place of those at index `place`; None adds a graph."""
         known = Known() if place is None else self.latest[place].known
         others = [each for at, each in enumerate(self.latest) if at != place]
         self.latest = (*others[-_MAX_GRAPHS + 1 :], _Shape(columns, known))
@@ -81,7 +81,8 @@ class TrainingFile:
 
         Raises:
             ValueError: for a step that could not be read again.
-            OSError: as `open` does, or where the file is gone, or another one; nothing is written.
+            OSError: as `open` does; also if the file was removed, replaced or changed since the
+                last `append`. Nothing is written.
         """
         before = self._shapes.latest
         try:
@@ -116,10 +117,11 @@ class TrainingFile:
             with replacement(self.path) as file:
                 file.write(data)
         else:
-            # Without a buffer, which would write what failed once more before the file is cut.
+            # A buffer would write its content a second time after a failed write, before
+            # `truncate`.
             with open(self.path, "r+b", buffering=0) as file:
                 if _end_of(file) != self._end:
-                    raise OSError(f"{self.path} is not the file that the run has written so far.")
+                    raise OSError(f"{self.path} was replaced or changed while the run wrote it.")
                 file.seek(0, os.SEEK_END)
                 try:
                     rest = memoryview(data)
@@ -142,7 +144,7 @@ def is_training(path: str | Path, max_bytes: int = MAX_BYTES) -> bool:
     """Return True if a file starts with the header of a training.
 
     Raises:
-        ValueError: for more gzip members without text than a file may have.
+        ValueError: if the file begins with more empty gzip members than its limits allow.
         OSError: as `open` does.
     """
     try:
@@ -162,10 +164,11 @@ def read_steps(
     """Return the complete steps in a file.
 
     Args:
-        step: the number of the step whose graphs are decoded; others have none. None: all.
+        step: the number of the only step whose graphs are decoded; other steps are returned without
+            graphs. None decodes all.
 
     Raises:
-        ValueError: for a file that holds none, or more than its `Limits`, written out.
+        ValueError: if the file contains no complete step, or its text exceeds the `Limits`.
         OSError: as `open` does.
     """
     size = os.path.getsize(path)
@@ -204,7 +207,8 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
             if wanted not in (None, number):
                 continue
             if not any(each.columns is shape.columns for each in before):
-                size += extent(shape.columns)  # which is decoded in part, and checked
+                # only new columns are decoded, so only these are counted
+                size += extent(shape.columns)
                 limits.check_values(size)
             graphs.append(shape.known.decode(codec(Graph), shape.columns))
         if step is not None and step.number != number:
@@ -215,16 +219,17 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
 
 
 def _shape(row: Any, shapes: _KnownGraphs) -> _Shape:
-    """Return the columns of a graph, now the latest of their shape."""
+    """Return the columns of a graph in a step's row, and store them in `shapes` as the latest."""
     if isinstance(row, dict) and row.keys() == {"columns"}:
         columns, place = row["columns"], None
     else:
         place, difference = members(row, ("like", "change"), "a graph of a step")
         if type(place) is not int or not 0 <= place < len(shapes.latest):
-            raise ValueError(f"a graph is like number {place!r:.40} of {len(shapes.latest)}.")
+            known = len(shapes.latest)
+            raise ValueError(f"a graph refers to graph {place!r:.40} of the {known} before it.")
         columns = apply_change(shapes.latest[place].columns, difference)
     if not isinstance(columns, dict):
-        raise ValueError("the columns of a graph are not an object.")
+        raise ValueError("the columns of a graph are not a JSON object.")
     return shapes.take(columns, place)
 
 

@@ -16,16 +16,16 @@ from ..text import listing, shorten
 from ..values import Transfer, Untracked
 from .training import Training
 
-_MAX_NAMES, _MAX_NAME = 2, 40  # outputs in a title; characters of each, and of the line
-# Offset of a segment's node ids, and the positions of its transfers in the joined graph.
+_MAX_NAMES, _MAX_NAME = 2, 40  # most outputs in a title; most characters of an output or line
+# Offset of a segment's node ids in the joined graph, and the positions of its transfers there.
 Places = tuple[int, Sequence[int]]
 
 
 def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:
-    """Return one graph that contains the given ones as segments, and the offsets of each.
+    """Return one graph that contains `graphs` as segments, and the offsets of each segment.
 
-    Records of the whole recording, which each graph has, are kept once. The step is that of the
-    last graph; its backward runs after the others.
+    Records of the whole recording, which every graph contains, are kept once. `step` is the last
+    graph's, whose backward runs after the others.
 
     >>> one = Graph((Node(0, "MulBackward0", (None,)),), outputs=((0, 0),))
     >>> whole, _ = join_graphs([one, one], ["first", "second"])
@@ -33,7 +33,7 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
     (((0, 0), (1, 0)), ((0, 'first'), (1, 'second')))
     """
     transfers: list[Transfer] = []
-    known: dict[Transfer, int] = {}  # transfer without its node -> its position
+    known: dict[Transfer, int] = {}  # transfer with `node` removed -> position
     collectives: list[Collective] = []
     places: list[Places] = []
     shifted: list[Graph] = []
@@ -75,7 +75,7 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
 
 def _join_untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
     """Return the untracked entries of all graphs; data that several graphs use occurs once."""
-    found: dict[Untracked, int] = {}  # entry without targets -> its position
+    found: dict[Untracked, int] = {}  # entry with `targets` removed -> position
     targets: list[dict[int, None]] = []
     for graph in graphs:
         places: list[int] = []
@@ -92,10 +92,10 @@ def _join_untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
 
 
 def _merge_collectives(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
-    """Return the collectives of a recording, each with the node of the segment that contains it.
+    """Return `known` with the records of `more` merged into it.
 
-    Every segment lists all collectives of the recording, in the same order. Graphs of another
-    recording have other collectives, which are appended.
+    The graphs of a recording list the same collectives in the same order, but only the graph that a
+    collective belongs to knows its node. Collectives of another recording are appended.
     """
     if list(map(_without_node, known)) != list(map(_without_node, more)):
         return [*known, *more]
@@ -115,7 +115,9 @@ def _belongs_to_segment(collective: Collective) -> bool:
 
 
 def _shift_order(node: Node, ran: int) -> Node:
-    """Return a node with `order` increased by the number of nodes that ran before its backward."""
+    """Return the node with `order` increased by `ran`, the number of nodes that earlier backwards
+    ran.
+    """
     return node if node.order is None or not ran else node._replace(order=node.order + ran)
 
 
@@ -125,9 +127,9 @@ def one_graph(
     """Return the graph to draw for `value`, and the offsets of its segments.
 
     The offsets are None if `value` is a single graph. The backwards of a recording become segments
-    of one graph; of several backwards from the same output and line, as in a loop, only the last is
-    kept; a backward that a later one continues is part of the later one's graph. For a training the
-    last step is used.
+    of one graph. Of several backwards from the same output and line, as in a loop, only the last is
+    kept. A backward that a later backward continues is part of the later one's graph. For a
+    training the last step is used.
 
     Args:
         value, inputs, names: as in `graph_of`.

@@ -1,8 +1,8 @@
-"""Encode measured numbers compactly: two digits, as the difference from the previous step.
+"""Encode measured numbers compactly: round them to two digits, and write differences.
 
-A norm differs in every digit from step to step, but readers need two or three digits. Rounded to
-two digits, a norm is usually only a few units from its previous value, and all printed digits are
-exact. A mean, which is near zero, has one digit. Zero, NaN and infinities are exact.
+All digits of a norm change from step to step, but readers need only two or three. A norm that is
+rounded to two significant digits is usually a few units from the previous step's norm, so the
+difference is short. A mean is near zero and keeps one digit. Zero, NaN and infinities are exact.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-_MIN_EXPONENT = -324  # of the smallest double
+_MIN_EXPONENT = -324  # exponent of the smallest double
 _MAX_NUMBER = 1.7e308
 _UNMEASURED = (None, "NaN", "Infinity", "-Infinity")
-# Digits of the fields that are encoded in this way.
+# Fields that are encoded in this way, and their significant digits.
 MEASURED = {"norm": 2, "max_abs": 2, "mean": 1, "zero_fraction": 2, "seconds": 2}
 
 
 def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any]:
-    """Return, for each number, its distance in units from the previous one; other values unchanged.
+    """Return each new number's distance from the old number, in units of the last kept digit.
+
+    Values that are not finite numbers are returned unchanged.
 
     >>> changes([1.0, 1.0, None], [1.05, -1.05, 0.512])
     [2, 3, 58224]
@@ -31,25 +33,25 @@ def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any
 
 
 def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -> list[Any]:
-    """Return the numbers, given the previous ones and the result of `changes`.
+    """Return the new numbers, rounded, given the old numbers and the result of `changes`.
 
     Raises:
-        ValueError: if `changes` cannot have returned it.
+        ValueError: if `changes` cannot have returned `changed`.
     """
     if len(old) != len(changed):
-        raise ValueError(f"it changes {len(changed)} numbers, and there are {len(old)}.")
+        raise ValueError(f"it changes {len(changed)} numbers, but the step before has {len(old)}.")
     found = []
     for a, step in zip(old, changed, strict=True):
         if type(step) is not int and step not in _UNMEASURED:
-            raise ValueError(f"{step!r:.40} is not a step on the scale of numbers.")
+            raise ValueError(f"{step!r:.40} is not the difference of two numbers.")
         found.append(_number(_place(a, digits) + step, digits) if type(step) is int else step)
     return found
 
 
 @lru_cache(1 << 15)
 def _place(number: Any, digits: int) -> int:
-    """Return the position of a number on the scale of numbers with these digits, doubled, plus 1 if
-    negative.
+    """Return twice the number's position among all positive numbers of `digits` digits, plus 1 if
+    the number is negative.
     """
     if number in _UNMEASURED or number == 0:
         return 0
@@ -71,5 +73,5 @@ def _number(place: int, digits: int) -> float:
     power = exponent + _MIN_EXPONENT - digits + 1
     size = float(f"{mantissa + first}e{power}") if place > 1 else 0.0
     if place < 0 or size > _MAX_NUMBER:
-        raise ValueError(f"{place} is not the place of a number.")
+        raise ValueError(f"{place} is not the position of a number.")
     return -size if place % 2 else size

@@ -1,7 +1,7 @@
-"""Differences between two trees of JSON columns, so that equal parts are not written again.
+"""Compute the difference between two trees of JSON columns, so that equal parts are written once.
 
-A change is an object with the changes of its members, or a list: ["=", value] for a new value,
-["~", ...] for measured numbers (see numbers.py), ["-"] for a removed member.
+A change is an object with the changes of the tree's members, or a list: ["=", value] for a new
+value, ["~", ...] for measured numbers (see numbers.py), ["-"] for a removed member.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from .numbers import MEASURED, apply_changes, changes
 
-_MAX_NESTED = 64  # longer lists are not searched for nested values
+_MAX_NESTED = 64  # a longer list is taken as a list of numbers and strings
 _NESTS = {dict, list}
 
 Change = dict[str, Any] | list[Any] | None  # None: equal
@@ -21,7 +21,7 @@ def change(old: Any, new: Any, name: str = "") -> Change:
 
     Args:
         old, new: trees of JSON.
-        name: the key of this member in its parent.
+        name: the key of the tree in the object that contains it; "" for the outermost tree.
 
     >>> change({"id": [0, 1], "norm": [1.0]}, {"id": [0, 1], "norm": [2.0]})
     {'norm': ['~', 20]}
@@ -35,8 +35,8 @@ def change(old: Any, new: Any, name: str = "") -> Change:
             if inner is not None:
                 found[key] = inner
         return found
-    alike = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
-    if alike and name in MEASURED:
+    equal_sizes = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if equal_sizes and name in MEASURED:
         return ["~", *changes(old, new, MEASURED[name])]
     return ["=", new]
 
@@ -58,7 +58,9 @@ def apply_change(old: Any, by: Change, name: str = "") -> Any:
             elif key in tree or (isinstance(inner, list) and inner[:1] == ["="]):
                 tree[key] = apply_change(tree.get(key), inner, key)
             else:
-                raise ValueError(f"a step changes {key!r:.40}, which the step before has not.")
+                raise ValueError(
+                    f"a step changes {key!r:.40}, which the step before does not have."
+                )
         return tree
     if isinstance(by, list) and by[:1] == ["="] and len(by) == 2:
         return by[1]
@@ -68,8 +70,9 @@ def apply_change(old: Any, by: Change, name: str = "") -> Any:
 
 
 def extent(tree: Any) -> int:
-    """Return a lower bound of the number of values in a tree; items of a long list are not
-    searched.
+    """Return a lower bound of the number of values in a tree.
+
+    An item of a long list counts as one value.
     """
     count, waiting = 0, [tree]
     while waiting:

@@ -13,15 +13,15 @@ from ..units import count_text
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One recorded step. It can be drawn, judged and compared like a recording.
+    """One recorded step of a training; all functions that take a recording take it as well.
 
     >>> step = TrainingStep(0, (Graph(()),))
     >>> step.graph
     Graph(0 nodes)
     """
 
-    number: int  # in its run, from 0; steps that were not recorded count
-    backwards: tuple[Graph, ...]  # one graph each, in order
+    number: int  # number in the run, from 0; steps that were not recorded are counted
+    backwards: tuple[Graph, ...]  # the graph of each backward, in order
 
     def __repr__(self) -> str:
         return f"TrainingStep({self.number}, {count_text(len(self.backwards), 'graph')})"

@@ -16,7 +16,7 @@ from .step import TrainingStep
 
 @dataclass(frozen=True)
 class Training:
-    """The recorded steps of a run. Where one graph is needed, the last step is used.
+    """The recorded steps of a run. Functions that need one graph use the last step.
 
     `graphviz-torch run` and `record_steps` write it step by step; `load` reads it without torch.
 
@@ -62,22 +62,19 @@ class Training:
 
     @property
     def alternation(self) -> str:
-        """A text with the parts that learn in some steps only; "" if there are none."""
+        """A text that names the parts that only some steps train; "" if there are none."""
         turns = AlternatingOptimizers()
         for step in self.steps:
             turns.add(step)
         return str(turns)
 
     def check(self) -> None:
-        """Raise ValueError for a training that could not be read again.
-
-        Raises ValueError for what could not be read again.
-        """
+        """Raise ValueError if the training, once written, could not be read again."""
         numbers = [step.number for step in self.steps]
         if not numbers:
             raise ValueError("a training has one step or more, and this one has none.")
         if numbers != sorted(set(numbers)) or numbers[0] < 0:
-            raise ValueError(f"the numbers of the steps do not grow from 0: {numbers[:5]}.")
+            raise ValueError(f"the numbers of the steps must increase from 0 on: {numbers[:5]}.")
         for step in self.steps:
             if not step.backwards:
                 raise ValueError(f"step {step.number} has no graph.")
@@ -89,7 +86,7 @@ class Training:
         """Write the training to a file, compressed if `path` ends in ".gz". Returns the path.
 
         Raises:
-            ValueError: for what could not be loaded again; nothing is written.
+            ValueError: for a training that could not be loaded again; nothing is written.
             OSError: as `open` does.
         """
         self.check()
