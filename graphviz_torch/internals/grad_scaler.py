@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from .functions import TensorBase
-from .guards import no_autograd, no_operators
-from .tensors.memory import has_memory
+from .probes import Probe, probe
 
 _scale: CodeType = GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
@@ -40,15 +39,12 @@ def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
     return None
 
 
-def loss_scale(scaler: GradScaler) -> Tensor | None:
-    """Return a copy of the current scale on its device.
+def loss_scale(scaler: GradScaler) -> Probe | None:
+    """Return a probe of the current scale.
 
     Returns None if the scale has no memory (a fake tensor), or if the device has failed.
     """
     scale: Tensor | None = scaler._scale
-    if scale is None or not has_memory(scale):
-        return None
-    # PyTorch's own call reports a failed device
-    with suppress(RuntimeError), no_operators(), no_autograd():
-        return TensorBase.clone(scale)
+    with suppress(RuntimeError):  # PyTorch's own call reports a failed device
+        return None if scale is None else probe(TensorBase.clone, scale)
     return None

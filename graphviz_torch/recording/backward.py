@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from torch import Tensor
-
 from ..internals.frames import CodePosition
+from ..internals.probes import Probe
 from ..tracing.nodes import NodeData
 
 
@@ -22,7 +21,7 @@ class BackwardCall(NamedTuple):
     retains: bool  # retain_graph=True
     creates: bool  # create_graph=True
     accumulates: bool  # True for backward(), False for autograd.grad
-    loss_scale: Tensor | None  # copy of the GradScaler's factor, on its device
+    loss_scale: Probe | None  # the GradScaler's factor
 
 
 @dataclass(frozen=True)

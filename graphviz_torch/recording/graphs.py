@@ -7,7 +7,6 @@ Backward ─► columns of the listeners ─► Graph ─► completed by each l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,8 +15,7 @@ from typing import Any
 from ..graph import Graph, ModuleRow, Node, Step
 from ..graph.module_paths import cut_paths
 from ..internals.frames import OTHER
-from ..internals.hooks.dispatch import unseen
-from ..internals.hooks.modes import unseen_operators
+from ..internals.probes import fetch
 from ..tracing.region_cuts import without_unused_cuts
 from ..tracing.regions import Region, inline_regions
 from .backward import Backward
@@ -204,7 +202,5 @@ def _has_nonfinite_gradients(graph: Graph) -> bool:
 
 def _loss_scale(backward: Backward) -> float | None:
     scale = backward.call.loss_scale
-    if scale is not None:
-        with unseen(), unseen_operators(), suppress(RuntimeError):  # a device may have failed
-            return float(scale)
-    return None
+    values = [] if scale is None else fetch([scale])[0]
+    return values[0] if values else None

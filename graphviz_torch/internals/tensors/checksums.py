@@ -6,7 +6,6 @@ on the order of summation. Only tensors that do not start at an 8-byte boundary 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -14,9 +13,7 @@ import torch
 from torch import Tensor
 
 from ..functions import TensorBase
-from ..guards import no_autograd
-from ..hooks.dispatch import unseen
-from ..hooks.modes import unseen_calls, unseen_operators
+from ..probes import Probe, fetch, unobserved
 from .memory import elements, may_be_read
 
 _WORD = 8  # bytes of a 64-bit integer
@@ -32,24 +29,22 @@ class Checksums:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._found: dict[torch.device, list[tuple[str, Tensor]]] = defaultdict(list)
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+        self._found: list[tuple[str, Probe]] = []
+        with unobserved():
             for key, tensor in tensors.items():
                 for plain in filter(may_be_read, elements(tensor).tensors):
                     with suppress(RuntimeError):  # dtypes or layouts without such a view
                         for words in _words(TensorBase.detach(plain)):
                             total = torch.sum(words, dtype=words.dtype)
-                            self._found[total.device].append((key, total.to(torch.int64)))
+                            self._found.append((key, Probe(total.to(torch.int64))))
 
     def fetch(self) -> dict[str, int]:
         """Return the checksums by key, with one copy from each device."""
         found: dict[str, int] = {}
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            for sums in self._found.values():
-                with suppress(RuntimeError):  # a device that has failed returns no values
-                    values = TensorBase.tolist(torch.stack([total for _, total in sums]))
-                    for (key, _), value in zip(sums, values, strict=True):
-                        found[key] = (31 * found.get(key, 0) + value) % (1 << 64)
+        rows = fetch([total for _, total in self._found])
+        for (key, _), values in zip(self._found, rows, strict=True):
+            for value in values:  # none if the device has failed
+                found[key] = (31 * found.get(key, 0) + value) % (1 << 64)
         return {key: value * _ODD % (1 << 64) >> 32 for key, value in found.items()}
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from ...graph import Extent
 from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators
-from ..hooks.dispatch import unseen
-from ..hooks.modes import unseen_calls, unseen_operators
+from ..probes import Probe, fetch, unobserved
 from .memory import elements, with_memory
 
 _new: Any = tuple.__new__  # creates a Norm without a Python-level call
@@ -123,10 +122,10 @@ class Norms:
     """
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
-        self._found: list[tuple[list[int], Tensor]] = []
+        self._found: list[tuple[list[int], Probe]] = []
         self._extents: dict[int, Extent] = {}
         groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = defaultdict(list)
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+        with unobserved():
             pairs = [
                 (key, tensor)
                 for key, tensor in tensors.items()
@@ -143,16 +142,15 @@ class Norms:
                 wide = torch.float32 if dtype.itemsize < 4 else None
                 with suppress(RuntimeError):  # dtypes without a norm
                     for part, norms in _norms(group, wide):
-                        self._found.append(([key for key, _ in part], norms))
+                        self._found.append(([key for key, _ in part], Probe(norms)))
 
     def fetch(self) -> dict[int, Norm]:
         """Return the norms by key, with one copy from each device."""
         found: dict[int, float] = {}
-        with unseen_calls(), unseen(), unseen_operators():
-            for keys, norms in self._found:
-                with suppress(RuntimeError):  # a device that has failed returns no values
-                    for key, norm in zip(keys, TensorBase.tolist(norms), strict=True):
-                        found[key] = math.hypot(found[key], norm) if key in found else norm
+        rows = fetch([probe for _, probe in self._found])
+        for (keys, _), norms in zip(self._found, rows, strict=True):
+            for key, norm in zip(keys, norms, strict=False):  # none if the device has failed
+                found[key] = math.hypot(found[key], norm) if key in found else norm
         extents = map(self._extents.get, found, repeat(""))
-        rows = zip(found.values(), extents, strict=True)
-        return dict(zip(found, map(_new, repeat(Norm), rows), strict=True))
+        pairs = zip(found.values(), extents, strict=True)
+        return dict(zip(found, map(_new, repeat(Norm), pairs), strict=True))

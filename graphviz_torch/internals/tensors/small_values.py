@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ...graph.tensors import MOST_ELEMENTS
 from ..functions import TensorBase
-from ..guards import no_autocast, no_autograd, no_functions, no_operators
-from ..hooks.dispatch import unseen
+from ..guards import no_functions
+from ..probes import Probe, fetch, run_unobserved
 from .memory import PLAIN, elements, have_memory, may_be_read
 
 Key = TypeVar("Key", bound=Hashable)
@@ -55,7 +55,7 @@ class SmallValues(Generic[Key]):
 
     def __init__(self) -> None:
         self._found: dict[Key, Values] = {}
-        self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by device and dtype
+        self._copies: dict[Key, Probe] = {}  # on other devices
 
     def see(self, key: Key, tensor: Tensor) -> None:
         """Read a tensor of at most `MOST_ELEMENTS` elements now, if it can be read."""
@@ -63,14 +63,16 @@ class SmallValues(Generic[Key]):
 
     def see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
         """Read tensors of at most `MOST_ELEMENTS` elements now, each under its key."""
-        with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
-            if _are_on_cpu(tensors):  # the common case: `map` avoids a Python frame per tensor
-                flat = map(TensorBase.tolist, map(TensorBase.ravel, tensors))
-                self._found.update(zip(keys, map(tuple, flat), strict=True))
-                return
-            for key, tensor in zip(keys, tensors, strict=True):
-                with suppress(Exception):  # of a kind that PyTorch cannot read
-                    self._see(key, tensor)
+        run_unobserved(self._see_all, keys, tensors)
+
+    def _see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
+        if _are_on_cpu(tensors):  # the common case: `map` avoids a Python frame per tensor
+            flat = map(TensorBase.tolist, map(TensorBase.ravel, tensors))
+            self._found.update(zip(keys, map(tuple, flat), strict=True))
+            return
+        for key, tensor in zip(keys, tensors, strict=True):
+            with suppress(Exception):  # of a kind that PyTorch cannot read
+                self._see(key, tensor)
 
     def _see(self, key: Key, tensor: Tensor) -> None:
         count = TensorBase.numel(tensor)
@@ -83,31 +85,15 @@ class SmallValues(Generic[Key]):
             return
         if tensor.is_cpu:
             self._found[key] = tuple(TensorBase.tolist(TensorBase.ravel(tensor)))
-            return
-        group = self._copies.setdefault((tensor.device, tensor.dtype), ([], []))
-        group[0].append(key)
-        group[1].append(torch.clone(TensorBase.detach(tensor)))
+        else:
+            self._copies[key] = Probe(torch.clone(TensorBase.detach(tensor)))
 
     def fetch(self) -> dict[Key, Values]:
         """Return all values, with one copy from each device for each dtype."""
         copies, self._copies = self._copies, {}
-        if copies:
-            with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
-                for device in {device for device, _ in copies if device.type == "cuda"}:
-                    torch.cuda.synchronize(device)  # several streams may have computed them
-                for keys, tensors in copies.values():
-                    with suppress(Exception):  # a device that has failed
-                        self._bring(keys, tensors)
+        rows = fetch([*copies.values()])
+        self._found |= {key: tuple(row) for key, row in zip(copies, rows, strict=True) if row}
         return self._found
-
-    def _bring(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
-        whole = torch.cat([TensorBase.reshape(tensor, -1) for tensor in tensors])
-        flat = TensorBase.tolist(TensorBase.cpu(whole))
-        start = 0
-        for key, tensor in zip(keys, tensors, strict=True):
-            end = start + TensorBase.numel(tensor)
-            self._found[key] = tuple(flat[start:end])
-            start = end
 
 
 def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:

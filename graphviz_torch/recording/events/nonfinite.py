@@ -26,7 +26,6 @@ from ...graph.events import NonfiniteValue
 from ...internals.functions import TensorBase
 from ...internals.guards import (
     no_autograd,
-    no_functions,
     no_operators,
     set_grad_enabled,
     watched_operators,
@@ -34,6 +33,7 @@ from ...internals.guards import (
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.probes import Probe, fetch
 from ...internals.tensors.memory import all_readable, has_memory, is_on_cpu, readable
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
@@ -156,7 +156,7 @@ class FiniteResults(Listener):
         self._first = _FirstNonfinite(self.events)
         self._notes: dict[int, str] = {}  # notes of this step, by sequence number of the node
         self._missing = {"NaN", "Inf"}  # kinds not found so far
-        self._sums: list[tuple[int, Tensor]] = []  # sums on other devices, by sequence number
+        self._sums: list[tuple[int, Probe]] = []  # sums on other devices, by sequence number
         self._seen = False  # True if a result of the current forward was non-finite
 
     def on_call_end(self, event: Called) -> None:
@@ -199,19 +199,17 @@ class FiniteResults(Listener):
         """Read the sums computed on other devices, and add a note for the first non-finite one."""
         sums, self._sums = self._sums, []
         known = self._seen  # True: a CPU result was non-finite, so these may not be the first ones
-        with no_functions(), no_operators(), no_autograd():
-            for device in dict.fromkeys(total.device for _, total in sums):
-                there = [each for each in sums if each[1].device == device]
-                totals = TensorBase.tolist(torch.stack([total for _, total in there]))  # one copy
-                bad = [i for i, total in enumerate(totals) if not math.isfinite(total)]
-                for i in bad[: not known]:
-                    self._say(there[i][0], "the first result that is not finite")
+        totals = fetch([total for _, total in sums])
+        pairs = zip(sums, totals, strict=True)
+        bad = [number for (number, _), total in pairs if not all(map(math.isfinite, total))]
+        for number in bad[: not known]:
+            self._say(number, "the first result that is not finite")
 
     def _look(self, number: int, tensor: Tensor) -> None:
         if not has_memory(tensor):
             return
         if not tensor.is_cpu:
-            self._sums.append((number, torch.sum(tensor, dtype=torch.float32)))
+            self._sums.append((number, Probe(torch.sum(tensor, dtype=torch.float32))))
         elif not sums_up(tensor):
             for name in sorted(self._missing):
                 is_it = torch.isnan if name == "NaN" else torch.isinf

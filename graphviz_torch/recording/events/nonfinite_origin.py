@@ -23,9 +23,7 @@ from torch import Tensor
 
 from ...graph.events import Origin
 from ...internals.functions import TensorBase, foreach_max, foreach_norm
-from ...internals.guards import no_autograd
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.probes import Probe, fetch
 from ...internals.tensors.memory import is_on_cpu, readable
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
@@ -85,8 +83,7 @@ class BackwardSnapshot:
     def __init__(
         self, fns: Sequence[GradFn], losses: Sequence[tuple[GradFn | None, Tensor]]
     ) -> None:
-        self.flags: dict[torch.device, list[Tensor]] = {}  # flags that were not copied yet
-        self._places: dict[torch.device, list[_Place]] = {}
+        self.flags: list[tuple[Probe, list[_Place]]] = []  # flags that were not copied yet
         self._nodes: list[_Node] = []
         self._saved: list[_Saved] = []
         self._reasons: dict[int, list[tuple[int, str]]] = {}
@@ -116,9 +113,10 @@ class BackwardSnapshot:
         self._counts = [_Counts(0, 0)] * len(tensors)
         self._measure(tensors)
 
-    def take(self, device: torch.device, numbers: Iterator[int]) -> None:
+    def take(self, places: Iterable[_Place], values: Iterable[int]) -> None:
         """Store the flags that a device computed, in the order in which they were requested."""
-        for node, i in self._places.pop(device):
+        numbers = iter(values)
+        for node, i in places:
             if node < 0:
                 nan, inf, minus = next(numbers), next(numbers), next(numbers)
                 self._counts[i] = _Counts(nan, inf, minus, exact=False)
@@ -208,10 +206,8 @@ class BackwardSnapshot:
         """Count the elements that explain NaN or Inf: at once on the CPU, later on a device."""
         reasons = self._reasons[node] = []
         for mask, words in masks:
-            count = torch.count_nonzero(mask)
-            if not is_on_cpu(count):
-                self._ask(TensorBase.view(count, 1), [(node, len(reasons))])
-            reasons.append((int(TensorBase.item(count)) if is_on_cpu(count) else 0, words))
+            reasons.append((0, words))
+            self._ask(torch.count_nonzero(mask), [(node, len(reasons) - 1)])
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
         """Count the non-finite elements of tensors: at once on the CPU, later on a device."""
@@ -229,19 +225,21 @@ class BackwardSnapshot:
                 self._ask(rows, [(-1, i) for i in same])
 
     def _ask(self, flags: Tensor, places: list[_Place]) -> None:
-        self.flags.setdefault(flags.device, []).append(flags)
-        self._places.setdefault(flags.device, []).extend(places)
+        probe = Probe(flags)
+        if probe.values is None:
+            self.flags.append((probe, places))
+        else:
+            self.take(places, probe.values)
 
 
 def read(looks: Sequence[BackwardSnapshot]) -> None:
     """Copy the flags of all snapshots, with one copy from each device."""
-    for device in {device for each in looks for device in each.flags}:
-        asking = [each for each in looks if device in each.flags]
-        with suppress(RuntimeError), unseen_calls(), unseen_operators(), unseen(), no_autograd():
-            rows = [row for each in asking for row in each.flags.pop(device)]
-            numbers = iter(TensorBase.tolist(torch.cat(rows)))
-            for each in asking:
-                each.take(device, numbers)
+    asked = [(each, *flags) for each in looks for flags in each.flags]
+    rows = fetch([probe for _, probe, _ in asked])
+    for (each, _, places), values in zip(asked, rows, strict=True):
+        each.flags = []
+        if values:  # otherwise the device has failed
+            each.take(places, values)
 
 
 def _saved_with_makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:

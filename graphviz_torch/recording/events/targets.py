@@ -22,12 +22,11 @@ from ...graph import Graph
 from ...graph.events import LossTarget, TargetKind
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autograd
+from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import BatchCame, BatchWatch
-from ...internals.tensors.memory import may_be_read, storage_id, storage_ref
+from ...internals.probes import Probe, fetch, probe
+from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import flatten
 from ...tracing.nodes import sources_of
 from ..backward import Backward
@@ -101,7 +100,7 @@ class _TargetCheck:
     operand: TensorRecord
     # Class targets and "constant": number of ignored targets, smallest and largest of the others.
     # Others: number of invalid values.
-    numbers: Tensor
+    numbers: Probe
     # True if class 0 may be the right class of every sample, as in a contrastive loss that puts
     # the score of the positive pair first.
     first_is_right: bool
@@ -158,22 +157,25 @@ class Targets(Listener):
             outside: returns a mask of invalid values; None: check whether all targets are equal.
         """
         func, args, kwargs = event.func, event.args, event.kwargs or {}
-        if type(target) is not Tensor or len(self._checks) >= _MAX_CALLS:
+        if (
+            type(target) is not Tensor
+            or not TensorBase.numel(target)
+            or len(self._checks) >= _MAX_CALLS
+        ):
             return
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            count = TensorBase.numel(target)
-            if not count or target.device.type == "meta" or not may_be_read(target):
-                return
-            if outside is not None:
-                numbers = torch.reshape(torch.sum(outside(target)), (1,))
-            elif func in _NUMBERS:
-                numbers = _extremes(target)
-            else:
-                numbers = _classes(target, _ignore_index(func, args, kwargs))
+        if outside is not None:
+            numbers = probe(lambda values: torch.sum(outside(values)), target)
+        elif func in _NUMBERS:
+            numbers = probe(_extremes, target)
+        else:
+            ignored = _ignore_index(func, args, kwargs)
+            numbers = probe(lambda values: _classes(values, ignored), target)
+        if numbers is None:
+            return
         outer = user_frame(event.frame)
         found = LossTarget(function=func.__name__, what=what)
         record = TensorRecord.create(target, self.program.label(target, outer))
-        with unseen_calls():
+        with no_functions():
             classes = outside is None and func not in _NUMBERS
             scores = classes and _are_scores(args[0] if args else kwargs.get("input"))
         self._checks.append(_TargetCheck(found, self.program.place(outer), record, numbers, scores))
@@ -190,8 +192,7 @@ class Targets(Listener):
         for answer in self._checks:
             groups.setdefault((answer.event, answer.place), []).append(answer)
         for (event, place), answers in groups.items():
-            with unseen_calls(), unseen(), unseen_operators():
-                rows = [TensorBase.tolist(answer.numbers) for answer in answers]
+            rows = fetch([answer.numbers for answer in answers])
             sizes = [math.prod(answer.operand.tensor.shape) for answer in answers]
             scores = any(answer.first_is_right for answer in answers)
             if not scores or any(row[1:] != [0, 0] for row in rows):

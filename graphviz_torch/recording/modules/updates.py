@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -25,10 +24,8 @@ from ...graph import Graph
 from ...graph.events import SymmetricRows, UnchangedParameters
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autograd
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import Stepped, Stepping
+from ...internals.probes import unobserved
 from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
 from ...internals.tensors.norms import have_equal_first_rows
 from ...internals.tensors.weak import Ref
@@ -91,7 +88,7 @@ class Updates(Listener):
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer = event.optimizer
         self._samples = []
-        with _quiet():
+        with unobserved():
             pairs = list(self._chosen(optimizer))
             if not pairs:
                 return
@@ -112,7 +109,7 @@ class Updates(Listener):
     def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepped = True
         samples, self._samples = self._samples, []
-        with _quiet():
+        with unobserved():
             for parameter, view, before, learns in samples:
                 known = self._counts[id(parameter)]
                 known.steps += 1
@@ -127,7 +124,7 @@ class Updates(Listener):
             del self._counts[next(iter(self._counts))]
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        with _quiet():
+        with unobserved():
             groups: dict[tuple[UnchangedParameters, CodePosition | None], list[int]] = {}
             elements = {key: known.fetch() for key, known in self._counts.items()}
             for key, (looked_at, still) in elements.items():
@@ -192,12 +189,6 @@ class Updates(Listener):
         ]
         if keys:
             self.events.note(SymmetricRows(), leaves=keys)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-        yield
 
 
 def _is_suspect(parameter: Tensor) -> bool:

@@ -13,13 +13,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from ...internals.functions import TensorBase
 from ...internals.grad_scaler import SCALING, loss_scale
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
+from ...internals.probes import Probe
 
 
 class _RunningStep:
@@ -158,6 +158,6 @@ class Scaling:
         """Drop the scaler, since the graph of the scaled loss was read."""
         self._scaler = None
 
-    def scale(self) -> Tensor | None:
+    def scale(self) -> Probe | None:
         """Return the factor as a tensor on its device; None if the loss was not scaled."""
         return None if self._scaler is None else loss_scale(self._scaler)

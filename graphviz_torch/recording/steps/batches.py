@@ -16,10 +16,8 @@ from torch import Tensor
 
 from ...graph.events import RepeatedBatch, RepeatKind
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autograd
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import BatchCame, BatchWatch, Stepped
+from ...internals.probes import unobserved
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import flatten
 from ..listener import Listener, Resumed, Watches
@@ -94,7 +92,7 @@ class Batches(Listener):
 
 def _hashes(batch: Any) -> _Hashes:
     """Return hashes of the tensors that distinguish one batch from another."""
-    with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+    with unobserved():
         return {
             path: _hash(tensor)
             for path, tensor in flatten(batch, ask=False)

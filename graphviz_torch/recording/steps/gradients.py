@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,12 +33,11 @@ from ...graph import Graph
 from ...graph.events.ineffective_calls import ExtremeClipNorm
 from ...internals.frames import CodePosition, clipping_function
 from ...internals.functions import FOREACH_CLAMP_MIN, TensorBase
-from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called, Calling
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping
-from ...internals.tensors.memory import has_memory, is_dense, storage_id, storage_ref
+from ...internals.probes import Probe, fetch, probe
+from ...internals.tensors.memory import is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
@@ -212,6 +213,10 @@ _MAX_CLIPS = 64  # kept ratios of a line
 _LOW, _HIGH = 0.1, 100.0
 
 
+_Caller = tuple[CodePosition | None, str]  # line that clips, and name of the clipping function
+_last_clips: Callable[[], deque[Probe]] = partial(deque, maxlen=_MAX_CLIPS)
+
+
 class ClipBounds(Listener):
     """Listener that reports a clipping bound far below, or far above, all gradient norms."""
 
@@ -222,42 +227,29 @@ class ClipBounds(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # The ratio bound / norm of each call, by line and clipping function.
-        self._shares: dict[tuple[CodePosition | None, str], list[float | Tensor]] = {}
+        self._shares: dict[_Caller, deque[Probe]] = defaultdict(_last_clips)
         # For clip_grad_value_, the ratios bound / largest and bound / mean absolute value.
-        self._sizes: dict[tuple[CodePosition | None, str], list[Tensor]] = {}
+        self._sizes: dict[_Caller, deque[Probe]] = defaultdict(_last_clips)
 
     def on_call_start(self, event: Calling) -> None:
         if event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
             return
         grads, bound = event.args
-        if not all(map(has_memory, grads)):
-            return
-        key = self.program.place(event.frame), clipping_function(event.frame)
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            norm = torch.linalg.vector_norm
-            largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in grads])
-            total = torch.stack([norm(each, 1, dtype=torch.float32) for each in grads]).sum()
-            mean = total / sum(map(TensorBase.numel, grads))
-            sizes = self._sizes.setdefault(key, [])
-            sizes.append(-bound / torch.stack([largest.max(), mean]))
-        del sizes[:-_MAX_CLIPS]
+        self._keep(self._sizes, event.frame, probe(partial(_ratios, -bound), *grads))
 
     def on_call_end(self, event: Called) -> None:
         if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
             return
-        if not has_memory(event.args[0]):
-            return
-        share = event.args[0]
-        key = self.program.place(event.frame), clipping_function(event.frame)
-        shares = self._shares.setdefault(key, [])
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            # The ratio is a temporary tensor of clip_grad_norm_, to which nothing else refers.
-            shares.append(TensorBase.item(share) if share.is_cpu else TensorBase.detach(share))
-        del shares[:-_MAX_CLIPS]
+        # The ratio is a temporary tensor of clip_grad_norm_, to which nothing else refers.
+        self._keep(self._shares, event.frame, probe(TensorBase.detach, event.args[0]))
 
-    def _judge(
-        self, key: tuple[CodePosition | None, str], low: list[float], high: list[float]
+    def _keep(
+        self, ratios: dict[_Caller, deque[Probe]], frame: FrameType, found: Probe | None
     ) -> None:
+        if found is not None:
+            ratios[self.program.place(frame), clipping_function(frame)].append(found)
+
+    def _judge(self, key: _Caller, low: list[float], high: list[float]) -> None:
         """Report a bound that is far below all gradients, or far above.
 
         Args:
@@ -277,15 +269,21 @@ class ClipBounds(Listener):
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         for key, shares in self._shares.items():
-            with unseen_calls(), unseen(), unseen_operators():
-                shares[:] = [s if isinstance(s, float) else TensorBase.item(s) for s in shares]
-            numbers = [share for share in shares if isinstance(share, float)]
+            numbers = [share for values in fetch(shares) for share in values]
             self._judge(key, numbers, numbers)
         for key, sizes in self._sizes.items():
-            with unseen_calls(), unseen(), unseen_operators():
-                every = [TensorBase.tolist(pair) for pair in sizes]
-            pairs = [pair for pair in every if all(map(math.isfinite, pair))]
+            pairs = [pair for pair in fetch(sizes) if pair and all(map(math.isfinite, pair))]
             self._judge(key, [mean for _, mean in pairs], [largest for largest, _ in pairs])
 
     def close(self) -> None:
-        self._shares, self._sizes = {}, {}
+        self._shares.clear()
+        self._sizes.clear()
+
+
+def _ratios(bound: float, *gradients: Tensor) -> Tensor:
+    """Return the bound divided by the largest, and by the mean, absolute value of gradients."""
+    norm = torch.linalg.vector_norm
+    largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in gradients])
+    total = torch.stack([norm(each, 1, dtype=torch.float32) for each in gradients]).sum()
+    mean = total / sum(map(TensorBase.numel, gradients))
+    return bound / torch.stack([largest.max(), mean])

@@ -9,7 +9,6 @@ later values in the same way. Nothing waits for a device: results are copied at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,10 +19,8 @@ from ...graph import Graph
 from ...graph.events import ConstantLoss, StalledTraining
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autograd
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import optimized_parameters
+from ...internals.probes import Probe, fetch, probe, unobserved
 from ...internals.tensors.memory import may_be_read
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
@@ -45,6 +42,12 @@ class _LargestElements(NamedTuple):
     places: Tensor  # positions in the flat parameter
     values: Tensor
     learns: Tensor  # mask of elements with a non-zero gradient
+    any_learns: Probe  # the first value of the mask
+
+    def has_changed(self, parameter: Tensor) -> Tensor:
+        """Return whether any element that learns differs from its value, as a tensor."""
+        differ = torch.ne(_elements_at(parameter, self.places), self.values)
+        return torch.any(torch.logical_and(differ, self.learns))
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class _Loss:
 
     first: Tensor | None  # the first value; None after another value was seen
     value: float  # the first value, if it was on the CPU
-    same: list[Tensor]  # comparisons with `first` whose results are still on the device
+    same: list[Probe]  # comparisons with `first` whose results are still on the device
     steps: set[tuple[int, int]]  # steps in which the loss had the first value
     count: int = 1
 
@@ -68,7 +71,7 @@ class Progress(Listener):
         self._moves = False  # True if a parameter changed, or changes cannot be observed
         self._samples: list[_LargestElements] = []
         self._of_all = False  # True if `_samples` contains all parameters, not a few
-        self._changed: list[Tensor] = []  # on the device, for each sample: True if it changed
+        self._changed: list[Probe] = []  # on the device, for each sample: True if it changed
         self._first_step, self._last_step = 0, 0  # steps at the first and the last comparison
         self._tries = 0  # backwards without a readable gradient
         # Number of backwards without a change, and of those at which all parameters were compared.
@@ -97,7 +100,7 @@ class Progress(Listener):
             if not self._samples:
                 self._first_step, self._backwards = call.step, 1
             self._last_step, self._of_all = call.step, self._backwards > 1
-            with _quiet():
+            with unobserved():
                 leaves = [fn.variable for fn in leaves_of(event.live.own)]
                 self._samples = list(_samples(leaves, few=not self._of_all))
             self._tries += not self._samples
@@ -107,16 +110,14 @@ class Progress(Listener):
         self._samples, self._losses = [], {}
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        with _quiet():
-            changed, self._changed = self._changed, []
-            self._moves = self._moves or any(map(TensorBase.item, changed))
-            there = [each for each in self._samples if not each.learns.is_cpu]
-            if not all(TensorBase.item(each.learns[0]) for each in there):
-                self._samples = []  # gradients of zero change no parameter
-            for loss in self._losses.values():
-                same, loss.same = loss.same, []
-                if not all(map(TensorBase.item, same)):
-                    loss.first = None
+        changed, self._changed = self._changed, []
+        self._moves = self._moves or any(map(any, fetch(changed)))
+        if not all(map(all, fetch([each.any_learns for each in self._samples]))):
+            self._samples = []  # gradients of zero change no parameter
+        for loss in self._losses.values():
+            same, loss.same = loss.same, []
+            if not all(map(all, fetch(same))):
+                loss.first = None
         if self._moves:
             self._samples = []
         elif self._compared and backwards:
@@ -162,20 +163,9 @@ class Progress(Listener):
         if len(alive) < len(pairs):  # the program trains other parameters now
             self._samples, self._of_all = [], False
             return
-        with _quiet():
-            readable = [(each, p) for each, p in alive if may_be_read(p)]
-            changed = [
-                torch.any(
-                    torch.logical_and(
-                        torch.ne(_elements_at(p, each.places), each.values), each.learns
-                    )
-                )
-                for each, p in readable
-            ]
-            self._moves = len(readable) < len(pairs) or any(
-                TensorBase.item(one) for one in changed if one.is_cpu
-            )
-            self._changed += [one for one in changed if not one.is_cpu]
+        changed = [probe(each.has_changed, p) for each, p in alive]
+        self._moves = any(one is None or any(one.values or ()) for one in changed)
+        self._changed += [one for one in changed if one is not None and one.values is None]
         self._backwards += 1
         self._compared += self._of_all
         self._last_step = step
@@ -184,7 +174,7 @@ class Progress(Listener):
         call, outputs = event.live.call, event.outputs
         step = (self.program.step, call.step)
         loss = outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Tensor) else None
-        with _quiet():
+        with unobserved():
             if loss is None or not may_be_read(loss) or TensorBase.numel(loss) != 1:
                 value = None
             elif known is None:
@@ -203,9 +193,10 @@ class Progress(Listener):
             known.count += 1
             known.steps.add(step)
             same = torch.eq(TensorBase.reshape(value, ()), TensorBase.reshape(known.first, ()))
-            if not value.is_cpu:
-                known.same.append(same)
-            elif not TensorBase.item(same):
+            answer = Probe(same)
+            if answer.values is None:
+                known.same.append(answer)
+            elif not all(answer.values):
                 known.first = None
 
 
@@ -237,7 +228,7 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
         values = _elements_at(leaf, largest.indices)
         # `not <= 0` is also True for NaN gradients, which change the weight.
         learns = torch.logical_not(torch.le(largest.values, 0))
-        yield _LargestElements(Ref(leaf), largest.indices, values, learns)
+        yield _LargestElements(Ref(leaf), largest.indices, values, learns, Probe(learns[0]))
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -246,9 +237,3 @@ def _flat(tensor: Tensor) -> Tensor:
 
 def _elements_at(tensor: Tensor, places: Tensor) -> Tensor:
     return torch.index_select(_flat(tensor), 0, places)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-        yield

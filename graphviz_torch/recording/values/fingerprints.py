@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ...graph import Fingerprint
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autocast, no_autograd, no_functions, no_operators
-from ...internals.hooks.dispatch import unseen
+from ...internals.probes import run_unobserved, unobserved
 from ...internals.tensors.memory import may_be_read
 from .vectors import Vectors, VectorTable
 
@@ -49,29 +48,30 @@ class Fingerprints(Generic[Key]):
         dtype = tensor.dtype
         if not may_be_read(tensor) or not (dtype.is_floating_point or dtype.is_complex):
             return
-        with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
-            if dtype.is_complex:
-                tensor = torch.view_as_real(torch.resolve_conj(tensor))
-                dtype = tensor.dtype
-            count = TensorBase.numel(tensor)
-            if not count:
-                self._found[key] = Fingerprint(0, 0.0, 0.0, 0.0, 0.0)
-            elif count > _MAX_QUEUED:
-                self._note([key], count, self._large(tensor))
-            else:
-                kind = tensor.shape, dtype, tensor.device
-                group = self._copies.get(kind)
-                if group is None:
-                    group = self._copies[kind] = [], []
-                group[0].append(key)
-                group[1].append(torch.clone(tensor, memory_format=torch.contiguous_format))
-                self._waiting += count
-                if self._waiting > _QUEUE_SIZE:
-                    self._read_copies()
+        run_unobserved(self._see, key, tensor)
+
+    def _see(self, key: Key, tensor: Tensor) -> None:
+        if tensor.dtype.is_complex:
+            tensor = torch.view_as_real(torch.resolve_conj(tensor))
+        count = TensorBase.numel(tensor)
+        if not count:
+            self._found[key] = Fingerprint(0, 0.0, 0.0, 0.0, 0.0)
+        elif count > _MAX_QUEUED:
+            self._note([key], count, self._large(tensor))
+        else:
+            kind = tensor.shape, tensor.dtype, tensor.device
+            group = self._copies.get(kind)
+            if group is None:
+                group = self._copies[kind] = [], []
+            group[0].append(key)
+            group[1].append(torch.clone(tensor, memory_format=torch.contiguous_format))
+            self._waiting += count
+            if self._waiting > _QUEUE_SIZE:
+                self._read_copies()
 
     def fetch(self) -> dict[Key, Fingerprint]:
         """Return all fingerprints, with one copy from each device."""
-        with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
+        with unobserved():
             self._wait()
             self._read_copies()
             self._copy_rows()

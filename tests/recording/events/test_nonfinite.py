@@ -13,6 +13,7 @@ from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
 from graphviz_torch.graph.events import NonfiniteValue
+from graphviz_torch.internals import probes
 from graphviz_torch.recording.events import nonfinite, nonfinite_origin
 from graphviz_torch.recording.events.nonfinite import take_snapshot
 from graphviz_torch.recording.events.nonfinite_origin import read
@@ -42,7 +43,7 @@ FINE: list[Loss] = [
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU is as a device that would have to be waited for."""
-    for module in (nonfinite_origin, nonfinite):
+    for module in (nonfinite_origin, nonfinite, probes):
         monkeypatch.setattr(module, "is_on_cpu", lambda tensor: False)
 
 
